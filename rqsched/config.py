@@ -1,0 +1,249 @@
+"""The settings: one frozen value, read from the environment (`RQSCHED_*`) or from keyword arguments.
+
+Everything invalid is a ConfigError that names the variable and never repeats its value (it may hold a password).
+This file reads settings; it opens no connection, creates no folder and imports no workflow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+
+from rqsched.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+_POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
+_SERIALIZER_ALIASES = frozenset({"pickle", "json"})
+
+
+def _as_seconds(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return timedelta(seconds=float(str(value)))
+    except (ValueError, OverflowError):
+        raise ValueError("write a number of seconds, such as 15 or 0.5") from None
+
+
+def _as_json_object(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "{}")
+    except json.JSONDecodeError as error:
+        raise ValueError(f'write a JSON object, such as {{"name": "value"}} ({error.msg})') from None
+
+
+def _as_words(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return tuple(value.replace(",", " ").split())
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"write modules separated by commas or spaces, or a JSON list ({error.msg})") from None
+
+
+def _checked_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("use 1 to 255 of A-Z a-z 0-9 . _ : -, with a letter or digit first")
+    return value
+
+
+def _checked_serializer(value: str) -> str:
+    if not _DOTTED_PATH.fullmatch(value) or ("." not in value and value not in _SERIALIZER_ALIASES):
+        raise ValueError('write "pickle", "json" or the dotted path of a serializer class')
+    return value
+
+
+def _checked_redis_url(value: str) -> str:
+    if not value.startswith(_REDIS_SCHEMES):
+        raise ValueError("write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH?db=DB")
+    return re.sub(r"^valkey(s?)://", r"redis\1://", value)
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+"""A namespace or queue name: 1 to 255 characters of the ids' alphabet."""
+
+RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
+"""What `redis.Redis.from_url` takes; valkey:// is accepted and stored as redis://."""
+
+SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
+"""What `rq.serializers.resolve_serializer` takes."""
+
+Seconds = Annotated[timedelta, BeforeValidator(_as_seconds), Field(gt=timedelta(0))]
+"""A positive span; a number of seconds in the environment."""
+
+
+class Settings(BaseSettings):
+    """All settings of one process. Keyword arguments win over the environment; None means "not given".
+
+    Raises ConfigError when anything is missing, malformed or contradicts something else.
+
+    >>> Settings(redis_url="redis://127.0.0.1:6379/0", imports="billing.jobs, billing.reports").imports
+    ('billing.jobs', 'billing.reports')
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="RQSCHED_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    database_url: str | None = Field(default=None, repr=False)
+    """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset: SQLite in `data_dir`."""
+
+    redis_url: RedisUrl | None = Field(default=None, repr=False)
+    """The Redis or Valkey that carries links and, unless a connection is named, run jobs. Unset: embedded Valkey."""
+
+    connections: Annotated[dict[str, RedisUrl], NoDecode, BeforeValidator(_as_json_object)] = Field(
+        default_factory=dict, repr=False
+    )
+    """Further Redis servers by name, for run jobs only: `{"eu": "redis://eu:6379/0"}`."""
+
+    imports: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
+    """Modules to import so that their workflows register: separated by commas or spaces, or a JSON list."""
+
+    control_queue: Name = "rqsched"
+    """The queue of links. Its own, so that a long run never delays a fire."""
+
+    default_queue: Name = "default"
+    """The queue of runs whose schedule and workflow name none."""
+
+    serializer: SerializerName = "pickle"
+    """How RQ writes jobs: pickle, json or a dotted path. Workers must read with the same one."""
+
+    queue_serializers: Annotated[dict[Name, SerializerName], NoDecode, BeforeValidator(_as_json_object)] = Field(
+        default_factory=dict
+    )
+    """Queues whose workers use another serializer than `serializer`: `{"legacy": "json"}`."""
+
+    namespace: Name = "default"
+    """The namespace of schedules whose caller names none."""
+
+    env: str = ""
+    """The environment this process runs in (production, staging); schedules may be limited to some."""
+
+    tokens: SecretStr | None = None
+    """Bearer tokens of the HTTP surfaces, as a JSON list; what an entry holds is checked where they are used."""
+
+    data_dir: Path = Path(".rqsched")
+    """Folder of the embedded default: SQLite database, Valkey data, logs. Relative to the working directory."""
+
+    run_timeout: Seconds = timedelta(seconds=600)
+    """How long a run may take when neither its schedule nor its workflow says so."""
+
+    run_ttl: Seconds = timedelta(days=1)
+    """How long RQ keeps the hash of an ended run job. History is in SQL and is not touched by this."""
+
+    beat_interval: Seconds = timedelta(seconds=10)
+    """How often an executing run shows that it lives; must stay below `reconcile_interval`."""
+
+    completion_outage: Seconds = timedelta(minutes=10)
+    """How long an ended run retries to record its outcome while SQL is away."""
+
+    reconcile_interval: Seconds = timedelta(seconds=15)
+    """How often a worker compares SQL with Redis. A dead worker's run is lost after three of them."""
+
+    grace: Seconds = timedelta(seconds=5)
+    """How late a link or a run job may be before reconcile mends it."""
+
+    lease: Seconds = timedelta(seconds=2)
+    """After this long the links a dead dispatcher had taken are due again."""
+
+    clock_refresh: Seconds = timedelta(minutes=1)
+    """How often a process measures its clock against the database's."""
+
+    fire_batch: int = Field(default=500, ge=1, le=10_000)
+    """How many links a dispatcher fires in one transaction; SQLite takes 50 at most."""
+
+    def __init__(self, **overrides: Any) -> None:
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from None
+        except SettingsError as error:
+            raise ConfigError(f"{error}.") from None
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: str | None) -> str | None:
+        if value is None or re.match(r"^sqlite(\+pysqlite)?://", value):
+            return value
+        if not _POSTGRESQL.match(value):
+            raise ValueError("write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH")
+        return _POSTGRESQL.sub("postgresql+psycopg://", value)
+
+    @field_validator("imports")
+    @classmethod
+    def _check_imports(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for module in value:
+            if not _DOTTED_PATH.fullmatch(module):
+                raise ValueError(f"{module!r} is no module name; write package.module, without .py")
+        return value
+
+    @field_validator("tokens")
+    @classmethod
+    def _check_tokens(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_json_list(value.get_secret_value()):
+            raise ValueError("write a JSON list")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Settings:
+        if self.redis_url is None and not self.is_sqlite:
+            raise ValueError(
+                "RQSCHED_DATABASE_URL names PostgreSQL but RQSCHED_REDIS_URL is unset; set it. "
+                "The embedded Valkey serves one machine only"
+            )
+        if self.beat_interval >= self.reconcile_interval:
+            raise ValueError("RQSCHED_BEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else live runs look lost")
+        return self
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether SQL is SQLite, named or by default."""
+        return self.database_url is None or self.database_url.startswith("sqlite")
+
+    def serializer_for(self, queue: str) -> str:
+        """Return the serializer jobs of this queue are written with."""
+        return self.queue_serializers.get(queue, self.serializer)
+
+
+def _is_json_list(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list)
+    except json.JSONDecodeError:
+        return False
+
+
+def _explain(error: ValidationError) -> str:
+    return " ".join(_explain_one(detail) for detail in error.errors(include_input=False, include_url=False))
+
+
+def _explain_one(detail: Mapping[str, Any]) -> str:
+    reason = str(detail["msg"]).removeprefix("Value error, ").rstrip(".")
+    where = [str(part) for part in detail["loc"] if part != "[key]"]
+    if not where:
+        return f"{reason}."
+    if detail["type"] == "extra_forbidden":
+        return f"{where[0]} is no setting; rqsched.config.Settings documents them all."
+    variable = "RQSCHED_" + where[0].removeprefix("RQSCHED_").upper()
+    return f"{variable}{''.join(f'[{part}]' for part in where[1:])}: {reason}."
