@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_SOCKET_PATH = 100
 _START_SECONDS = 30.0
-_STOP_SECONDS = 30.0
+_STOP_SECONDS = 15.0
 _ANSWER_SECONDS = 5.0
 _POLL = wait_fixed(0.01)
 
@@ -117,7 +117,7 @@ def stop(data_dir: Path) -> bool:
         if running is None:
             return False
         os.kill(running.pid, signal.SIGTERM)
-        _wait_until_ended(folder)
+        _wait_until_unclaimed(folder)
     _log.info("embedded Valkey stopped", extra={"action": "embedded.stopped", "pid": running.pid})
     return True
 
@@ -192,13 +192,10 @@ def _launch(folder: Path) -> None:
     command = [str(_binary()), *_options(folder)]
     _make_private(folder / "valkey")
     _make_private(_socket_path(folder).parent)
+    _wait_until_unclaimed(folder)
     try:
         with _claimed(folder) as claim:
             subprocess.run(command, pass_fds=[claim], capture_output=True, text=True, check=True)  # noqa: S603 - no shell
-    except BlockingIOError as error:
-        raise RedisUnavailableError(
-            f"a Valkey serves {folder} but its socket is gone; end it and try again."
-        ) from error
     except subprocess.CalledProcessError as error:
         raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
     _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})
@@ -264,9 +261,11 @@ def _ping(socket: Path) -> None:
         redis.ping()
 
 
-def _wait_until_ended(folder: Path) -> None:
+def _wait_until_unclaimed(folder: Path) -> None:
     attempts = Retrying(retry=retry_if_result(bool), stop=stop_after_delay(_STOP_SECONDS), wait=_POLL)
     try:
         attempts(_is_claimed, folder)
     except RetryError as error:
-        raise RedisUnavailableError(f"the embedded Valkey does not end: {_log_path(folder)} says why.") from error
+        raise RedisUnavailableError(
+            f"a Valkey that does not answer holds {folder}: end it and try again. {_log_path(folder)} names it."
+        ) from error

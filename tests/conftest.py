@@ -1,0 +1,98 @@
+"""Fixtures every test may use: real servers, one of each per test process, clean for every test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from rqsched.testing import ManualClock
+from tests import servers
+from tests.servers import PostgresServer, ValkeyServer
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("RQSCHED_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves when told; it starts at noon of an ordinary Thursday."""
+    return ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer]:
+    """The test process's Valkey. Do not stop it: `own_valkey` is for that."""
+    with servers.valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(valkey_server: ValkeyServer) -> str:
+    """An empty Redis."""
+    with Redis.from_url(valkey_server.url) as redis:
+        redis.flushall()
+    return valkey_server.url
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    """A connection to `redis_url`."""
+    with Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
+    """A Valkey of this test alone, to stop, kill and restart."""
+    with servers.valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The test process's PostgreSQL. Do not stop it: `own_postgres` is for that."""
+    with servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """The database every `postgres_url` is a copy of."""
+    postgres_server.create_database("rqsched_template")
+    return "rqsched_template"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A fresh PostgreSQL database."""
+    url = postgres_server.create_database(template=postgres_template)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL of this test alone, to stop, kill and restart; about a second."""
+    with servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'rqsched.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Each database in turn: the one suite of store tests runs on all of them."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

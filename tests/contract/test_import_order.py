@@ -1,0 +1,196 @@
+"""The shape of the package: imports point from surfaces to core, never back, never inside a function, never in a ring.
+
+A new module fails here until it is added to a layer: decide where it belongs before you write it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import rqsched
+
+PACKAGE = Path(rqsched.__file__).parent
+
+LAYERS = {
+    "errors": ("errors",),
+    "edge": ("clock", "config"),
+    "core": (
+        "audit",
+        "cron",
+        "decision",
+        "draft",
+        "duration",
+        "ids",
+        "jitter",
+        "model",
+        "models",
+        "policy",
+        "spec",
+        "state",
+        "timezone",
+    ),
+    "workflows": ("workflows", "machines"),
+    "embedded": ("embedded",),
+    "store": ("tables", "store", "migrations"),
+    "chain": ("queue", "links", "runs", "reconcile", "dispatcher", "worker", "preload"),
+    "surface": ("__init__", "scheduler", "aio", "testing", "client", "http", "dashboard", "cli", "__main__"),
+}
+"""Which modules and packages, by the first name below `rqsched`, make up each layer. `__init__` is the public names."""
+
+MAY_IMPORT = {
+    "errors": set[str](),
+    "edge": {"errors"},
+    "core": {"errors", "core"},
+    "workflows": {"errors", "core", "workflows"},
+    "embedded": {"errors", "edge"},
+    "store": {"errors", "edge", "core", "store"},
+    "chain": {"errors", "edge", "core", "workflows", "embedded", "store", "chain"},
+    "surface": set(LAYERS),
+}
+"""Which layers a layer may import: core → store → chain → surface. Core never sees the clock."""
+
+DEFERRED_IMPORTS: dict[tuple[str, str], str] = {}
+"""(module, what it imports inside a function): why it cannot be imported at the top."""
+
+WALL_CLOCK = {
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+    ("time", "time"),
+    ("time", "time_ns"),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: `source` imports `target`, both dotted; `is_deferred` when inside a function."""
+
+    source: str
+    target: str
+    is_deferred: bool
+
+
+def modules() -> dict[str, Path]:
+    files = [path for path in PACKAGE.rglob("*.py") if "versions" not in path.parts]
+    return {name_of(path): path for path in sorted(files)}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str | None:
+    _, _, below = module.partition(".")
+    first = below.split(".")[0] or "__init__"
+    return next((layer for layer, members in LAYERS.items() if first in members), None)
+
+
+def imports_of(module: str, path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text())
+    deferred = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for inner in ast.walk(node)
+    }
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        for target in targets_of(node, package):
+            yield Import(source=module, target=target, is_deferred=id(node) in deferred)
+
+
+def targets_of(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    stem = ".".join([*base, *([node.module] if node.module else [])])
+    return [f"{stem}.{alias.name}" for alias in node.names]
+
+
+def own_imports() -> list[Import]:
+    """Imports of our own modules, each target cut to the module that holds the name."""
+    known = modules()
+    found = [i for module, path in known.items() for i in imports_of(module, path)]
+    return [
+        Import(i.source, i.target if i.target in known else i.target.rpartition(".")[0], i.is_deferred)
+        for i in found
+        if i.target.split(".")[0] == PACKAGE.name
+    ]
+
+
+def is_wall_clock(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name | ast.Attribute):
+        return False
+    base = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+    return (base, node.attr) in WALL_CLOCK
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_belongs_to_a_layer(module: str) -> None:
+    assert layer_of(module), f"{module} is new: add it to a layer in LAYERS"
+
+
+def test_imports_point_from_surface_to_core() -> None:
+    wrong = [
+        f"{i.source} ({layer_of(i.source)}) imports {i.target} ({layer_of(i.target)})"
+        for i in own_imports()
+        if layer_of(i.target) not in MAY_IMPORT.get(layer_of(i.source) or "", set())
+    ]
+    assert wrong == []
+
+
+def test_nothing_imports_the_public_names_from_within() -> None:
+    wrong = [i.source for i in own_imports() if i.target == PACKAGE.name and layer_of(i.source) != "surface"]
+    assert wrong == []
+
+
+def test_modules_import_each_other_in_no_ring() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in modules()}
+    for i in own_imports():
+        if i.source != i.target:
+            graph[i.source].add(i.target)
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"import ring: {' <- '.join(error.args[1])}")
+
+
+def test_imports_stand_at_the_top_of_a_module() -> None:
+    deferred = {
+        (module, i.target) for module, path in modules().items() for i in imports_of(module, path) if i.is_deferred
+    }
+    assert deferred == set(DEFERRED_IMPORTS), "import at the top, or add it to DEFERRED_IMPORTS with the reason"
+
+
+def test_the_wall_clock_is_read_in_one_place() -> None:
+    reads = [
+        f"{module}:{node.lineno}"
+        for module, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and is_wall_clock(node)
+    ]
+    assert [read.partition(":")[0] for read in reads] == ["rqsched.clock"], reads
+
+
+def test_no_function_of_the_time_module_hides_behind_a_bare_name() -> None:
+    hidden = [
+        i.source for m, p in modules().items() for i in imports_of(m, p) if i.target in {"time.time", "time.time_ns"}
+    ]
+    assert hidden == []
+
+
+def test_no_layer_may_import_one_to_its_right() -> None:
+    graph = {layer: allowed - {layer} for layer, allowed in MAY_IMPORT.items()}
+    assert list(TopologicalSorter(graph).static_order())[-1] == "surface"
+    members = [member for layer in LAYERS.values() for member in layer]
+    assert len(members) == len(set(members)), "a module belongs to one layer"
