@@ -22,6 +22,7 @@ LAYERS = {
     "edge": ("clock", "config"),
     "core": (
         "audit",
+        "catchup",
         "cron",
         "decision",
         "draft",
@@ -31,6 +32,7 @@ LAYERS = {
         "model",
         "models",
         "policy",
+        "settlement",
         "spec",
         "state",
         "timezone",

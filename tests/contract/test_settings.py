@@ -1,0 +1,128 @@
+"""The settings users write: what is read, what is refused, and that no secret leaks through a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rq.serializers import resolve_serializer
+
+from rqsched.clock import DatabaseClock, SystemClock
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+from rqsched.testing import ManualClock
+
+SECRET = "hunter2"
+
+REFUSED = {
+    "a database of another kind": ("DATABASE_URL", f"mysql://u:{SECRET}@h/d"),
+    "a Redis URL without scheme": ("REDIS_URL", f"{SECRET}@localhost"),
+    "connections that are no JSON": ("CONNECTIONS", f"{{eu: {SECRET}}}"),
+    "connections that are a list": ("CONNECTIONS", f'["{SECRET}"]'),
+    "a connection that is no Redis URL": ("CONNECTIONS", f'{{"eu": "http://{SECRET}@h"}}'),
+    "a file instead of a module": ("IMPORTS", "billing/jobs.py"),
+    "a broken list of modules": ("IMPORTS", '["billing"'),
+    "a queue name with a space": ("CONTROL_QUEUE", "my queue"),
+    "an unknown serializer": ("SERIALIZER", "yaml"),
+    "a queue with an unknown serializer": ("QUEUE_SERIALIZERS", '{"default": "yaml"}'),
+    "tokens that are no list": ("TOKENS", f'{{"token": "{SECRET}"}}'),
+    "tokens that are no JSON": ("TOKENS", SECRET),
+    "a span that is no number": ("GRACE", "soon"),
+    "a span below zero": ("GRACE", "-1"),
+    "beats slower than reconcile looks": ("BEAT_INTERVAL", "15"),
+    "an empty batch": ("FIRE_BATCH", "0"),
+}
+
+ACCEPTED = {
+    "modules by comma and space": ("IMPORTS", "a.b, c d", ("a.b", "c", "d")),
+    "modules as JSON": ("IMPORTS", '["a.b", "c"]', ("a.b", "c")),
+    "an empty value is not given": ("CONTROL_QUEUE", "", "rqsched"),
+    "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
+    "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
+    "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+    "a socket": ("REDIS_URL", "unix:///run/valkey.sock?db=1", "unix:///run/valkey.sock?db=1"),
+}
+
+
+@pytest.mark.parametrize(("variable", "value"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_setting_is_refused_by_name_and_without_its_value(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"RQSCHED_{variable}", value)
+
+    with pytest.raises(ConfigError) as refused:
+        Settings()
+
+    assert f"RQSCHED_{variable}" in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(("variable", "value", "expected"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_a_setting_is_read_from_the_environment(
+    variable: str, value: str, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"RQSCHED_{variable}", value)
+
+    assert getattr(Settings(), variable.lower()) == expected
+
+
+def test_keyword_arguments_win_over_the_environment_and_none_means_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_CONTROL_QUEUE", "from-environment")
+    monkeypatch.setenv("RQSCHED_NAMESPACE", "from-environment")
+
+    settings = Settings(control_queue="from-keyword", namespace=None)
+
+    assert (settings.control_queue, settings.namespace) == ("from-keyword", "from-environment")
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_postgres_is_always_reached_through_psycopg_3(scheme: str) -> None:
+    settings = Settings(database_url=f"{scheme}://u:{SECRET}@h/d", redis_url="redis://h:6379/0")
+
+    assert settings.database_url == f"postgresql+psycopg://u:{SECRET}@h/d"
+    assert SECRET not in repr(settings)
+
+
+def test_postgres_without_a_redis_url_is_refused() -> None:
+    with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL is unset"):
+        Settings(database_url="postgresql://h/d")
+
+
+def test_a_keyword_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="redis is no setting"):
+        Settings(redis="redis://h:6379/0")
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().namespace = "other"
+
+
+@pytest.mark.parametrize("queue", ["legacy", "default"])
+def test_rq_knows_the_serializer_of_every_queue(queue: str) -> None:
+    settings = Settings(queue_serializers={"legacy": "json"})
+
+    name = settings.serializer_for(queue)
+
+    assert name == {"legacy": "json", "default": "pickle"}[queue]
+    assert resolve_serializer(name).loads(resolve_serializer(name).dumps(["x"])) == ["x"]
+
+
+def test_the_system_clock_tells_aware_utc() -> None:
+    assert SystemClock().now().tzinfo is UTC
+
+
+def test_the_database_clock_is_the_base_clock_plus_the_offset() -> None:
+    base = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    clock = DatabaseClock(base)
+    assert clock.now() == base.now()
+
+    clock.set_offset(timedelta(milliseconds=-250))
+    base.advance(timedelta(seconds=1))
+
+    assert clock.now() == datetime(2026, 1, 1, 0, 0, 0, 750_000, tzinfo=UTC)
+
+
+def test_a_manual_clock_refuses_a_naive_instant() -> None:
+    with pytest.raises(ValueError, match="naive"):
+        ManualClock(datetime(2026, 1, 1))  # noqa: DTZ001 - the point of the test
