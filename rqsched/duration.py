@@ -1,0 +1,103 @@
+"""Durations: text to exact `timedelta` and back.
+
+Two spellings: ISO 8601 `PnW` / `PnDTnHnMnS` and the Go-style `1h30m45s` of `@every`. A day is 86 400 s and a week
+seven days, exactly. Months and years have no fixed length and belong in a cron expression, so they are refused
+(no library is clean here: isodate reads P1M as nothing, pydantic as 30 days).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from rqsched.errors import InvalidDurationError
+
+SHORTEST = timedelta(seconds=1)
+"""The shortest interval a schedule may have."""
+
+_LONGEST_TEXT = 64
+_ISO = re.compile(
+    r"P(?:(?P<weeks>[0-9]+)W|(?=[0-9T])(?:(?P<days>[0-9]+)D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?(?:(?P<seconds>[0-9]+(?:[.,][0-9]+)?)S)?)?)"
+)
+_GO = re.compile(r"(?=[0-9])(?:(?P<hours>[0-9]+)h)?(?:(?P<minutes>[0-9]+)m)?(?:(?P<seconds>[0-9]+(?:\.[0-9]+)?)s)?")
+_CALENDAR = re.compile(r"P(?:[0-9.,]+[YMWD])*[0-9.,]+[YM].*", re.IGNORECASE)
+_HOW = "write ISO 8601 such as PT30M or P1DT12H, or hours, minutes and seconds such as 1h30m"
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the exact length of `text`, which is at least one second.
+
+    >>> parse_duration("PT1H30M") == parse_duration("1h30m")
+    True
+
+    Raises InvalidDurationError for anything malformed, signed, zero, shorter than a second, or calendar-dependent.
+    """
+    return require_interval(parse_span(text))
+
+
+def parse_span(text: str) -> timedelta:
+    """Return the exact length of `text`, which may be zero or under a second (an offset, a jitter)."""
+    if not isinstance(text, str):
+        raise InvalidDurationError("duration", f"{type(text).__name__} is no text; {_HOW}")
+    shown = text[:_LONGEST_TEXT]
+    if _CALENDAR.fullmatch(shown):
+        raise InvalidDurationError(
+            "duration",
+            f"{shown!r} uses months or years, whose length varies; use a cron expression such as '0 0 1 * *'",
+        )
+    if text[:1] in {"-", "+"} or text[:2] in {"P-", "P+"}:
+        raise InvalidDurationError("duration", f"{shown!r} has a sign; {_HOW}, without one")
+    match = _ISO.fullmatch(text) or _GO.fullmatch(text)
+    if match is None or len(text) > _LONGEST_TEXT:
+        raise InvalidDurationError("duration", f"{shown!r} is no duration; {_HOW}")
+    return _length_of(match)
+
+
+def _length_of(match: re.Match[str]) -> timedelta:
+    parts = {unit: float(n.replace(",", ".")) if unit == "seconds" else int(n) for unit, n in _given(match)}
+    try:
+        return timedelta(**parts)
+    except OverflowError as error:
+        raise InvalidDurationError("duration", f"{match.string!r} is longer than a timedelta can hold") from error
+
+
+def _given(match: re.Match[str]) -> list[tuple[str, str]]:
+    return [(unit, number) for unit, number in match.groupdict().items() if number is not None]
+
+
+def require_interval(value: timedelta | str) -> timedelta:
+    """Return `value` as a length of at least one second; text is parsed by the rules of `parse_duration`."""
+    if isinstance(value, str):
+        value = parse_span(value)
+    if not isinstance(value, timedelta):
+        raise InvalidDurationError("duration", f"{type(value).__name__} is neither a timedelta nor text; {_HOW}")
+    if value < SHORTEST:
+        raise InvalidDurationError("duration", f"{value} is too short; an interval is at least one second (PT1S)")
+    return value
+
+
+def format_duration(value: timedelta) -> str:
+    """Return the canonical ISO 8601 text of a length that is not negative: `PT1H30M`, `P7D`, `PT0S`."""
+    days, hours, minutes, seconds = _split(value)
+    date = f"{days}D" if days else ""
+    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "") + (f"{seconds}S" if seconds else "")
+    if not date and not time:
+        return "PT0S"
+    return f"P{date}T{time}" if time else f"P{date}"
+
+
+def format_short(value: timedelta) -> str:
+    """Return the Go-style text of a length that is not negative: `1h30m`, `168h`, `0s`."""
+    days, hours, minutes, seconds = _split(value)
+    hours += 24 * days
+    text = (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes else "") + (f"{seconds}s" if seconds else "")
+    return text or "0s"
+
+
+def _split(value: timedelta) -> tuple[int, int, int, str]:
+    if value < timedelta(0):
+        raise InvalidDurationError("duration", f"{value} is negative; durations have no sign")
+    minutes, seconds = divmod(value.seconds, 60)
+    fraction = f".{value.microseconds:06d}".rstrip("0").rstrip(".")
+    return value.days, minutes // 60, minutes % 60, f"{seconds}{fraction}" if seconds or fraction else ""

@@ -1,0 +1,163 @@
+"""Timezones: which names are accepted, and the stretches of constant offset a zone is made of.
+
+The rest of the core sees a zone only as a sequence of `Span`s. That makes the rules of daylight saving plain
+arithmetic: a gap is a jump between two spans, an overlap is a step back. The tzdata files are the one thing read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from zoneinfo import TZPATH, ZoneInfo, available_timezones
+
+from rqsched.errors import InvalidTimezoneError
+
+FIRST_YEAR, LAST_YEAR = 2, 9998
+"""Years whose instants survive any offset arithmetic; nothing fires outside them."""
+
+# The shortest stretch between two changes of offset in tzdata is just under 4 days (Freetown, 1939).
+_PROBE = timedelta(days=2)
+_MARGIN = timedelta(days=3)
+_HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a zone's offset from UTC does not change. All instants here are naive."""
+
+    start: datetime
+    """First UTC instant."""
+    end: datetime
+    """First UTC instant after it."""
+    offset: timedelta
+    """Local reading minus UTC."""
+    seen_until: datetime
+    """Local readings before this one were shown by an earlier span. Later than `local_start` in an overlap, earlier
+    in a gap: the readings from `seen_until` to `local_start` are never shown."""
+
+    @property
+    def local_start(self) -> datetime:
+        """The first local reading."""
+        return self.start + self.offset
+
+    @property
+    def local_end(self) -> datetime:
+        """The first local reading after it."""
+        return self.end + self.offset
+
+
+def require_timezone(name: str) -> ZoneInfo:
+    """Return the zone of an IANA area name such as `Europe/Berlin`, or `UTC`.
+
+    Raises InvalidTimezoneError for offsets, abbreviations and other names that carry no rules of daylight saving,
+    although `zoneinfo` would load many of them.
+    """
+    if not isinstance(name, str):
+        raise InvalidTimezoneError("timezone", f"{type(name).__name__} is no text; {_HOW}")
+    return _zone(name)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> ZoneInfo:
+    if not _is_accepted(name):
+        raise InvalidTimezoneError("timezone", f"{name[:64]!r} is refused; {_hint(name)}")
+    return ZoneInfo(name)
+
+
+def _is_accepted(name: str) -> bool:
+    if name.startswith("Etc/"):
+        return name == "Etc/UTC"
+    return name == "UTC" or ("/" in name and name in _available())
+
+
+@lru_cache(maxsize=1)
+def _available() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _hint(name: str) -> str:
+    wanted = name.strip().casefold()
+    for known in ("UTC", *sorted(_available())):
+        if known.casefold() == wanted and _is_accepted(known):
+            return f"write {known!r}"
+    return _HOW
+
+
+@lru_cache(maxsize=1)
+def tzdata_version() -> str:
+    """Return the release of the timezone rules in use, such as `2025b`; a change means stored times are recomputed.
+
+    The system's files win where they exist, as they do for `zoneinfo`; the PyPI package is named `pypi-2026.6`.
+    """
+    for folder in map(Path, TZPATH):
+        if (folder / "Etc" / "UTC").exists():
+            return _release_of(folder)
+    return f"pypi-{version('tzdata')}"
+
+
+def _release_of(folder: Path) -> str:
+    for marker in (folder / "tzdata.zi", folder / "+VERSION"):
+        if marker.exists():
+            with marker.open(encoding="ascii", errors="replace") as lines:
+                return re.sub(r"^#?\s*(version)?\s*", "", lines.readline()).strip()
+    return "system-unnumbered"
+
+
+def spans_from(zone: ZoneInfo, instant: datetime) -> Iterator[Span]:
+    """Yield the spans of `zone` that end after the naive UTC `instant`, in order."""
+    for year in range(max(instant.year, FIRST_YEAR), LAST_YEAR + 1):
+        for span in spans_of_year(zone, year):
+            if span.end > instant:
+                yield span
+
+
+def spans_until(zone: ZoneInfo, instant: datetime) -> Iterator[Span]:
+    """Yield the spans of `zone` that start at or before the naive UTC `instant`, newest first."""
+    for year in range(min(instant.year, LAST_YEAR), FIRST_YEAR - 1, -1):
+        for span in reversed(spans_of_year(zone, year)):
+            if span.start <= instant:
+                yield span
+
+
+@lru_cache(maxsize=4096)
+def spans_of_year(zone: ZoneInfo, year: int) -> tuple[Span, ...]:
+    """Return the spans of one UTC year, cut at its first and last instant."""
+    first, last = (datetime.combine(date(edge, 1, 1), time.min) for edge in (year, year + 1))
+    spans, seen_until = list[Span](), first - 2 * _MARGIN
+    for start, end in pairwise([first - _MARGIN, *_transitions(zone, first - _MARGIN, last), last]):
+        offset = _offset(zone, start)
+        if end > first:
+            # Where the year's edge cuts a span in two nothing changes, so the second half begins with nothing unseen.
+            cut = max(seen_until, first + offset)
+            spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut))
+        seen_until = max(seen_until, end + offset)
+    return tuple(spans)
+
+
+def _transitions(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[datetime]:
+    while start < end:
+        probe = min(start + _PROBE, end)
+        if _offset(zone, probe) != _offset(zone, start):
+            change = _first_change(zone, start, probe)
+            if change < end:
+                yield change
+        start = probe
+
+
+def _first_change(zone: ZoneInfo, start: datetime, end: datetime) -> datetime:
+    before, low, high = _offset(zone, start), 0, int((end - start).total_seconds())
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_before = _offset(zone, start + timedelta(seconds=middle)) == before
+        low, high = (middle, high) if is_before else (low, middle)
+    return start + timedelta(seconds=high)
+
+
+def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+    return zone.fromutc(instant.replace(tzinfo=zone)).utcoffset() or timedelta(0)
