@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -118,6 +119,7 @@ def stop(data_dir: Path) -> bool:
             return False
         os.kill(running.pid, signal.SIGTERM)
         _wait_until_unclaimed(folder)
+        _drop_short_name(folder)
     _log.info("embedded Valkey stopped", extra={"action": "embedded.stopped", "pid": running.pid})
     return True
 
@@ -167,6 +169,12 @@ def _socket_path(folder: Path) -> Path:
     # The kernel takes 107 bytes at most: a deep folder's socket lives under a short name of its own.
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}-{digest}" / "valkey.sock"
+
+
+def _drop_short_name(folder: Path) -> None:
+    short = _socket_path(folder).parent
+    if short != folder / "valkey":
+        shutil.rmtree(short, ignore_errors=True)
 
 
 def _url(socket: Path) -> str:

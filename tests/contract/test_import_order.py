@@ -35,6 +35,7 @@ LAYERS = {
         "settlement",
         "spec",
         "state",
+        "timeline",
         "timezone",
     ),
     "workflows": ("workflows", "machines"),
