@@ -29,6 +29,7 @@ LAYERS = {
         "duration",
         "ids",
         "jitter",
+        "member",
         "model",
         "models",
         "policy",
