@@ -143,6 +143,8 @@ class CronExpression:
         for span in spans_from(zone, max(after, _DAWN).replace(tzinfo=None) - 2 * _DAY):
             if span.start > until.replace(tzinfo=None):
                 return
+            if span.seen_until >= span.local_start:
+                continue
             before = span.seen_until - span.start
             for reading in self._readings(span.seen_until, span.local_start):
                 occurrence_at = (reading - before).replace(tzinfo=UTC)

@@ -24,7 +24,15 @@ def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta |
     if jitter < timedelta(0):
         raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
     width = jitter if gap is None else min(jitter, max(gap, timedelta(0)))
-    key = f"{uid}:{nominal_at.timestamp():.6f}".encode()
-    drawn = int.from_bytes(blake2b(key, digest_size=8).digest())
+    drawn = _drawn(f"{uid}:{nominal_at.timestamp():.6f}")
     # Whole microseconds by integers: rounding up could reach the next nominal time.
     return nominal_at + timedelta(microseconds=(width // timedelta(microseconds=1)) * drawn // _RESOLUTION)
+
+
+def fraction(*parts: object) -> float:
+    """Return the number in [0, 1) that belongs to `parts`: the same parts give the same number everywhere."""
+    return _drawn(":".join(map(str, parts))) / _RESOLUTION
+
+
+def _drawn(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())

@@ -21,12 +21,11 @@ from rqsched.member import Cron, Every, Member, Once, anchored, is_from_completi
 from rqsched.timeline import Source, Timeline, ZonedCron, require_utc
 from rqsched.timezone import require_timezone
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CRON_BACKOFF, _LONGEST_BACKOFF = timedelta(seconds=60), timedelta(hours=1)
 _MOST_GAPS = 1000
-
 
 SpecLike: TypeAlias = "Spec | Member | str | timedelta | Mapping[str, Any] | Iterable[Member | str | timedelta]"
 """Everything `Spec.coerce` reads."""

@@ -18,8 +18,8 @@ from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
 from rqsched.errors import InvalidTimezoneError
 
-FIRST_YEAR, LAST_YEAR = 2, 9998
-"""Years whose instants survive any offset arithmetic; nothing fires outside them."""
+FIRST_YEAR, LAST_YEAR = 100, 9900
+"""Crons fire in these years only: offset arithmetic and a search of 50 years then never leave the calendar."""
 
 # The shortest stretch between two changes of offset in tzdata is just under 4 days (Freetown, 1939).
 _PROBE = timedelta(days=2)

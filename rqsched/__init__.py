@@ -1,0 +1,1 @@
+"""rqsched: durable, self-rescheduling schedules on RQ."""

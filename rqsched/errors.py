@@ -1,0 +1,261 @@
+"""Every error a caller can meet, in one tree.
+
+RqschedError
+├── InvalidInputError (also a ValueError)   refused before anything was written
+│   ├── InvalidSpecError
+│   │   ├── InvalidCronError
+│   │   ├── InvalidTimezoneError
+│   │   └── InvalidDurationError
+│   ├── InvalidIdError
+│   ├── InvalidPayloadError
+│   ├── InvalidPolicyError
+│   ├── InvalidLimitError
+│   └── UnknownWorkflowError
+├── NotFoundError (also a LookupError)
+│   ├── ScheduleNotFoundError
+│   ├── RunNotFoundError
+│   └── BackfillNotFoundError
+├── ConflictError
+│   ├── ScheduleExistsError
+│   ├── ScheduleStateError
+│   ├── VersionConflictError
+│   └── IdempotencyConflictError
+├── ConfigError
+├── SchemaError
+└── BackendUnavailableError
+    ├── DatabaseUnavailableError
+    └── RedisUnavailableError
+
+`RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
+no fault. It derives from BaseException, so that a workflow's `except Exception` does not eat it.
+
+An error takes data, keeps it as attributes and writes its own message, which says what to do.
+"""
+
+from __future__ import annotations
+
+
+class RqschedError(Exception):
+    """The root: `except RqschedError` catches everything rqsched raises on purpose."""
+
+    code = "error"
+    """A stable word for logs, JSON answers and exit codes."""
+
+
+class InvalidInputError(RqschedError, ValueError):
+    """Something a caller passed is refused; nothing was written.
+
+    `field` names the offending parameter, `reason` says what is wrong and what to write instead.
+    """
+
+    code = "invalid_input"
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{field}: {reason}")
+
+    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str]]:
+        """Survive pickling: RQ sends exceptions between processes."""
+        return type(self), (self.field, self.reason)
+
+
+class InvalidSpecError(InvalidInputError):
+    """A spec (what, when) that cannot be evaluated."""
+
+    code = "invalid_spec"
+
+
+class InvalidCronError(InvalidSpecError):
+    """A cron expression outside the dialect, or one that never fires."""
+
+    code = "invalid_cron"
+
+
+class InvalidTimezoneError(InvalidSpecError):
+    """A timezone that is no canonical IANA area name."""
+
+    code = "invalid_timezone"
+
+
+class InvalidDurationError(InvalidSpecError):
+    """A duration that is malformed, zero, signed, too short or calendar-dependent."""
+
+    code = "invalid_duration"
+
+
+class InvalidIdError(InvalidInputError):
+    """A schedule id, namespace or queue name outside its alphabet or length."""
+
+    code = "invalid_id"
+
+
+class InvalidPayloadError(InvalidInputError):
+    """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit."""
+
+    code = "invalid_payload"
+
+
+class InvalidPolicyError(InvalidInputError):
+    """A policy that is unknown, or two options that contradict each other."""
+
+    code = "invalid_policy"
+
+
+class InvalidLimitError(InvalidInputError):
+    """A page size, cursor or range outside its bounds."""
+
+    code = "invalid_limit"
+
+
+class UnknownWorkflowError(InvalidInputError):
+    """No process registered a workflow of this name, and it is no importable dotted path."""
+
+    code = "unknown_workflow"
+
+    def __init__(self, workflow: str, reason: str | None = None) -> None:
+        self.workflow = workflow
+        super().__init__(
+            "workflow",
+            reason
+            or f"no workflow named {workflow!r} is registered. Decorate it with @workflow({workflow!r}) in a module "
+            "listed in RQSCHED_IMPORTS and start a worker, or give a dotted path such as 'package.module.function'.",
+        )
+
+    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str]]:
+        """Survive pickling with the same message."""
+        return type(self), (self.workflow, self.reason)
+
+
+class NotFoundError(RqschedError, LookupError):
+    """Nothing of this identity exists (any more)."""
+
+    code = "not_found"
+
+
+class ScheduleNotFoundError(NotFoundError):
+    """No schedule of this id in this namespace; it may have been deleted."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, schedule_id: str, namespace: str = "default") -> None:
+        self.schedule_id = schedule_id
+        self.namespace = namespace
+        super().__init__(
+            f"no schedule {schedule_id!r} in namespace {namespace!r}; `rqsched list` shows those that exist."
+        )
+
+
+class RunNotFoundError(NotFoundError):
+    """No run of this uid or instance id."""
+
+    code = "run_not_found"
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"no run {run!r}; `rqsched runs SCHEDULE_ID` shows those that exist.")
+
+
+class BackfillNotFoundError(NotFoundError):
+    """No backfill of this uid."""
+
+    code = "backfill_not_found"
+
+    def __init__(self, backfill: str) -> None:
+        self.backfill = backfill
+        super().__init__(f"no backfill {backfill!r}.")
+
+
+class ConflictError(RqschedError):
+    """The request is well-formed but the state of things forbids it; nothing was written."""
+
+    code = "conflict"
+
+
+class ScheduleExistsError(ConflictError):
+    """`create` is strict: the id is taken in this namespace. Use `upsert` to change it in place."""
+
+    code = "schedule_already_exists"
+
+    def __init__(self, schedule_id: str, namespace: str = "default") -> None:
+        self.schedule_id = schedule_id
+        self.namespace = namespace
+        super().__init__(
+            f"schedule {schedule_id!r} already exists in namespace {namespace!r}; "
+            "use upsert to change it, or delete it first."
+        )
+
+
+class ScheduleStateError(ConflictError):
+    """The operation does not apply to a schedule of this status."""
+
+    code = "invalid_state"
+
+    def __init__(self, schedule_id: str, status: str, operation: str, hint: str = "") -> None:
+        self.schedule_id = schedule_id
+        self.status = status
+        self.operation = operation
+        self.hint = hint
+        super().__init__(f"cannot {operation} schedule {schedule_id!r}: it is {status}.{' ' + hint if hint else ''}")
+
+    def __reduce__(self) -> tuple[type[ScheduleStateError], tuple[str, str, str, str]]:
+        """Survive pickling: RQ sends exceptions between processes."""
+        return type(self), (self.schedule_id, self.status, self.operation, self.hint)
+
+
+class VersionConflictError(ConflictError):
+    """The schedule changed since the caller read it (optimistic concurrency)."""
+
+    code = "version_conflict"
+
+    def __init__(self, schedule_id: str, expected: int, actual: int) -> None:
+        self.schedule_id = schedule_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(
+            f"schedule {schedule_id!r} is at version {actual}, not {expected}; read it again and repeat the change."
+        )
+
+
+class IdempotencyConflictError(ConflictError):
+    """An idempotency key was used before with another request."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"idempotency key {key!r} was used with a different request; choose a new key.")
+
+
+class ConfigError(RqschedError):
+    """A setting is missing, malformed or contradicts another one."""
+
+    code = "config_error"
+
+
+class SchemaError(RqschedError):
+    """The database's tables are not those of this version of rqsched."""
+
+    code = "schema_error"
+
+
+class BackendUnavailableError(RqschedError):
+    """SQL or Redis did not answer within the retries; repeat the call later."""
+
+    code = "backend_unavailable"
+
+
+class DatabaseUnavailableError(BackendUnavailableError):
+    """The SQL database did not answer; nothing is known to be written."""
+
+    code = "database_unavailable"
+
+
+class RedisUnavailableError(BackendUnavailableError):
+    """Redis did not answer; what SQL holds is durable and follows when Redis is back."""
+
+    code = "redis_unavailable"
+
+
+class RunCancelled(BaseException):  # a signal to the workflow, no fault
+    """Raised by `current_run().checkpoint()` once the run was cancelled; catch it to clean up, then re-raise."""

@@ -1,0 +1,128 @@
+"""Identities: uids of rows, ids of RQ jobs and instance ids. Pure; nothing here asks a clock or a database.
+
+Everything a link or a run job needs is in its id, so it works without its Redis hash. The formats are API:
+they are stored in Redis and SQL, so a change means a migration and an ADR.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ulid import ULID
+
+_UID = "[0-9A-HJKMNP-TV-Z]{26}"
+_LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
+_RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
+_RUN = re.compile(rf"run-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})-d(?P<delivery>\d{{1,9}})")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkId:
+    """The main link of a schedule: position `n` of the chain of incarnation `uid`."""
+
+    uid: str
+    n: int
+
+    def __str__(self) -> str:
+        """Render `sched-{uid}-n{n}-rc0`."""
+        return f"sched-{self.uid}-n{self.n}-rc0"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLinkId:
+    """The retry link of the schedule's run `number` after its `attempt`-th attempt failed."""
+
+    uid: str
+    number: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """Render `sched-{uid}-r{number}-rc{attempt}`."""
+        return f"sched-{self.uid}-r{self.number}-rc{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunJobId:
+    """One delivery of one attempt of a run."""
+
+    uid: str
+    attempt: int
+    delivery: int
+
+    def __str__(self) -> str:
+        """Render `run-{uid}-a{attempt}-d{delivery}`."""
+        return f"run-{self.uid}-a{self.attempt}-d{self.delivery}"
+
+
+def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
+    """Read a link's id; None when it is none of ours."""
+    if match := _LINK.fullmatch(text):
+        return LinkId(match["uid"], int(match["n"]))
+    if match := _RETRY.fullmatch(text):
+        return RetryLinkId(match["uid"], int(match["number"]), int(match["attempt"]))
+    return None
+
+
+def parse_run_job_id(text: str) -> RunJobId | None:
+    """Read a run job's id; None when it is none of ours."""
+    match = _RUN.fullmatch(text)
+    return RunJobId(match["uid"], int(match["attempt"]), int(match["delivery"])) if match else None
+
+
+def is_uid(text: str) -> bool:
+    """Tell whether `text` has the form of a uid."""
+    return re.fullmatch(_UID, text) is not None
+
+
+def new_uid(now: datetime) -> str:
+    """Draw a fresh uid: a ULID whose bits are also a valid UUIDv7 (RFC 9562), sortable by `now`."""
+    return _uid_from(now, uuid.uuid4().bytes[:10])
+
+
+def derived_uid(now: datetime, *parts: object) -> str:
+    """Compute the uid that belongs to `parts` at `now`: the same inputs give the same uid."""
+    return _uid_from(now, hashlib.blake2b(repr(parts).encode(), digest_size=10).digest())
+
+
+def _uid_from(now: datetime, entropy: bytes) -> str:
+    raw = bytearray(int(now.timestamp() * 1000).to_bytes(6, "big") + entropy)
+    raw[6] = (raw[6] & 0x0F) | 0x70
+    raw[8] = (raw[8] & 0x3F) | 0x80
+    return str(ULID.from_bytes(bytes(raw)))
+
+
+def uid_to_uuid(uid: str) -> str:
+    """Render a uid as the lowercase UUIDv7 that Open Job Spec wants for job ids."""
+    return str(ULID.from_str(uid).to_uuid())
+
+
+def uuid_to_uid(text: str) -> str | None:
+    """Read a UUID back into our uid; None when it is no UUID."""
+    try:
+        return str(ULID.from_uuid(uuid.UUID(text)))
+    except ValueError:
+        return None
+
+
+def iso_utc(instant: datetime) -> str:
+    """Render an instant as ISO 8601 UTC with `Z`, microseconds only when they are not zero."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def live_instance_id(schedule_id: str, occurrence_at: datetime) -> str:
+    """Name the run of one live occurrence (durable-workflow document)."""
+    return f"schedule:{schedule_id}:{iso_utc(occurrence_at)}"
+
+
+def backfill_instance_id(schedule_id: str, occurrence_at: datetime) -> str:
+    """Name the run of one backfilled occurrence (durable-workflow document)."""
+    return f"schedule:{schedule_id}:backfill:{iso_utc(occurrence_at)}"
+
+
+def manual_instance_id(schedule_id: str, run_uid: str) -> str:
+    """Name the run of one manual trigger."""
+    return f"schedule:{schedule_id}:manual:{run_uid.lower()}"

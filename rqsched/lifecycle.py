@@ -1,0 +1,427 @@
+"""What an owner does to a schedule: create, update, pause, resume, restart, delete, trigger, backfill. Pure decisions.
+
+Each returns a Change; none of them fires a due occurrence or lets one vanish without an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from . import audit
+from .audit import CommandContext
+from .catchup import COUNT_CAP
+from .draft import Draft, Offer, Outcome, due_after
+from .errors import InvalidSpecError, ScheduleStateError
+from .policy import CatchUp, OverlapPolicy, for_backfill
+from .spec import Member, Once, Spec
+from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, dump_spec
+
+_TICK = timedelta(microseconds=1)
+TIMING = frozenset({"spec", "jitter"})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which schedule, and who it is in this incarnation."""
+
+    uid: str
+    namespace: str
+    schedule_id: str
+
+
+def anchored(spec: Spec, now: datetime, like: Spec | None = None) -> Spec:
+    """Anchor a spec's free intervals: as in `like` when that is the same timing registered before, else at `now`."""
+    return (spec if like is None else spec.anchored_like(like)).anchored_at(now)
+
+
+def create(
+    identity: Identity,
+    definition: Definition,
+    *,
+    now: datetime,
+    paused: bool = False,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Bring a schedule into being; a spec without an occurrence after `now` makes it done at once."""
+    definition = replace(definition, spec=dump_spec(anchored(definition.parsed_spec, now)))
+    schedule = Schedule(
+        uid=identity.uid,
+        namespace=identity.namespace,
+        schedule_id=identity.schedule_id,
+        definition=definition,
+        created_at=now,
+        updated_at=now,
+        timing_changed_at=now,
+        evaluated_to=now,
+        status=ScheduleStatus.PAUSED if paused else ScheduleStatus.ACTIVE,
+        paused_at=now if paused else None,
+        remaining=definition.max_runs,
+        note=note,
+        tzdata=tzdata,
+    )
+    draft = Draft(schedule, now=now, context=context, is_new=True)
+    due = None if paused else due_after(schedule, now)
+    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+    draft.record(audit.CREATED, **_facts(draft.schedule))
+    draft.complete_if_over()
+    return draft.seal(operation)
+
+
+def require_future(spec: Spec, now: datetime) -> None:
+    """Refuse a spec that has no occurrence after `now`; raises InvalidSpecError."""
+    if anchored(spec, now).next_after(now) is None:
+        raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
+
+
+def _facts(schedule: Schedule) -> dict[str, Any]:
+    definition = schedule.definition
+    action = {"workflow": definition.workflow, **json.loads(definition.action)}
+    routing = {"queue": definition.queue, "connection": definition.connection, "timeout": definition.timeout}
+    return {
+        "spec": json.loads(definition.spec),
+        "action": action | {name: value for name, value in routing.items() if value is not None},
+        "overlap_policy": schedule.policies.overlap.value,
+        "next_fire_at": schedule.due_at,
+    }
+
+
+# ---- update
+
+
+def update(
+    schedule: Schedule,
+    definition: Definition,
+    *,
+    now: datetime,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    keep_next: bool = False,
+) -> Change:
+    """Change what the owner declared.
+
+    The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
+    `keep_next` leaves the next time alone even then (Waymark's re-registration).
+    """
+    spec = anchored(definition.parsed_spec, now, like=schedule.spec)
+    definition = replace(definition, spec=dump_spec(spec))
+    changed = _changed_fields(schedule.definition, definition)
+    if note is not None and note != schedule.note:
+        changed.append("note")
+    if not changed:
+        return Change(schedule, schedule)
+    draft = Draft(schedule, now=now, context=context)
+    draft.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
+    if TIMING & set(changed):
+        _move(draft, schedule, tzdata, keep_next=keep_next)
+    if "max_runs" in changed:
+        draft.set(remaining=_remaining(schedule, definition.max_runs))
+    draft.record(audit.UPDATED, changed_fields=changed, **_facts(draft.schedule))
+    draft.complete_if_over()
+    if draft.schedule.remaining == 0:
+        draft.exhaust()
+    return draft.seal(operation)
+
+
+def _changed_fields(old: Definition, new: Definition) -> list[str]:
+    return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
+
+
+def _move(draft: Draft, schedule: Schedule, tzdata: str, *, keep_next: bool) -> None:
+    now = draft.now
+    is_due = schedule.next_run_at is not None and schedule.next_run_at <= now
+    draft.set(timing_changed_at=now, tzdata=tzdata or schedule.tzdata)
+    if not schedule.is_active or is_due:
+        return
+    if keep_next and schedule.next_run_at is not None:
+        return
+    draft.set(evaluated_to=now)
+    if schedule.awaiting_run_uid is not None and draft.schedule.spec.is_from_completion:
+        return
+    due = due_after(draft.schedule, now)
+    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
+
+
+def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
+    if max_runs is None:
+        return None
+    before = schedule.definition.max_runs
+    used = schedule.run_count if before is None else before - (schedule.remaining or 0)
+    return max(max_runs - used, 0)
+
+
+def retimed(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
+    """Recompute the next time after the timezone database changed; nothing already due moves."""
+    draft = Draft(schedule, now=now)
+    draft.set(tzdata=tzdata)
+    if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
+        draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    return draft.seal()
+
+
+# ---- pause, resume, restart, delete
+
+
+def pause(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    note: str | None = None,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active."""
+    _require(schedule, "pause", ScheduleStatus.ACTIVE)
+    draft = Draft(schedule, now=now, context=context)
+    upcoming = schedule.next_run_at
+    _write_off(draft, "disabled")
+    draft.set(
+        status=ScheduleStatus.PAUSED,
+        status_reason=reason or note,
+        paused_at=now,
+        paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
+        next_run_at=None,
+        due_at=None,
+        awaiting_run_uid=None,
+        note=schedule.note if note is None else note,
+        version=schedule.version + 1,
+    )
+    draft.record(audit.PAUSED, reason=reason or note, paused_at=now)
+    return draft.seal(operation)
+
+
+def _write_off(draft: Draft, reason: str) -> None:
+    """Give every occurrence that is already due its outcome before the schedule stops firing."""
+    schedule, now = draft.schedule, draft.now
+    stored = schedule.next_run_at
+    if stored is None or stored > now:
+        return
+    draft.skip(stored, reason)
+    more, capped = schedule.spec.count_between(stored, now, cap=COUNT_CAP)
+    if more:
+        last = schedule.spec.last_between(stored, now, 1)[-1]
+        draft.set(missed_count=draft.schedule.missed_count + more)
+        first = schedule.spec.next_after(stored)
+        draft.record(audit.MISSED, count=more, count_capped=capped or None, first=first, last=last, policy=reason)
+    draft.set(evaluated_to=now)
+
+
+def resume(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    catch_up: CatchUp | None = None,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Fire again from the place `catch_up` names; waiting runs go on. Raises unless paused."""
+    _require(schedule, "resume", ScheduleStatus.PAUSED)
+    draft = Draft(schedule, runs, now=now, context=context)
+    _activate(draft, note)
+    mode = catch_up or schedule.policies.resume
+    if mode is CatchUp.FROM_NOW:
+        spec = _reanchored(schedule.spec, now)
+        draft.set(definition=replace(schedule.definition, spec=dump_spec(spec)), timing_changed_at=now)
+    _plan_anew(draft, missed=schedule.paused_next_run_at if mode is CatchUp.ONCE else None)
+    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at)
+    draft.drain()
+    return draft.seal(operation)
+
+
+def _activate(draft: Draft, note: str | None) -> None:
+    draft.set(
+        status=ScheduleStatus.ACTIVE,
+        status_reason=None,
+        paused_at=None,
+        paused_next_run_at=None,
+        evaluated_to=draft.now,
+        note=draft.schedule.note if note is None else note,
+        version=draft.schedule.version + 1,
+    )
+
+
+def _plan_anew(draft: Draft, missed: datetime | None = None) -> None:
+    """Set the next time of a schedule that fires again: the newest missed occurrence, or the next one from now."""
+    spec, now = draft.schedule.spec, draft.now
+    if missed is not None and missed <= now:
+        newest = [missed, *spec.last_between(missed, now, 1)][-1]
+        draft.set(next_run_at=newest, due_at=now, evaluated_to=newest - _TICK)
+    elif spec.is_from_completion and (in_the_way := draft.unfinished()):
+        draft.wait_for(in_the_way[-1].uid)
+    else:
+        due = due_after(draft.schedule, now)
+        draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+
+
+def _reanchored(spec: Spec, now: datetime) -> Spec:
+    def move(member: Member) -> Member:
+        return member if isinstance(member, Once) or member.anchor is None else replace(member, anchor=now)
+
+    return replace(spec, members=tuple(move(member) for member in spec.members))
+
+
+def restart(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
+    _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
+    if due_after(schedule, now) is None:
+        raise ScheduleStateError(
+            schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
+        )
+    draft = Draft(schedule, runs, now=now, context=context)
+    _activate(draft, note)
+    draft.set(
+        remaining=schedule.definition.max_runs,
+        run_count=0,
+        success_count=0,
+        error_count=0,
+        consecutive_failures=0,
+        fire_failures=0,
+        skipped_count=0,
+        missed_count=0,
+        last_error=None,
+    )
+    _plan_anew(draft)
+    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason="restart")
+    return draft.seal(operation)
+
+
+def delete(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
+    _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    draft = Draft(schedule, now=now, context=context)
+    if schedule.is_active:
+        _write_off(draft, "deleted")
+    draft.delete(reason)
+    draft.set(version=schedule.version + 1)
+    return draft.seal(operation)
+
+
+def _require(schedule: Schedule, operation: str, *statuses: ScheduleStatus) -> None:
+    if schedule.status not in statuses:
+        hint = _HINTS.get((operation, schedule.status), "")
+        raise ScheduleStateError(schedule.schedule_id, schedule.status.value, operation, hint)
+
+
+_HINTS = {
+    ("resume", ScheduleStatus.DONE): "Use restart() to run it again from zero.",
+    ("resume", ScheduleStatus.DEAD): "Use restart() to revive it.",
+    ("restart", ScheduleStatus.PAUSED): "Use resume().",
+    ("restart", ScheduleStatus.ACTIVE): "It is running already.",
+}
+
+
+# ---- trigger, backfill
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A manual start on request."""
+
+    uid: str
+    """The uid of the run it may start, drawn before the first attempt."""
+    overlap: OverlapPolicy | None = None
+    is_forced: bool = False
+    """Start although the schedule is paused."""
+    idempotency_key: str | None = None
+
+
+def trigger(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    request: Trigger,
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+) -> tuple[Change, Outcome]:
+    """Start a run now, as the overlap policy allows; the grid does not move. Refusals are outcomes with an event."""
+    draft = Draft(schedule, runs, now=now, context=context)
+    can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
+    if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
+        outcome = draft.skip(now, "remaining_actions_exhausted")
+    elif not can_start:
+        outcome = draft.skip(now, "status_not_triggerable")
+    else:
+        offer = Offer(
+            RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
+        )
+        outcome = draft.offer(offer)
+    return draft.seal(request.uid), outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRow:
+    """What a backfill did with one occurrence."""
+
+    occurrence_at: datetime
+    instance_id: str | None
+    outcome: str
+    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`."""
+    reason: str | None = None
+    run_uid: str | None = None
+
+
+def backfill(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    occurrences: Sequence[datetime],
+    *,
+    now: datetime,
+    backfill_uid: str,
+    ran: frozenset[datetime],
+    overlap: OverlapPolicy | None = None,
+    context: CommandContext | None = None,
+) -> tuple[Change, list[BackfillRow]]:
+    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there)."""
+    draft = Draft(schedule, runs, now=now, context=context)
+    policy = for_backfill(overlap or schedule.policies.overlap)
+    rows: list[BackfillRow] = []
+    for nominal in occurrences:
+        if nominal in ran:
+            rows.append(BackfillRow(nominal, None, "already_run"))
+            continue
+        if draft.schedule.remaining == 0 or draft.schedule.status is ScheduleStatus.DELETED:
+            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
+            break
+        offer = Offer(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
+        outcome = draft.enqueue(offer) if policy is OverlapPolicy.SKIP else draft.offer(offer)
+        rows.append(_row(nominal, outcome))
+    draft.drain()
+    return draft.seal(), rows
+
+
+def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
+    run = outcome.run
+    names = {"triggered": "started"}
+    return BackfillRow(
+        nominal,
+        run.instance_id if run else None,
+        names.get(outcome.outcome, outcome.outcome),
+        outcome.reason,
+        run.uid if run else None,
+    )

@@ -1,0 +1,342 @@
+"""The store: what decisions read under the lock, and the one writer of Changes.
+
+Every method works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
+uid; whoever keeps it never deadlocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from .rows import (
+    DEFINITION,
+    RUN_COLUMNS,
+    RUN_STATE,
+    SCHEDULE_COLUMNS,
+    SCHEDULE_STATE,
+    definition_values,
+    run_state_values,
+    run_values,
+    schedule_values,
+    state_values,
+    to_run,
+    to_schedule,
+)
+from .state import Change, Run, RunKind, Schedule, dumps
+from .tables import audit_events, facts, runs, schedules, workflows
+
+_UNFINISHED = ("pending", "running", "retrying")
+
+
+def is_sqlite(connection: Connection) -> bool:
+    """Tell whether the connection is to SQLite."""
+    return connection.dialect.name == "sqlite"
+
+
+def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
+    """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
+    if is_sqlite(connection):
+        every = sa.func.json_each(json.dumps(list(values))).table_valued("value")
+        return column.in_(sa.select(every.c.value))
+    return column == sa.any_(sa.cast(list(values), postgresql.ARRAY(sa.Text)))
+
+
+# ---- reading under the lock
+
+
+def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
+    """Lock schedule rows in uid order and read them; `skip_locked` leaves out those that somebody else holds."""
+    wanted = sorted(set(uids))
+    if not wanted:
+        return []
+    statement = (
+        sa.select(*SCHEDULE_COLUMNS)
+        .where(one_of(schedules.c.uid, wanted, connection))
+        .order_by(schedules.c.uid)
+        .with_for_update(key_share=True, skip_locked=skip_locked)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def lock_one(connection: Connection, uid: str) -> Schedule | None:
+    """Lock and read one schedule; None when there is no such row."""
+    found = lock(connection, [uid])
+    return found[0] if found else None
+
+
+def lock_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Lock and read the not-deleted schedule of this identity."""
+    statement = sa.select(*SCHEDULE_COLUMNS).where(*_is_named(namespace, schedule_id))
+    row = connection.execute(statement.with_for_update(key_share=True)).first()
+    return None if row is None else to_schedule(row)
+
+
+def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Read the not-deleted schedule of this identity without locking it."""
+    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(*_is_named(namespace, schedule_id))).first()
+    return None if row is None else to_schedule(row)
+
+
+def find(connection: Connection, uid: str) -> Schedule | None:
+    """Read a schedule, deleted or not, without locking it."""
+    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(schedules.c.uid == uid)).first()
+    return None if row is None else to_schedule(row)
+
+
+def _is_named(namespace: str, schedule_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
+    return (*named, schedules.c.status != "deleted")
+
+
+def open_runs(
+    connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
+) -> dict[str, list[Run]]:
+    """Lock and read the runs a decision about these locked schedules must see.
+
+    That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them) and the
+    first waiting one of each kind.
+    """
+    found: dict[str, list[Run]] = defaultdict(list)
+    if not locked:
+        return found
+    statement = (
+        sa.select(*RUN_COLUMNS)
+        .where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
+        .where(runs.c.status.in_(_UNFINISHED))
+        .order_by(runs.c.uid)
+        .with_for_update(key_share=True)
+    )
+    if not with_backfill:
+        statement = statement.where(runs.c.kind != RunKind.BACKFILL.value)
+    for row in connection.execute(statement):
+        found[row.schedule_uid].append(to_run(row))
+    for schedule in locked:
+        found[schedule.uid] += _first_waiting(connection, schedule)
+    return found
+
+
+def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
+    kinds = []
+    if schedule.buffer_depth:
+        kinds.append(runs.c.kind != RunKind.BACKFILL.value)
+    if schedule.backfill_waiting:
+        kinds.append(runs.c.kind == RunKind.BACKFILL.value)
+    waiting = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule.uid, runs.c.status == "buffered")
+    first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
+    return [to_run(row) for statement in first for row in connection.execute(statement)]
+
+
+def lock_run(connection: Connection, uid: str) -> Run | None:
+    """Lock and read one run; its schedule must be locked already."""
+    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid == uid).with_for_update(key_share=True)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run(connection: Connection, uid: str) -> Run | None:
+    """Read a run without locking it."""
+    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid == uid)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
+    """Lock and read the `number`-th run of a locked schedule."""
+    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
+    row = connection.execute(statement.with_for_update(key_share=True)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: str) -> Run | None:
+    """Read the run an earlier trigger with this key started."""
+    statement = sa.select(*RUN_COLUMNS).where(
+        runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key
+    )
+    row = connection.execute(statement).first()
+    return None if row is None else to_run(row)
+
+
+def occurrences_run(
+    connection: Connection, since: Mapping[str, datetime], until: datetime | None = None
+) -> dict[str, frozenset[datetime]]:
+    """Read, by schedule uid, which occurrences from `since` on have a run already (live or backfilled)."""
+    found: dict[str, set[datetime]] = defaultdict(set)
+    if since:
+        statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at).where(
+            one_of(runs.c.schedule_uid, since, connection),
+            runs.c.kind != RunKind.MANUAL.value,
+            runs.c.occurrence_at >= min(since.values()),
+        )
+        if until is not None:
+            statement = statement.where(runs.c.occurrence_at < until)
+        for uid, occurrence_at in connection.execute(statement):
+            found[uid].add(occurrence_at)
+    return {uid: frozenset(instants) for uid, instants in found.items()}
+
+
+# ---- writing
+
+
+def write(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write Changes about distinct locked (or new) schedules: rows, runs and audit events, in few statements."""
+    changes = [change for change in changes if not change.is_empty]
+    new = [change.after for change in changes if change.before is None]
+    old = [change for change in changes if change.before is not None]
+    if new:
+        connection.execute(sa.insert(schedules), [schedule_values(schedule) for schedule in new])
+    if old:
+        connection.execute(_UPDATE_STATE, [_bound(state_values(change.after), change.after.uid) for change in old])
+    redefined = [
+        change.after for change in old if change.before and change.before.definition != change.after.definition
+    ]
+    if redefined:
+        values = [_bound(definition_values(schedule.definition), schedule.uid) for schedule in redefined]
+        connection.execute(_UPDATE_DEFINITION, values)
+    _write_runs(connection, changes)
+    _write_drops(connection, changes)
+    _write_events(connection, changes)
+
+
+def _update(table: sa.Table, names: Iterable[str]) -> sa.Update:
+    values = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names}
+    return sa.update(table).where(table.c.uid == sa.bindparam("b_uid")).values(values)
+
+
+_UPDATE_STATE = _update(schedules, SCHEDULE_STATE)
+_UPDATE_DEFINITION = _update(schedules, DEFINITION)
+_UPDATE_RUN = _update(runs, RUN_STATE)
+
+
+def _bound(values: Mapping[str, Any], uid: str) -> dict[str, Any]:
+    return {f"b_{name}": value for name, value in values.items()} | {"b_uid": uid}
+
+
+def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
+    new = [run_values(run) for change in changes for run in change.new_runs]
+    if new:
+        # A unique key must never wedge a chain; a decision under the lock does not meet one.
+        connection.execute(_insert(connection, runs).on_conflict_do_nothing(), new)
+    changed = [_bound(run_state_values(run), run.uid) for change in changes for _, run in change.changed_runs]
+    if changed:
+        connection.execute(_UPDATE_RUN, sorted(changed, key=lambda values: str(values["b_uid"])))
+
+
+def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
+    for change in changes:
+        statuses = [name for name, is_dropped in _drops(change) if is_dropped]
+        if statuses:
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.schedule_uid == change.after.uid, runs.c.status.in_(statuses))
+                .values(status="cancelled", ended_at=change.after.updated_at, retry_at=None, error=_DROPPED)
+            )
+
+
+_DROPPED = "dropped: the schedule ended before it could start"
+
+
+def _drops(change: Change) -> tuple[tuple[str, bool], ...]:
+    return ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
+
+
+def _write_events(connection: Connection, changes: Sequence[Change]) -> None:
+    rows = [row for change in changes for row in event_rows(change)]
+    if rows:
+        connection.execute(sa.insert(audit_events), rows)
+
+
+def event_rows(change: Change) -> list[dict[str, Any]]:
+    """Number a Change's events: sequences have no gaps because the schedule's row, locked, holds the counter."""
+    first = change.after.event_sequence - len(change.events) + 1
+    return [
+        {
+            "schedule_uid": change.after.uid,
+            "sequence": first + index,
+            "event_type": event.type,
+            "payload": dumps(event.payload),
+            "workflow_instance_id": event.instance_id,
+            "workflow_run_id": event.run_uid,
+            "recorded_at": change.after.updated_at,
+        }
+        for index, event in enumerate(change.events)
+    ]
+
+
+def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
+
+
+# ---- runs outside the lock
+
+
+def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]) -> bool:
+    """Claim a pending attempt for one process: True when `start["token"]` holds it now.
+
+    One conditional update, no schedule lock. Asking again with the same token after a lost answer says True again.
+    """
+    claimed = connection.execute(
+        sa.update(runs)
+        .where(
+            runs.c.uid == run_uid,
+            runs.c.status == "pending",
+            runs.c.attempt == attempt,
+            runs.c.delivery == delivery,
+        )
+        .values(status="running", sightings=0, seen_beat=None, seen_at=None, **start)
+    )
+    if claimed.rowcount == 1:
+        return True
+    row = connection.execute(sa.select(runs.c.token, runs.c.status).where(runs.c.uid == run_uid)).first()
+    return row is not None and row.token == start["token"] and row.status == "running"
+
+
+def beat(connection: Connection, run_uid: str, token: str) -> str | None:
+    """Add a beat to a running run; returns None when it still is this process's, else the status it has."""
+    beaten = connection.execute(
+        sa.update(runs)
+        .where(runs.c.uid == run_uid, runs.c.token == token, runs.c.status == "running")
+        .values(beat=runs.c.beat + 1)
+    )
+    if beaten.rowcount == 1:
+        return None
+    status = connection.execute(sa.select(runs.c.status).where(runs.c.uid == run_uid)).scalar_one_or_none()
+    return str(status or "deleted")
+
+
+# ---- single facts
+
+
+def fact(connection: Connection, name: str) -> str | None:
+    """Read a fact about the database."""
+    return connection.execute(sa.select(facts.c.value).where(facts.c.name == name)).scalar_one_or_none()
+
+
+def claim_fact(connection: Connection, name: str, value: str) -> str:
+    """Set a fact unless it is set; returns what holds."""
+    connection.execute(_insert(connection, facts).values(name=name, value=value).on_conflict_do_nothing())
+    return fact(connection, name) or value
+
+
+def set_fact(connection: Connection, name: str, value: str) -> None:
+    """Set a fact."""
+    statement = _insert(connection, facts).values(name=name, value=value)
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
+def register_workflows(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Record the names and defaults a process registered; the newest registration wins."""
+    for row in rows:
+        statement = _insert(connection, workflows).values(**row)
+        changes = {name: value for name, value in row.items() if name != "name"}
+        connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+
+
+def find_workflow(connection: Connection, name: str) -> sa.Row[Any] | None:
+    """Read a registered workflow's row."""
+    return connection.execute(sa.select(workflows).where(workflows.c.name == name)).first()
