@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -87,11 +87,30 @@ class DayRule:
 
     def on_or_after(self, day: date) -> date | None:
         """Return the first matching day from `day` on, None when there is none within 50 years."""
-        return day if self is _EVERY_DAY else _on_or_after(self, day)
+        if self is _EVERY_DAY:
+            return day
+        days = _days_of_month(self, day.replace(day=1))
+        at = bisect_left(days, day)
+        if at < len(days):
+            return days[at]
+        month = _month_after(self, day.replace(day=1))
+        return _days_of_month(self, month)[0] if month else None
 
     def on_or_before(self, day: date) -> date | None:
         """Return the last matching day up to `day`, None when there is none within 50 years."""
-        return day if self is _EVERY_DAY else _on_or_before(self, day)
+        if self is _EVERY_DAY:
+            return day
+        days = _days_of_month(self, day.replace(day=1))
+        at = bisect_right(days, day)
+        if at:
+            return days[at - 1]
+        month = _month_before(self, day.replace(day=1))
+        return _days_of_month(self, month)[-1] if month else None
+
+    @property
+    def all_walks(self) -> tuple[str, ...]:
+        """Every walk; each names a day in exactly the months in which the rule has one for it."""
+        return (*self.walks, self.nearest_weekdays) if self.nearest_weekdays else self.walks
 
 
 _EVERY_DAY = DayRule(("0 0 * * *",))
@@ -192,33 +211,41 @@ class CronExpression:
         yield from (h * 3600 + s for h, s in product(self.hours[:at][::-1], self.seconds_of_hour[::-1]))
 
 
-@lru_cache(maxsize=65536)
-def _on_or_after(rule: DayRule, day: date) -> date | None:
-    found = [_walk(expression, day - _DAY, forward=True) for expression in rule.walks]
+@lru_cache(maxsize=16384)
+def _days_of_month(rule: DayRule, first: date) -> tuple[date, ...]:
+    days = {day for expression in rule.walks for day in _walk_month(expression, first)}
     if rule.nearest_weekdays:
-        near = _walk(rule.nearest_weekdays, day - 3 * _DAY, forward=True)
-        while near and _nearest_weekday(near) < day:
-            near = _walk(rule.nearest_weekdays, near, forward=True)
-        found.append(near and _nearest_weekday(near))
-    return min(filter(None, found), default=None)
+        days.update(map(_nearest_weekday, _walk_month(rule.nearest_weekdays, first)))
+    return tuple(sorted(days))
 
 
-@lru_cache(maxsize=65536)
-def _on_or_before(rule: DayRule, day: date) -> date | None:
-    found = [_walk(expression, day + _DAY, forward=False) for expression in rule.walks]
-    if rule.nearest_weekdays:
-        near = _walk(rule.nearest_weekdays, day + 3 * _DAY, forward=False)
-        while near and _nearest_weekday(near) > day:
-            near = _walk(rule.nearest_weekdays, near, forward=False)
-        found.append(near and _nearest_weekday(near))
-    return max(filter(None, found), default=None)
+def _walk_month(expression: str, first: date) -> Iterator[date]:
+    # A walker is mutable and not thread-safe, so it never outlives the month it walks.
+    walker = croniter(expression, datetime.combine(first - _DAY, time.min))
+    day = _step(walker, forward=True)
+    while day and (day.year, day.month) == (first.year, first.month):
+        yield day
+        day = _step(walker, forward=True)
 
 
-def _walk(expression: str, day: date, *, forward: bool) -> date | None:
-    walk = croniter(expression, datetime.combine(day, time.min))
+@lru_cache(maxsize=16384)
+def _month_after(rule: DayRule, first: date) -> date | None:
+    last = datetime.combine(first.replace(day=calendar.monthrange(first.year, first.month)[1]), time.min)
+    found = [_step(croniter(expression, last), forward=True) for expression in rule.all_walks]
+    return min((day.replace(day=1) for day in found if day), default=None)
+
+
+@lru_cache(maxsize=16384)
+def _month_before(rule: DayRule, first: date) -> date | None:
+    start = datetime.combine(first, time.min)
+    found = [_step(croniter(expression, start), forward=False) for expression in rule.all_walks]
+    return max((day.replace(day=1) for day in found if day), default=None)
+
+
+def _step(walker: croniter, *, forward: bool) -> date | None:
     try:
-        found: datetime = walk.get_next(datetime) if forward else walk.get_prev(datetime)
-    except (CroniterBadDateError, OverflowError):
+        found: datetime = walker.get_next(datetime) if forward else walker.get_prev(datetime)
+    except CroniterBadDateError:
         return None
     return found.date()
 

@@ -109,12 +109,17 @@ class Every(Timeline):
         from_completion: bool = False,
     ) -> None:
         object.__setattr__(self, "every", require_interval(every))
-        object.__setattr__(self, "offset", parse_span(offset) if isinstance(offset, str) else offset)
+        phase = offset if offset is None or isinstance(offset, timedelta) else parse_span(offset)
+        object.__setattr__(self, "offset", phase)
         object.__setattr__(self, "anchor", None if anchor is None else require_utc(anchor, "anchor"))
         object.__setattr__(self, "from_completion", from_completion)
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
+        if not isinstance(self.from_completion, bool):
+            raise InvalidSpecError(
+                "from_completion", f"{self.from_completion!r} is no truth value; write true or false"
+            )
         if self.offset is not None and self.anchor is not None:
             raise InvalidSpecError("offset", "an interval has an offset or an anchor, not both; remove one")
         if self.from_completion and (self.offset is not None or self.anchor is not None):

@@ -250,11 +250,11 @@ def _interval_to_json(interval: Every) -> dict[str, Any]:
 def _interval_from_json(form: object) -> Every:
     """Read `{"every": ...}` alone as aligned, as the durable-workflow form means it; `"anchor": null` as unanchored."""
     given = _known(form, "intervals", ("every", "offset", "anchor", "from_completion"))
-    anchor, is_from_completion = given.get("anchor"), bool(given.get("from_completion"))
-    is_aligned = "anchor" not in given and not is_from_completion
+    anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
+    is_aligned = offset is None and "anchor" not in given and not from_completion
     return Every(
         given.get("every", ""),
-        offset=given.get("offset") or (timedelta(0) if is_aligned else None),
+        offset=timedelta(0) if is_aligned else offset,
         anchor=anchor and _instant(anchor, "anchor"),
-        from_completion=is_from_completion,
+        from_completion=from_completion,
     )

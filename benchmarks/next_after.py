@@ -1,0 +1,106 @@
+"""What one step to the next occurrence costs, by kind of expression, against raw croniter in the same run.
+
+    python benchmarks/next_after.py --rounds 9 --count 500
+
+Rounds alternate between the two, so that a slow moment of the machine falls on both. Prints one JSON object:
+microseconds per step, and the ratio of rqsched's median to croniter's (under 1: rqsched is faster).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
+
+from rqsched.spec import Cron, Spec
+from rqsched.timezone import tzdata_version
+
+ZONE = "America/New_York"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+KINDS = {
+    "every minute": "* * * * *",
+    "every 15 minutes": "*/15 * * * *",
+    "daily": "0 2 * * *",
+    "workdays": "0 9 * * 1-5",
+    "last day of the month": "0 0 L * *",
+    "third Friday": "0 12 * * 5#3",
+}
+
+
+def walk_rqsched(expression: str, count: int) -> None:
+    spec, instant = Spec([Cron(expression)], ZONE), START
+    for _ in range(count):
+        following = spec.next_after(instant)
+        if following is None:
+            raise RuntimeError(f"{expression} ended after {instant}")
+        instant = following
+
+
+def walk_croniter(expression: str, count: int) -> None:
+    walker = croniter(expression, START.astimezone(ZoneInfo(ZONE)))
+    for _ in range(count):
+        walker.get_next(datetime)
+
+
+def microseconds(walk: Callable[[str, int], None], expression: str, count: int) -> float:
+    started = time.perf_counter()
+    walk(expression, count)
+    return (time.perf_counter() - started) / count * 1e6
+
+
+def summary(samples: list[float]) -> dict[str, float]:
+    ranked = sorted(samples)
+    p95 = ranked[min(len(ranked) - 1, round(0.95 * (len(ranked) - 1)))]
+    return {"median_us": round(statistics.median(samples), 2), "p95_us": round(p95, 2)}
+
+
+def measured(expression: str, rounds: int, count: int) -> dict[str, Any]:
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(rounds):
+        ours.append(microseconds(walk_rqsched, expression, count))
+        theirs.append(microseconds(walk_croniter, expression, count))
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    return {
+        "expression": expression,
+        "rqsched": summary(ours),
+        "croniter": summary(theirs),
+        "ratio": round(ratio, 3),
+    }
+
+
+def environment() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "croniter": version("croniter"),
+        "tzdata": tzdata_version(),
+        "cores": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9, help="alternating rounds per kind")
+    parser.add_argument("--count", type=int, default=500, help="steps per round")
+    options = parser.parse_args()
+    kinds = {kind: measured(text, options.rounds, options.count) for kind, text in KINDS.items()}
+    parameters = {"rounds": options.rounds, "count": options.count, "zone": ZONE}
+    print(
+        json.dumps(
+            {"benchmark": "next_after", "parameters": parameters, "environment": environment()} | {"kinds": kinds}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
