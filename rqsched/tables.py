@@ -7,17 +7,21 @@ often than read, and the same bytes come back. Instants are aware UTC at microse
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
+from .state import RunKind, RunStatus, ScheduleStatus
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
         "pk": "pk_%(table_name)s",
     }
 )
@@ -72,6 +76,10 @@ def _text(name: str, default: str | None = None) -> sa.Column[str]:
 
 def _count(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
+
+
+def _is_one_of(name: str, words: type[StrEnum]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{name} IN ({', '.join(repr(word.value) for word in words)})", name=name)
 
 
 schedules = sa.Table(
@@ -135,6 +143,10 @@ schedules = sa.Table(
     sa.Column("deleted_at", Instant),
     sa.Column("tzdata", sa.String(32), nullable=False, server_default=""),
     sa.Column("operation", Uid),
+    _is_one_of("status", ScheduleStatus),
+    # I4: what does not fire has no next time; and nobody reads a nominal time without the instant it is due.
+    sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
+    sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name="due_with_next"),
 )
 
 _IS_LIVE = schedules.c.status != "deleted"
@@ -211,6 +223,8 @@ runs = sa.Table(
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
+    _is_one_of("kind", RunKind),
+    _is_one_of("status", RunStatus),
 )
 
 _IS_OCCURRENCE = runs.c.kind != "manual"

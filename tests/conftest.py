@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from rqsched import schema
+from rqsched.database import Database
 from rqsched.testing import ManualClock
 from tests import servers
 from tests.servers import PostgresServer, ValkeyServer
@@ -65,14 +69,15 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
-    """The database every `postgres_url` is a copy of."""
-    postgres_server.create_database("rqsched_template")
+    """The migrated database every `postgres_url` is a copy of."""
+    with closing(Database(postgres_server.create_database("rqsched_template"))) as database:
+        schema.upgrade(database)
     return "rqsched_template"
 
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A fresh PostgreSQL database."""
+    """A fresh PostgreSQL database with every table."""
     url = postgres_server.create_database(template=postgres_template)
     yield url
     postgres_server.drop_database(url)
@@ -85,10 +90,21 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The migrated file every `sqlite_url` is a copy of."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        schema.upgrade(database)
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """A SQLite file that does not exist yet."""
-    return f"sqlite:///{tmp_path / 'rqsched.db'}"
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """A fresh SQLite file with every table."""
+    path = tmp_path / "rqsched.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -96,3 +112,10 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """Each database in turn: the one suite of store tests runs on all of them."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """Each database in turn, with every table and no rows; closed at the end."""
+    with closing(Database(database_url)) as database:
+        yield database

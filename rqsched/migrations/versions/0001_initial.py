@@ -1,0 +1,278 @@
+"""The tables of the first release.
+
+Frozen: what `tables` says later reaches a database through a later revision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+INSTANT = sa.DateTime(timezone=True)
+SPAN = sa.BigInteger
+
+
+def upgrade() -> None:
+    """Create every table with its constraints and indexes."""
+    _create_schedules()
+    _create_runs()
+    _create_audit_events()
+    _create_backfills()
+    _create_workflows()
+    _create_facts()
+
+
+def downgrade() -> None:
+    """Drop every table, and what is in it."""
+    op.drop_table("rqsched_facts")
+    op.drop_table("rqsched_workflows")
+    op.drop_table("rqsched_backfills")
+    op.drop_table("rqsched_audit_events")
+    op.drop_table("rqsched_runs")
+    op.drop_table("rqsched_schedules")
+
+
+def _create_schedules() -> None:
+    op.create_table(
+        "rqsched_schedules",
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("schedule_id", sa.String(255), nullable=False),
+        sa.Column("spec", sa.Text, nullable=False),
+        sa.Column("workflow", sa.String(255), nullable=False),
+        sa.Column("executor", sa.String(16), nullable=False),
+        sa.Column("action", sa.Text, nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer),
+        sa.Column("defaults", sa.Text, server_default="{}", nullable=False),
+        sa.Column("priority", sa.Integer, server_default="0", nullable=False),
+        sa.Column("jitter", SPAN, server_default="0", nullable=False),
+        sa.Column("policies", sa.Text, nullable=False),
+        sa.Column("max_runs", sa.BigInteger),
+        sa.Column("labels", sa.Text, server_default="{}", nullable=False),
+        sa.Column("memo", sa.Text, server_default="{}", nullable=False),
+        sa.Column("search_attributes", sa.Text, server_default="{}", nullable=False),
+        sa.Column("description", sa.Text),
+        sa.Column("owner", sa.String(255)),
+        sa.Column("managed_by", sa.String(32)),
+        sa.Column("surface", sa.Text, server_default="{}", nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("updated_at", INSTANT, nullable=False),
+        sa.Column("timing_changed_at", INSTANT, nullable=False),
+        sa.Column("evaluated_to", INSTANT, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("n", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("version", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("next_run_at", INSTANT),
+        sa.Column("due_at", INSTANT),
+        sa.Column("awaiting_run_uid", sa.String(26)),
+        sa.Column("remaining", sa.BigInteger),
+        sa.Column("run_number", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("event_sequence", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("run_count", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("success_count", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("error_count", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("consecutive_failures", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("buffer_depth", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("backfill_waiting", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("backfill_unfinished", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("fire_failures", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("skipped_count", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("missed_count", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("last_run_at", INSTANT),
+        sa.Column("last_skip_reason", sa.String(64)),
+        sa.Column("last_skipped_at", INSTANT),
+        sa.Column("last_error", sa.Text),
+        sa.Column("latest_run_uid", sa.String(26)),
+        sa.Column("latest_instance_id", sa.String(512)),
+        sa.Column("note", sa.Text),
+        sa.Column("status_reason", sa.Text),
+        sa.Column("paused_at", INSTANT),
+        sa.Column("paused_next_run_at", INSTANT),
+        sa.Column("deleted_at", INSTANT),
+        sa.Column("tzdata", sa.String(32), server_default="", nullable=False),
+        sa.Column("operation", sa.String(26)),
+        sa.CheckConstraint("due_at IS NULL OR status = 'active'", name=op.f("ck_rqsched_schedules_only_active_is_due")),
+        sa.CheckConstraint(
+            "status IN ('active', 'paused', 'done', 'dead', 'deleted')", name=op.f("ck_rqsched_schedules_status")
+        ),
+        sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name=op.f("ck_rqsched_schedules_due_with_next")),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_schedules")),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_due",
+        "rqsched_schedules",
+        ["due_at", "uid"],
+        **_where("status = 'active'"),
+    )
+    op.create_index("ix_rqsched_schedules_page", "rqsched_schedules", ["namespace", "created_at", "uid"])
+    op.create_index(
+        "ix_rqsched_schedules_waiting",
+        "rqsched_schedules",
+        ["uid"],
+        **_where("buffer_depth > 0 OR backfill_waiting > 0"),
+    )
+    op.create_index(
+        "uq_rqsched_schedules_incarnation",
+        "rqsched_schedules",
+        ["namespace", "schedule_id"],
+        unique=True,
+        **_where("status != 'deleted'"),
+    )
+
+
+def _create_runs() -> None:
+    op.create_table(
+        "rqsched_runs",
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("instance_id", sa.String(512), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("occurrence_at", INSTANT, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("workflow", sa.String(255), nullable=False),
+        sa.Column("executor", sa.String(16), nullable=False),
+        sa.Column("action", sa.Text, nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer),
+        sa.Column("priority", sa.Integer, server_default="0", nullable=False),
+        sa.Column("overlap", sa.String(16), nullable=False),
+        sa.Column("is_override", sa.Boolean, server_default=sa.false(), nullable=False),
+        sa.Column("trigger_number", sa.BigInteger),
+        sa.Column("labels", sa.Text, server_default="{}", nullable=False),
+        sa.Column("memo", sa.Text, server_default="{}", nullable=False),
+        sa.Column("search_attributes", sa.Text, server_default="{}", nullable=False),
+        sa.Column("lineage", sa.Text, server_default="{}", nullable=False),
+        sa.Column("attempt", sa.Integer, server_default="1", nullable=False),
+        sa.Column("delivery", sa.Integer, server_default="1", nullable=False),
+        sa.Column("token", sa.String(26)),
+        sa.Column("worker", sa.String(255)),
+        sa.Column("due_at", INSTANT),
+        sa.Column("queued_at", INSTANT),
+        sa.Column("started_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.Column("retry_at", INSTANT),
+        sa.Column("heartbeat_at", INSTANT),
+        sa.Column("attempts", sa.Text, server_default="[]", nullable=False),
+        sa.Column("result", sa.Text),
+        sa.Column("error", sa.Text),
+        sa.Column("idempotency_key", sa.String(255)),
+        sa.Column("backfill_uid", sa.String(26)),
+        sa.Column("beat", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("seen_beat", sa.BigInteger),
+        sa.Column("sightings", sa.Integer, server_default="0", nullable=False),
+        sa.Column("seen_at", INSTANT),
+        sa.CheckConstraint("kind IN ('scheduled', 'manual', 'backfill')", name=op.f("ck_rqsched_runs_kind")),
+        sa.CheckConstraint(
+            "status IN ('pending', 'running', 'retrying', 'buffered', "
+            "'succeeded', 'failed', 'cancelled', 'terminated', 'lost')",
+            name=op.f("ck_rqsched_runs_status"),
+        ),
+        sa.ForeignKeyConstraint(["schedule_uid"], ["rqsched_schedules.uid"], name=op.f("fk_rqsched_runs_schedule_uid")),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_runs")),
+        sa.UniqueConstraint(
+            "schedule_uid", "idempotency_key", name=op.f("uq_rqsched_runs_schedule_uid_idempotency_key")
+        ),
+        sa.UniqueConstraint("schedule_uid", "instance_id", name=op.f("uq_rqsched_runs_schedule_uid_instance_id")),
+        sa.UniqueConstraint("schedule_uid", "number", name=op.f("uq_rqsched_runs_schedule_uid_number")),
+    )
+    op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
+    op.create_index(
+        "ix_rqsched_runs_open",
+        "rqsched_runs",
+        ["schedule_uid", "status", "kind", "number"],
+        **_where("status IN ('pending', 'running', 'retrying', 'buffered')"),
+    )
+    op.create_index(
+        "ix_rqsched_runs_unfinished",
+        "rqsched_runs",
+        ["status", "uid"],
+        **_where("status IN ('pending', 'running', 'retrying')"),
+    )
+    op.create_index(
+        "uq_rqsched_runs_occurrence",
+        "rqsched_runs",
+        ["schedule_uid", "occurrence_at"],
+        unique=True,
+        **_where("kind != 'manual'"),
+    )
+
+
+def _create_audit_events() -> None:
+    op.create_table(
+        "rqsched_audit_events",
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("event_type", sa.String(64), nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("workflow_instance_id", sa.String(512)),
+        sa.Column("workflow_run_id", sa.String(26)),
+        sa.Column("recorded_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("schedule_uid", "sequence", name=op.f("pk_rqsched_audit_events")),
+    )
+    op.create_index("ix_rqsched_audit_events_recorded_at", "rqsched_audit_events", ["recorded_at"])
+
+
+def _create_backfills() -> None:
+    op.create_table(
+        "rqsched_backfills",
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("start_at", INSTANT, nullable=False),
+        sa.Column("end_at", INSTANT, nullable=False),
+        sa.Column("overlap", sa.String(16), nullable=False),
+        sa.Column("bound", sa.BigInteger, nullable=False),
+        sa.Column("cursor", INSTANT, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("attempted", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("started", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("buffered", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("skipped", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("already_run", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("context", sa.Text),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("updated_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["schedule_uid"], ["rqsched_schedules.uid"], name=op.f("fk_rqsched_backfills_schedule_uid")
+        ),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_backfills")),
+    )
+    op.create_index("ix_rqsched_backfills_schedule_uid", "rqsched_backfills", ["schedule_uid", "uid"])
+
+
+def _create_workflows() -> None:
+    op.create_table(
+        "rqsched_workflows",
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("path", sa.Text, nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer),
+        sa.Column("registered_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_rqsched_workflows")),
+    )
+
+
+def _create_facts() -> None:
+    op.create_table(
+        "rqsched_facts",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_rqsched_facts")),
+    )
+
+
+def _where(condition: str) -> dict[str, Any]:
+    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
