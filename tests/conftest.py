@@ -108,9 +108,16 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    """Each database in turn: the one suite of store tests runs on all of them."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of database in turn: the one suite of store tests runs on all of them."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, database_kind: str) -> str:
+    """A fresh database of each kind, with every table."""
+    url: str = request.getfixturevalue(f"{database_kind}_url")
     return url
 
 
@@ -118,4 +125,25 @@ def database_url(request: pytest.FixtureRequest) -> str:
 def database(database_url: str) -> Iterator[Database]:
     """Each database in turn, with every table and no rows; closed at the end."""
     with closing(Database(database_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A PostgreSQL database without any table."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'empty.db'}"
+
+
+@pytest.fixture
+def empty_database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
+    """Each database in turn, without any table; closed at the end."""
+    with closing(Database(request.getfixturevalue(f"empty_{database_kind}_url"))) as database:
         yield database
