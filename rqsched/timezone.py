@@ -21,7 +21,8 @@ from rqsched.errors import InvalidTimezoneError
 FIRST_YEAR, LAST_YEAR = 100, 9900
 """Crons fire in these years only: offset arithmetic and a search of 50 years then never leave the calendar."""
 
-# The shortest stretch between two changes of offset in tzdata is just under 4 days (Freetown, 1939).
+# The shortest stretch between two changes of offset in tzdata is just under 4 days (Freetown, 1939), so no probe steps
+# over one and every overlap (of at most a day) ends within its own span.
 _PROBE = timedelta(days=2)
 _MARGIN = timedelta(days=3)
 _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
@@ -136,7 +137,7 @@ def spans_of_year(zone: ZoneInfo, year: int) -> tuple[Span, ...]:
             # Where the year's edge cuts a span in two nothing changes, so the second half begins with nothing unseen.
             cut = max(seen_until, first + offset)
             spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut))
-        seen_until = max(seen_until, end + offset)
+        seen_until = end + offset
     return tuple(spans)
 
 
