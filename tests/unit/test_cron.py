@@ -314,3 +314,9 @@ def test_a_year_of_minutes_is_a_lazy_sequence_without_repeats() -> None:
     assert len(first_week) == len(set(first_week)) == 7 * 24 * 60
     assert next(spec.between(at("2026-01-01"), at("9990-01-01"))) == at("2026-01-01")
     assert timedelta(minutes=1) == first_week[1] - first_week[0]
+
+
+def test_an_overlap_across_the_new_year_still_fires_once() -> None:
+    """São Tomé went from midnight back to 22:56:19, so 23:30 was shown again in the next year of UTC."""
+    fires_utc = Cron("30 23 31 12 *", "Africa/Sao_Tome").between(at("1883-12-31"), at("1884-01-02"))
+    assert [fire.isoformat() for fire in fires_utc] == ["1883-12-31T23:03:04+00:00"]
