@@ -107,6 +107,17 @@ class DayRule:
         month = _month_before(self, day.replace(day=1))
         return _days_of_month(self, month)[-1] if month else None
 
+    def count(self, first: date, stop: date) -> int:
+        """Return how many days in [first, stop) match, a month at a time."""
+        if self is _EVERY_DAY:
+            return max((stop - first).days, 0)
+        total, day = 0, self.on_or_after(first)
+        while day is not None and day < stop:
+            days = _days_of_month(self, day.replace(day=1))
+            total += bisect_left(days, stop) - bisect_left(days, day)
+            day = self.on_or_after(days[-1] + _DAY)
+        return total
+
     @property
     def all_walks(self) -> tuple[str, ...]:
         """Every walk; each names a day in exactly the months in which the rule has one for it."""
@@ -151,6 +162,20 @@ class CronExpression:
             for reading in self._readings_back(start, end):
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
+    def count(self, after: datetime, until: datetime, zone: ZoneInfo) -> int:
+        """Return how many instants lie in (after, until]: whole days at once, so a long outage costs no more."""
+        begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
+        total = 0
+        for span in spans_from(zone, begin):
+            if span.start > last:
+                break
+            start = max(begin + _SECOND, span.start) + span.offset
+            if not self.is_every_hour:
+                start = max(start, span.seen_until)
+            end = min(last, span.end - _SECOND) + span.offset
+            total += self._count_readings(start, end + _SECOND) if start <= end else 0
+        return total
+
     def gaps_between(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
         """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
 
@@ -193,6 +218,19 @@ class CronExpression:
                     return
                 yield reading
             day = self.days.on_or_before(day - _DAY) if midnight > start else None
+
+    def _count_readings(self, start: datetime, end: datetime) -> int:
+        """Return how many naive readings lie in [start, end)."""
+        whole = self.days.count(start.date(), end.date()) * len(self.hours) * len(self.seconds_of_hour)
+        return whole + self._count_that_day(end) - self._count_that_day(start)
+
+    def _count_that_day(self, end: datetime) -> int:
+        """Return how many readings of the day of `end` lie before it."""
+        if not self.days.count(end.date(), end.date() + _DAY):
+            return 0
+        at = bisect_left(self.hours, end.hour)
+        hours, is_named = at * len(self.seconds_of_hour), at < len(self.hours) and self.hours[at] == end.hour
+        return hours + (bisect_left(self.seconds_of_hour, end.minute * 60 + end.second) if is_named else 0)
 
     def _times_from(self, elapsed: timedelta) -> Iterator[int]:
         hour, rest = divmod(elapsed.seconds, 3600)

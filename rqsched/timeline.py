@@ -41,8 +41,8 @@ class Source(Protocol):
     def descending(self, until: datetime) -> Iterator[datetime]:
         """Yield the instants at or before `until`, newest first."""
 
-    def count(self, after: datetime, until: datetime) -> int | None:
-        """Return how many lie in (after, until] by arithmetic, None where only enumeration tells."""
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many lie in (after, until], by arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,9 @@ class ZonedCron:
         """Yield the instants at or before `until`, newest first."""
         return self.expression.descending(until, self.zone)
 
-    def count(self, after: datetime, until: datetime) -> int | None:
-        """Return None: readings of a clock are not evenly spaced."""
-        del after, until
-        return None
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many instants lie in (after, until]."""
+        return self.expression.count(after, until, self.zone)
 
 
 class Timeline(ABC):
@@ -154,13 +153,18 @@ class Timeline(ABC):
         return takewhile(lambda at: at < stop, self._ascending(_just_before(first), anchor=first))
 
     def count_between(self, after: datetime, until: datetime, cap: int = 1000) -> Count:
-        """Return the number of instants in (after, until]: exact for one interval, else enumerated up to `cap`."""
+        """Return the number of instants in (after, until]: exact for one member, else enumerated up to `cap`.
+
+        Several members may share instants, which only enumeration tells.
+        """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)
         low, high = max(after, self._opens_after), min(until, _just_before(self.end_at or _LAST))
-        exact = sources[0].count(low, max(low, high)) if len(sources) == 1 else None
-        if exact is not None:
-            return Count(exact, is_capped=False)
+        counts = [source.count(low, max(low, high)) for source in sources]
+        if len(counts) == 1:
+            return Count(counts[0], is_capped=False)
+        if max(counts) > cap:
+            return Count(cap, is_capped=True)
         found = takewhile(lambda at: at <= until, self._ascending(after, anchor=after))
         total = sum(1 for _ in islice(found, cap + 1))
         return Count(min(total, cap), is_capped=total > cap)
