@@ -199,7 +199,10 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
         return value
     if value.utcoffset() is None:
         raise InvalidSpecError(field, f"{value.isoformat()} has no timezone; give an aware datetime (tzinfo=UTC)")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidSpecError(field, f"{value.isoformat()} is outside the calendar in UTC") from error
 
 
 def _just_before(instant: datetime) -> datetime:

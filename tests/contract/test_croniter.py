@@ -1,4 +1,4 @@
-"""What `rqsched.cron` assumes of croniter, and the traps it steers around: an upgrade that changes one fails here."""
+"""What `rqsched.days` assumes of croniter, and the traps it steers around: an upgrade that changes one fails here."""
 
 from __future__ import annotations
 

@@ -119,6 +119,7 @@ REFUSED = {
     "naive-start": lambda: Spec("@daily", start_at=datetime(2026, 1, 1)),  # noqa: DTZ001
     "naive-anchor": lambda: Every("1h", anchor=datetime(2026, 1, 1)),  # noqa: DTZ001
     "naive-question": lambda: Spec("@daily").next_after(datetime(2026, 1, 1)),  # noqa: DTZ001
+    "outside-the-calendar": lambda: Spec("@daily").next_after(datetime.max.replace(tzinfo=timezone(-HOUR))),
     "naive-range": lambda: Cron("@daily").between(NOON, datetime(2026, 1, 1)),  # noqa: DTZ001
     "start-is-end": lambda: Spec("@daily", start_at=NOON, end_at=NOON),
     "start-after-end": lambda: Spec("@daily", start_at=NOON, end_at=NOON - HOUR),
