@@ -289,7 +289,7 @@ class Draft:
     def _drop_buffer(self) -> int | None:
         """Cancel every waiting run; returns how many, None when there was none."""
         waiting = self.schedule.buffer_depth + self.schedule.backfill_waiting
-        self._drops_buffer = waiting > 0
+        self._drops_buffer = self._drops_buffer or waiting > 0
         self.set(buffer_depth=0, backfill_waiting=0)
         return waiting or None
 
@@ -304,17 +304,25 @@ class Draft:
         self.complete_if_over()
 
     def _first_waiting(self, *, is_backfill: bool) -> Run | None:
+        # The counts tell what was dropped by this very decision: its rows still read as waiting.
+        if not (self.schedule.backfill_waiting if is_backfill else self.schedule.buffer_depth):
+            return None
         waiting = (run for run in self._in_order() if run.status is RunStatus.BUFFERED)
         return next((run for run in waiting if (run.kind is RunKind.BACKFILL) is is_backfill), None)
 
     def exhaust(self) -> None:
         """End the schedule because `max_runs` is used up: done, or deleted where it was asked for."""
-        if not self.schedule.is_active and self.schedule.status is not ScheduleStatus.PAUSED:
-            return
-        if self.schedule.policies.on_exhausted == "delete":
+        if self.schedule.status not in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}:
+            self._end_backfill()
+        elif self.schedule.policies.on_exhausted == "delete":
             self.delete(EXHAUSTED)
         else:
             self.complete(EXHAUSTED)
+
+    def _end_backfill(self) -> None:
+        """Drop what a backfill of a schedule that has ended cannot start any more."""
+        if dropped := self._drop_buffer():
+            self.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=self.now, dropped_buffered=dropped)
 
     def complete(self, reason: str) -> None:
         """Set the schedule done and record why."""
@@ -349,7 +357,7 @@ class Draft:
         """Set a schedule done whose spec has no further occurrence and whose buffer is empty."""
         schedule = self.schedule
         has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
-        if schedule.is_active and not has_next and not schedule.buffer_depth:
+        if schedule.is_active and not has_next and not schedule.buffer_depth and not schedule.backfill_waiting:
             self.complete(SPEC_ENDED)
 
     def _stop(self, status: ScheduleStatus, reason: str | None) -> None:
