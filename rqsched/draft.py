@@ -162,6 +162,8 @@ class Draft:
         if verdict.act == "buffer":
             return self._buffer(run, verdict.blocking)
         started = self.begin(run.uid, outcome="triggered", ended=ended, ends=verdict.ends)
+        if self.schedule.awaiting_run_uid in ended:
+            self.wait_for(run.uid)
         return Outcome("triggered", started)
 
     def enqueue(self, offer: Offer) -> Outcome:
