@@ -72,7 +72,8 @@ def _succeed(draft: Draft, run: Run, verdict: Verdict) -> None:
     draft.end_run(run.uid, RunStatus.SUCCEEDED, result=verdict.result, error=None)
     successes = draft.schedule.success_count + 1
     draft.set(success_count=successes, consecutive_failures=0)
-    if successes == draft.schedule.policies.max_successes and _goes_on(draft):
+    enough = draft.schedule.policies.max_successes
+    if enough is not None and successes >= enough and _goes_on(draft):
         draft.complete("total_repeats_reached")
 
 
