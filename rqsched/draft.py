@@ -333,11 +333,14 @@ class Draft:
         self.record(audit.COMPLETED, reason=reason, completed_at=self.now, dropped_buffered=dropped)
 
     def delete(self, reason: str | None) -> None:
-        """Delete softly: waiting runs and waiting retries end, started ones go on (Open Job Spec)."""
+        """Delete softly: waiting runs and waiting retries end, started ones go on (Open Job Spec).
+
+        Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
+        """
         self._stop(ScheduleStatus.DELETED, reason)
         self.set(deleted_at=self.now)
         dropped = self._drop_buffer()
-        self._drops_retries = True
+        self._drops_retries = reason != EXHAUSTED
         self.record(audit.DELETED, reason=reason, deleted_at=self.now, dropped_buffered=dropped)
 
     def die(self, run: Run, reason: str) -> None:

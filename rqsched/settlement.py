@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from .draft import Draft
+from .draft import EXHAUSTED, Draft
 from .ids import iso_utc
 from .state import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 
@@ -81,13 +81,17 @@ def _fail(draft: Draft, run: Run, verdict: Verdict) -> None:
     error = _cut(verdict.error) or verdict.ending.value
     draft.set(error_count=draft.schedule.error_count + 1, last_error=error)
     retry = draft.schedule.policies.retry
-    is_deleted = draft.schedule.status is ScheduleStatus.DELETED
-    if run.attempt <= retry.max_retries and not verdict.is_final and not is_deleted:
+    if run.attempt <= retry.max_retries and not verdict.is_final and not _is_withdrawn(draft.schedule):
         delay = retry.delay(run.attempt, interval=draft.schedule.spec.backoff_base(), salt=run.uid)
         draft.set_run(run.uid, status=RunStatus.RETRYING, retry_at=draft.now + delay, error=error)
         return
     status = RunStatus.LOST if verdict.ending is Ending.LOST else RunStatus.FAILED
     _exhaust(draft, draft.end_run(run.uid, status, error=error))
+
+
+def _is_withdrawn(schedule: Schedule) -> bool:
+    """Whether its owner deleted it. The last of `max_runs` may delete it too, and still has all its attempts."""
+    return schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
 
 
 def _exhaust(draft: Draft, run: Run) -> None:
