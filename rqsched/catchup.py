@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .draft import Due, due_after, due_of
+from .draft import COUNT_CAP, Due, due_after, due_of
 from .policy import MissedPolicy, Policies
 from .state import Schedule
 
-COUNT_CAP = 1_000
 _TICK = timedelta(microseconds=1)
 
 

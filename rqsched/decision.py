@@ -34,17 +34,12 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, world
     """
     draft = Draft(schedule, runs, now=now)
     seen = survey(schedule, now)
-    _record_gaps(draft, schedule, seen.last)
+    draft.record_gaps(seen.last)
+    draft.set(evaluated_to=seen.last, fire_failures=0)
     _record_missed(draft, seen)
     last_run = _start(draft, seen, world)
     _advance(draft, seen, last_run)
-    draft.set(evaluated_to=seen.last, fire_failures=0)
     return draft.seal()
-
-
-def _record_gaps(draft: Draft, schedule: Schedule, until: datetime) -> None:
-    for gap in schedule.spec.gaps_between(schedule.evaluated_to, until):
-        draft.skip(gap.occurrence_at, "dst_skip")
 
 
 def _record_missed(draft: Draft, seen: Survey) -> None:

@@ -22,6 +22,8 @@ from .state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, du
 
 EXHAUSTED = "max_runs_exhausted"
 SPEC_ENDED = "spec_ended"
+COUNT_CAP = 1_000
+"""Up to here missed occurrences are counted where only enumeration tells their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,18 +301,24 @@ class Draft:
         """Start the oldest waiting run that nothing is ahead of; a paused schedule drains its backfill only."""
         if self.unfinished():
             return
-        if self.schedule.is_active and (run := self._first_waiting(is_backfill=False)):
-            self.begin(run.uid, outcome="drained")
-        elif not self.schedule.backfill_unfinished and (run := self._first_waiting(is_backfill=True)):
+        if run := self._first_live_waiting() or self._first_backfill_waiting():
             self.begin(run.uid, outcome="drained")
         self.complete_if_over()
 
-    def _first_waiting(self, *, is_backfill: bool) -> Run | None:
-        # The counts tell what was dropped by this very decision: its rows still read as waiting.
-        if not (self.schedule.backfill_waiting if is_backfill else self.schedule.buffer_depth):
+    # The counts tell what was dropped by this very decision: its rows still read as waiting.
+
+    def _first_live_waiting(self) -> Run | None:
+        if not self.schedule.is_active or not self.schedule.buffer_depth:
             return None
-        waiting = (run for run in self._in_order() if run.status is RunStatus.BUFFERED)
-        return next((run for run in waiting if (run.kind is RunKind.BACKFILL) is is_backfill), None)
+        return next((run for run in self._waiting() if run.kind is not RunKind.BACKFILL), None)
+
+    def _first_backfill_waiting(self) -> Run | None:
+        if self.schedule.backfill_unfinished or not self.schedule.backfill_waiting:
+            return None
+        return next((run for run in self._waiting() if run.kind is RunKind.BACKFILL), None)
+
+    def _waiting(self) -> list[Run]:
+        return [run for run in self._in_order() if run.status is RunStatus.BUFFERED]
 
     def exhaust(self) -> None:
         """End the schedule because `max_runs` is used up: done, or deleted where it was asked for."""
@@ -328,6 +336,7 @@ class Draft:
 
     def complete(self, reason: str) -> None:
         """Set the schedule done and record why."""
+        self.write_off("remaining_actions_exhausted")
         self._stop(ScheduleStatus.DONE, reason)
         dropped = self._drop_buffer()
         self.record(audit.COMPLETED, reason=reason, completed_at=self.now, dropped_buffered=dropped)
@@ -337,6 +346,7 @@ class Draft:
 
         Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
         """
+        self.write_off("remaining_actions_exhausted" if reason == EXHAUSTED else "deleted")
         self._stop(ScheduleStatus.DELETED, reason)
         self.set(deleted_at=self.now)
         dropped = self._drop_buffer()
@@ -345,6 +355,7 @@ class Draft:
 
     def die(self, run: Run, reason: str) -> None:
         """Set the schedule dead after `run` failed for good."""
+        self.write_off("status_not_triggerable")
         self._stop(ScheduleStatus.DEAD, reason)
         dropped = self._drop_buffer()
         self.record(
@@ -367,6 +378,51 @@ class Draft:
 
     def _stop(self, status: ScheduleStatus, reason: str | None) -> None:
         self.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
+
+    # ---- what is due when the schedule stops or its timing changes
+
+    def write_off(self, reason: str) -> None:
+        """Give what is already due its outcome, for no fire will: the stored occurrence is skipped, later ones missed.
+
+        Already due means nominally, also inside the jitter. What this decision has evaluated itself is left alone.
+        """
+        schedule = self.schedule
+        if not schedule.is_active:
+            return
+        self.record_gaps(self.now)
+        stored = schedule.next_run_at
+        if stored is not None and schedule.evaluated_to < stored <= self.now:
+            self.skip(stored, reason)
+            self.miss_passed(kept=stored, policy=reason)
+            self.set(evaluated_to=self.now)
+
+    def miss_passed(self, *, kept: datetime, policy: str) -> None:
+        """Count every occurrence from the stored one to now as missed, `kept` apart."""
+        schedule, spec = self.schedule, self.schedule.spec
+        stored = schedule.next_run_at
+        if stored is None or spec.is_from_completion:
+            return
+        since = max(stored, schedule.timing_changed_at)
+        count, is_capped = spec.count_between(since, self.now, cap=COUNT_CAP)
+        if not count:
+            return
+        self.set(missed_count=schedule.missed_count + count)
+        self.record(
+            audit.MISSED,
+            count=count,
+            count_capped=is_capped or None,
+            first=spec.next_after(since) if kept == stored else stored,
+            last=spec.last_between(since, self.now, 1)[-1],
+            fired=None if kept == stored else [iso_utc(kept)],
+            policy=policy,
+        )
+
+    def record_gaps(self, until: datetime) -> None:
+        """Record the readings that a change of the clocks skipped since the last evaluation."""
+        schedule = self.schedule
+        since = max(schedule.evaluated_to, schedule.timing_changed_at)
+        for gap in schedule.spec.gaps_between(since, until):
+            self.skip(gap.occurrence_at, "dst_skip")
 
     # ---- the next time
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from . import audit
 from .audit import CommandContext
-from .catchup import COUNT_CAP
 from .draft import Draft, Offer, Outcome, due_after
 from .errors import InvalidSpecError, ScheduleStateError
 from .policy import CatchUp, OverlapPolicy, for_backfill
@@ -183,7 +182,7 @@ def pause(
     _require(schedule, "pause", ScheduleStatus.ACTIVE)
     draft = Draft(schedule, now=now, context=context)
     upcoming = schedule.next_run_at
-    _write_off(draft, "disabled")
+    draft.write_off("disabled")
     draft.set(
         status=ScheduleStatus.PAUSED,
         status_reason=reason or note,
@@ -197,22 +196,6 @@ def pause(
     )
     draft.record(audit.PAUSED, reason=reason or note, paused_at=now)
     return draft.seal(operation)
-
-
-def _write_off(draft: Draft, reason: str) -> None:
-    """Give every occurrence that is already due its outcome before the schedule stops firing."""
-    schedule, now = draft.schedule, draft.now
-    stored = schedule.next_run_at
-    if stored is None or stored > now:
-        return
-    draft.skip(stored, reason)
-    more, capped = schedule.spec.count_between(stored, now, cap=COUNT_CAP)
-    if more:
-        last = schedule.spec.last_between(stored, now, 1)[-1]
-        draft.set(missed_count=draft.schedule.missed_count + more)
-        first = schedule.spec.next_after(stored)
-        draft.record(audit.MISSED, count=more, count_capped=capped or None, first=first, last=last, policy=reason)
-    draft.set(evaluated_to=now)
 
 
 def resume(
@@ -315,8 +298,6 @@ def delete(
     """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
     _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     draft = Draft(schedule, now=now, context=context)
-    if schedule.is_active:
-        _write_off(draft, "deleted")
     draft.delete(reason)
     draft.set(version=schedule.version + 1)
     return draft.seal(operation)
