@@ -43,11 +43,8 @@ class Patience:
         """Give the tenacity loop; it re-raises the last error when patience ends."""
         return tenacity.Retrying(
             stop=tenacity.stop_after_delay(self.total),
-            wait=tenacity.wait_exponential_jitter(
-                initial=self.first.total_seconds(),
-                max=self.longest.total_seconds(),
-                jitter=self.first.total_seconds(),
-            ),
+            wait=tenacity.wait_exponential(multiplier=self.first.total_seconds(), max=self.longest.total_seconds())
+            + tenacity.wait_random(0, self.first.total_seconds()),
             retry=tenacity.retry_if_exception(is_transient),
             reraise=True,
         )
@@ -135,9 +132,15 @@ class Database:
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
         with self.engine.connect() as connection:
             if is_read_only:
-                connection = connection.execution_options(**{_READ_ONLY: True})
+                connection.execution_options(**self._snapshot)
             with connection.begin():
                 return work(connection)
+
+    @property
+    def _snapshot(self) -> dict[str, Any]:
+        if self.is_sqlite:
+            return {_READ_ONLY: True}
+        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def _patiently(self, attempt: Callable[[], T], patience: Patience | None) -> T:
         try:
@@ -153,7 +156,8 @@ class Database:
         """Read the database's clock; SQLite has none of its own and answers with the host's."""
         if self.is_sqlite:
             return host
-        value = self.read(lambda connection: connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one())
+        query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
+        value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
         return value.astimezone(UTC)
 
     def close(self) -> None:

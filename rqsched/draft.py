@@ -446,8 +446,8 @@ class Draft:
         before, after = self._before, self.schedule
         new = tuple(run for run in self._in_order() if run.uid not in self._read)
         changed = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
-        if before == after and not (new or changed or self._events):
-            return Change(before, after)
+        if before == after and not (new or self._events):
+            return Change(before, before, changed_runs=changed)
         if before is not None and _position(before) != _position(after):
             after = replace(after, n=before.n + 1)
         after = replace(after, updated_at=self.now, event_sequence=after.event_sequence + len(self._events))

@@ -15,6 +15,7 @@ from . import audit
 from .audit import CommandContext
 from .draft import Draft, Offer, Outcome, due_after
 from .errors import InvalidSpecError, ScheduleStateError
+from .ids import backfill_instance_id, iso_utc
 from .policy import CatchUp, OverlapPolicy, for_backfill
 from .spec import Member, Once, Spec
 from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, dump_spec
@@ -366,6 +367,15 @@ class BackfillRow:
     reason: str | None = None
     run_uid: str | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give the row as JSON-native values, in the durable-workflow document's words."""
+        return {
+            "occurrence_time": iso_utc(self.occurrence_at),
+            "instance_id": self.instance_id,
+            "outcome": self.outcome,
+            "reason": self.reason,
+        }
+
 
 def backfill(
     schedule: Schedule,
@@ -405,4 +415,24 @@ def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
         names.get(outcome.outcome, outcome.outcome),
         outcome.reason,
         run.uid if run else None,
+    )
+
+
+def backfill_name(schedule: Schedule, occurrence_at: datetime) -> str:
+    """Name the run a backfill would start."""
+    return backfill_instance_id(schedule.schedule_id, occurrence_at)
+
+
+def then(first: Change, second: Change) -> Change:
+    """Put two successive decisions about one schedule into one Change; they touch different runs."""
+    if first.is_empty or second.is_empty:
+        return second if first.is_empty else first
+    return Change(
+        first.before,
+        second.after,
+        (*first.new_runs, *second.new_runs),
+        (*first.changed_runs, *second.changed_runs),
+        (*first.events, *second.events),
+        first.drops_buffer or second.drops_buffer,
+        first.drops_retries or second.drops_retries,
     )

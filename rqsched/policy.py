@@ -85,6 +85,11 @@ class CatchUp(StrEnum):
     FROM_NOW = "from_now"
     """One interval from now (Pipelit document); for a cron the same as `next`."""
 
+    @classmethod
+    def of(cls, value: CatchUp | str) -> CatchUp:
+        """Read a mode; raises InvalidPolicyError."""
+        return _member(cls, "catch_up", value)
+
 
 class Exhausted(StrEnum):
     """What a failed run does to its schedule once its attempts are used up."""

@@ -83,7 +83,7 @@ def _upgrade(connection: Connection) -> str | None:
 
 
 def _migrate(connection: Connection, *, is_unversioned: bool) -> None:
-    from .migrations import runner  # noqa: PLC0415 - alembic costs 0.1 s that a current schema need not pay
+    from .migrations import runner
 
     if is_unversioned and _has_matching_tables(connection):
         runner.stamp(connection, HEAD)

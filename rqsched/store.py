@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -180,6 +181,23 @@ def occurrences_run(
     return {uid: frozenset(instants) for uid, instants in found.items()}
 
 
+def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
+    """Read which of these schedules exist, without locking them."""
+    if not uids:
+        return set()
+    return set(
+        connection.execute(sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids, connection))).scalars()
+    )
+
+
+def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
+    """Read the runs of a schedule that wait on a queue."""
+    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, runs.c.status == "pending")
+    return [to_run(row) for row in connection.execute(statement.limit(_MOST_PENDING))]
+
+
+_MOST_PENDING = 100
+
 # ---- writing
 
 
@@ -187,7 +205,7 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about distinct locked (or new) schedules: rows, runs and audit events, in few statements."""
     changes = [change for change in changes if not change.is_empty]
     new = [change.after for change in changes if change.before is None]
-    old = [change for change in changes if change.before is not None]
+    old = [change for change in changes if change.before is not None and change.before != change.after]
     if new:
         connection.execute(sa.insert(schedules), [schedule_values(schedule) for schedule in new])
     if old:
@@ -222,7 +240,9 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     if new:
         # A unique key must never wedge a chain; a decision under the lock does not meet one.
         connection.execute(_insert(connection, runs).on_conflict_do_nothing(), new)
-    changed = [_bound(run_state_values(run), run.uid) for change in changes for _, run in change.changed_runs]
+    changed = [
+        _bound(run_state_values(run), run.uid) for change in changes for old, run in change.changed_runs if old != run
+    ]
     if changed:
         connection.execute(_UPDATE_RUN, sorted(changed, key=lambda values: str(values["b_uid"])))
 
@@ -340,3 +360,35 @@ def register_workflows(connection: Connection, rows: Sequence[Mapping[str, Any]]
 def find_workflow(connection: Connection, name: str) -> sa.Row[Any] | None:
     """Read a registered workflow's row."""
     return connection.execute(sa.select(workflows).where(workflows.c.name == name)).first()
+
+
+def all_workflows(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    """Read every registered workflow, by name."""
+    return {row["name"]: dict(row) for row in connection.execute(sa.select(workflows)).mappings()}
+
+
+# ---- deliveries
+
+
+def beat_of(connection: Connection, run_uid: str) -> int | None:
+    """Read a run's beat."""
+    return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
+
+
+def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
+    """Take the next delivery number of pending runs whose delivery is dead; returns those that still were so."""
+    again = []
+    for run in sorted(dead, key=lambda run: run.uid):
+        taken = connection.execute(
+            sa.update(runs)
+            .where(
+                runs.c.uid == run.uid,
+                runs.c.status == "pending",
+                runs.c.attempt == run.attempt,
+                runs.c.delivery == run.delivery,
+            )
+            .values(delivery=run.delivery + 1)
+        )
+        if taken.rowcount == 1:
+            again.append(replace(run, delivery=run.delivery + 1))
+    return again

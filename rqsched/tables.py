@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from .state import RunKind, RunStatus, ScheduleStatus
+from .state import UNFINISHED, RunKind, RunStatus, ScheduleStatus
 
 metadata = sa.MetaData(
     naming_convention={
@@ -76,6 +76,10 @@ def _text(name: str, default: str | None = None) -> sa.Column[str]:
 
 def _count(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
+
+
+def _word(word: StrEnum) -> sa.ColumnClause[str]:
+    return sa.literal_column(f"'{word.value}'", sa.String)
 
 
 def _is_one_of(name: str, words: type[StrEnum]) -> sa.CheckConstraint:
@@ -149,29 +153,33 @@ schedules = sa.Table(
     sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name="due_with_next"),
 )
 
-_IS_LIVE = schedules.c.status != "deleted"
-_IS_ACTIVE = schedules.c.status == "active"
-_HAS_WAITING = (schedules.c.buffer_depth > 0) | (schedules.c.backfill_waiting > 0)
+IS_LIVE = schedules.c.status != _word(ScheduleStatus.DELETED)
+"""The condition of a partial index, as are the others below: a query that wants the index says it with the same words.
+
+Their values stand in the SQL and are never bound: a plan made without the values could not use the index.
+"""
+IS_ACTIVE = schedules.c.status == _word(ScheduleStatus.ACTIVE)
+HAS_WAITING = (schedules.c.buffer_depth > sa.text("0")) | (schedules.c.backfill_waiting > sa.text("0"))
 sa.Index(
     "uq_rqsched_schedules_incarnation",
     schedules.c.namespace,
     schedules.c.schedule_id,
     unique=True,
-    sqlite_where=_IS_LIVE,
-    postgresql_where=_IS_LIVE,
+    sqlite_where=IS_LIVE,
+    postgresql_where=IS_LIVE,
 )
 sa.Index(
     "ix_rqsched_schedules_due",
     schedules.c.due_at,
     schedules.c.uid,
-    sqlite_where=_IS_ACTIVE,
-    postgresql_where=_IS_ACTIVE,
+    sqlite_where=IS_ACTIVE,
+    postgresql_where=IS_ACTIVE,
 )
 sa.Index(
     "ix_rqsched_schedules_waiting",
     schedules.c.uid,
-    sqlite_where=_HAS_WAITING,
-    postgresql_where=_HAS_WAITING,
+    sqlite_where=HAS_WAITING,
+    postgresql_where=HAS_WAITING,
 )
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 
@@ -227,16 +235,17 @@ runs = sa.Table(
     _is_one_of("status", RunStatus),
 )
 
-_IS_OCCURRENCE = runs.c.kind != "manual"
-_IS_UNFINISHED = runs.c.status.in_(["pending", "running", "retrying"])
-_IS_OPEN = runs.c.status.in_(["pending", "running", "retrying", "buffered"])
+_UNFINISHED = [_word(status) for status in RunStatus if status in UNFINISHED]
+IS_OCCURRENCE = runs.c.kind != _word(RunKind.MANUAL)
+IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
+IS_OPEN = runs.c.status.in_([*_UNFINISHED, _word(RunStatus.BUFFERED)])
 sa.Index(
     "uq_rqsched_runs_occurrence",
     runs.c.schedule_uid,
     runs.c.occurrence_at,
     unique=True,
-    sqlite_where=_IS_OCCURRENCE,
-    postgresql_where=_IS_OCCURRENCE,
+    sqlite_where=IS_OCCURRENCE,
+    postgresql_where=IS_OCCURRENCE,
 )
 sa.Index(
     "ix_rqsched_runs_open",
@@ -244,15 +253,15 @@ sa.Index(
     runs.c.status,
     runs.c.kind,
     runs.c.number,
-    sqlite_where=_IS_OPEN,
-    postgresql_where=_IS_OPEN,
+    sqlite_where=IS_OPEN,
+    postgresql_where=IS_OPEN,
 )
 sa.Index(
     "ix_rqsched_runs_unfinished",
     runs.c.status,
     runs.c.uid,
-    sqlite_where=_IS_UNFINISHED,
-    postgresql_where=_IS_UNFINISHED,
+    sqlite_where=IS_UNFINISHED,
+    postgresql_where=IS_UNFINISHED,
 )
 sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
 

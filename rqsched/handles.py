@@ -1,0 +1,404 @@
+"""Handles: one schedule and one run as a caller holds them.
+
+A handle means the incarnation it was made from: after delete and re-create under the same id it says "not found", so a
+stale handle never resurrects or re-pauses what changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Unpack
+
+from . import backfills, lifecycle, listing, operations, runs, store
+from .audit import CommandContext
+from .backfills import Backfill, Range
+from .definition import Options, define, require_note
+from .description import Description, describe, upcoming
+from .draft import Outcome
+from .errors import RunNotFoundError, ScheduleNotFoundError
+from .ids import new_uid
+from .lifecycle import BackfillRow
+from .listing import AuditRecord, Page
+from .policy import CatchUp, OverlapPolicy
+from .runtime import Runtime
+from .settlement import Ending
+from .spec import SpecLike
+from .state import Run, Schedule, ScheduleStatus
+from .timezone import tzdata_version
+
+
+class RunHandle:
+    """One run: its facts as they were read, and what one may do to it."""
+
+    def __init__(self, runtime: Runtime, run: Run) -> None:
+        self._runtime = runtime
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<Run {self.instance_id} {self.status}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Give any fact of the run: uid, number, kind, occurrence_at, attempt, error, started_at, ended_at ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._run, name)
+
+    @property
+    def status(self) -> str:
+        """The run's status as it was read."""
+        return self._run.status.value
+
+    @property
+    def kind(self) -> str:
+        """`scheduled`, `manual` or `backfill`."""
+        return self._run.kind.value
+
+    @property
+    def result(self) -> Any:
+        """What the workflow returned; None until it succeeded."""
+        return None if self._run.result is None else json.loads(self._run.result)
+
+    @property
+    def state(self) -> Run:
+        """Every fact of the run."""
+        return self._run
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The ended attempts: attempt, started_at, ended_at, outcome, error."""
+        ended: list[dict[str, Any]] = json.loads(self._run.attempts)
+        return ended
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """The ScheduleTriggered event that ties the run to its schedule."""
+        event: dict[str, Any] = json.loads(self._run.lineage)
+        return event
+
+    def refresh(self) -> RunHandle:
+        """Read the run again; raises RunNotFoundError when it was purged."""
+        found = self._runtime.database.read(lambda connection: store.find_run(connection, self._run.uid))
+        if found is None:
+            raise RunNotFoundError(self._run.uid)
+        self._run = found
+        return self
+
+    def cancel(self) -> RunHandle:
+        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
+        self._run = runs.end_run(self._runtime, self._run.uid, Ending.CANCELLED)
+        return self
+
+    def terminate(self) -> RunHandle:
+        """End the run and have RQ kill its horse. Idempotent."""
+        self._run = runs.end_run(self._runtime, self._run.uid, Ending.TERMINATED)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerResult:
+    """What a manual trigger did."""
+
+    outcome: str
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    run: RunHandle | None = None
+    reason: str | None = None
+    """Why nothing was started."""
+    buffer_depth: int | None = None
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of the run; None when nothing was started."""
+        return self.run.instance_id if self.run else None
+
+    def __bool__(self) -> bool:
+        """Whether a run was started or buffered."""
+        return self.run is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """What a backfill did."""
+
+    backfill: Backfill | None
+    """Its row; None for a dry run."""
+    rows: list[BackfillRow]
+    """One an occurrence."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Give the rows as JSON-native values."""
+        return [row.to_dict() for row in self.rows]
+
+
+Progress = Callable[[Backfill], None]
+"""Called after each chunk of a backfill."""
+
+
+class ScheduleHandle:
+    """One schedule: its state as it was read last, and everything one may do to it."""
+
+    def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
+        self._runtime = runtime
+        self._schedule = schedule
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.namespace}/{self.schedule_id} {self.status} next={self.next_run_at}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Give any fact of the schedule's state: n, version, remaining, skipped_count, note ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._schedule, name)
+
+    @property
+    def uid(self) -> str:
+        """The incarnation."""
+        return self._schedule.uid
+
+    @property
+    def schedule_id(self) -> str:
+        """The id its owner chose."""
+        return self._schedule.schedule_id
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the id."""
+        return self._schedule.namespace
+
+    @property
+    def status(self) -> str:
+        """`active`, `paused`, `done`, `dead` or `deleted`, as it was read."""
+        return self._schedule.status.value
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """The nominal time of the next occurrence."""
+        return self._schedule.next_run_at
+
+    @property
+    def run_count(self) -> int:
+        """How many runs have started."""
+        return self._schedule.run_count
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow."""
+        return self._schedule.definition.workflow
+
+    @property
+    def state(self) -> Schedule:
+        """Every fact of the schedule."""
+        return self._schedule
+
+    # ---- reading
+
+    def refresh(self) -> ScheduleHandle:
+        """Read the schedule again; a deleted one shows so. Raises ScheduleNotFoundError when it was purged."""
+        found = self._runtime.database.read(lambda connection: store.find(connection, self.uid))
+        if found is None:
+            raise ScheduleNotFoundError(self.schedule_id, self.namespace)
+        self._schedule = found
+        return self
+
+    def describe(self) -> Description:
+        """Read everything there is to know about the schedule now."""
+        self.refresh()
+        latest = self._schedule.latest_run_uid
+        run = self._runtime.database.read(lambda connection: latest and store.find_run(connection, latest))
+        return describe(self._schedule, run or None)
+
+    def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
+        """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
+        listing.require_limit(limit)
+        return self._runtime.database.read(
+            lambda connection: listing.history(connection, self.uid, limit=limit, after_sequence=after_sequence)
+        )
+
+    def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
+        """Read all audit events from a sequence on, page by page."""
+        while page := self.history(limit=listing.MAX_PAGE, after_sequence=after_sequence):
+            yield from page
+            after_sequence = page[-1].sequence
+
+    def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
+        """Read a page of runs, newest first."""
+        listing.require_limit(limit)
+        page = self._runtime.database.read(
+            lambda c: listing.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
+        )
+        return Page([RunHandle(self._runtime, run) for run in page.items], page.next_cursor)
+
+    def run(self, run: str) -> RunHandle:
+        """Find one run by uid, number or instance id; raises RunNotFoundError."""
+        found = self._runtime.database.read(lambda connection: listing.find_run_of(connection, self.uid, run))
+        if found is None:
+            raise RunNotFoundError(run)
+        return RunHandle(self._runtime, found)
+
+    def upcoming(self, count: int = 5) -> list[datetime]:
+        """Name the next instants (1 to 1000) at which it fires."""
+        listing.require_limit(count, 1_000)
+        self.refresh()
+        return upcoming(self._schedule, count=count, now=self._runtime.now())
+
+    # ---- changing
+
+    def _operate(self, decide: operations.Decide, version: int | None = None) -> ScheduleHandle:
+        self._schedule = operations.operate(self._runtime, self.uid, decide, version=version)
+        return self
+
+    def pause(
+        self, note: str | None = None, *, reason: str | None = None, context: CommandContext | None = None
+    ) -> ScheduleHandle:
+        """Stop firing. Runs and retries go on, waiting runs wait. Raises ScheduleStateError unless active."""
+        require_note(note)
+        require_note(reason, "reason")
+        return self._operate(
+            lambda _, schedule, operation: lifecycle.pause(
+                schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
+            )
+        )
+
+    def resume(
+        self,
+        catch_up: CatchUp | str | None = None,
+        *,
+        note: str | None = None,
+        context: CommandContext | None = None,
+    ) -> ScheduleHandle:
+        """Fire again; see CatchUp for where it goes on. Raises ScheduleStateError unless paused."""
+        require_note(note)
+        mode = None if catch_up is None else CatchUp.of(catch_up)
+        return self._operate(
+            lambda connection, schedule, operation: lifecycle.resume(
+                schedule,
+                operations.open_runs(connection, schedule),
+                now=self._runtime.now(),
+                catch_up=mode,
+                note=note,
+                context=context,
+                operation=operation,
+            )
+        )
+
+    def restart(self, *, note: str | None = None, context: CommandContext | None = None) -> ScheduleHandle:
+        """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
+        require_note(note)
+        return self._operate(
+            lambda connection, schedule, operation: lifecycle.restart(
+                schedule,
+                operations.open_runs(connection, schedule),
+                now=self._runtime.now(),
+                note=note,
+                context=context,
+                operation=operation,
+            )
+        )
+
+    def update(
+        self,
+        workflow: str | None = None,
+        spec: SpecLike | None = None,
+        *,
+        note: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
+        **options: Unpack[Options],
+    ) -> ScheduleHandle:
+        """Change what is given and leave the rest; the next time moves only when spec or jitter changed.
+
+        Raises VersionConflictError when `if_version` is given and the schedule has changed since.
+        """
+        require_note(note)
+        defaults = None if workflow is None else operations.workflow_defaults(self._runtime, workflow)
+        define(self._schedule.definition, options, workflow=workflow, spec=spec, defaults=defaults)
+
+        def decide(_: Any, schedule: Schedule, operation: str) -> Any:
+            definition = define(schedule.definition, options, workflow=workflow, spec=spec, defaults=defaults)
+            return lifecycle.update(
+                schedule,
+                definition,
+                now=self._runtime.now(),
+                note=note,
+                tzdata=tzdata_version(),
+                context=context,
+                operation=operation,
+            )
+
+        return self._operate(decide, if_version)
+
+    def delete(
+        self, *, purge: bool = False, reason: str | None = None, context: CommandContext | None = None
+    ) -> ScheduleHandle:
+        """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good."""
+        require_note(reason, "reason")
+        if self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
+            self._operate(
+                lambda _, schedule, operation: lifecycle.delete(
+                    schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
+                )
+            )
+        if purge:
+            operations.purge(self._runtime, self.uid)
+        return self
+
+    def trigger(
+        self,
+        overlap: OverlapPolicy | str | None = None,
+        *,
+        force: bool = False,
+        idempotency_key: str | None = None,
+        context: CommandContext | None = None,
+    ) -> TriggerResult:
+        """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
+
+        A paused schedule refuses unless `force`. The same `idempotency_key` gives the same run again.
+        """
+        policy = None if overlap is None else OverlapPolicy.of(overlap)
+        key = None if idempotency_key is None else operations.require_key(idempotency_key)
+        self._schedule, outcome = operations.trigger(
+            self._runtime, self.uid, overlap=policy, is_forced=force, idempotency_key=key, context=context
+        )
+        return _result(self._runtime, outcome)
+
+    def backfill(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        overlap: OverlapPolicy | str | None = None,
+        dry_run: bool = False,
+        bound: int = backfills.DEFAULT_BOUND,
+        progress: Progress | None = None,
+        context: CommandContext | None = None,
+    ) -> BackfillResult:
+        """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
+
+        Raises InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
+        """
+        wanted = Range(start, end, None if overlap is None else OverlapPolicy.of(overlap), bound, context)
+        if dry_run:
+            return BackfillResult(None, backfills.preview(self._runtime, self.refresh().state, wanted))
+        rows: list[BackfillRow] = []
+        done: Backfill | None = None
+        for done, chunk in self.iter_backfill(wanted):
+            rows += chunk
+            if progress is not None:
+                progress(done)
+        self.refresh()
+        return BackfillResult(done, rows)
+
+    def iter_backfill(self, wanted: Range) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+        """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did."""
+        schedule = self.refresh().state
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(self.schedule_id, self.namespace)
+        backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
+        yield from backfills.iterate(self._runtime, backfill)
+
+
+def _result(runtime: Runtime, outcome: Outcome) -> TriggerResult:
+    run = RunHandle(runtime, outcome.run) if outcome.run else None
+    return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

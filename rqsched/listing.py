@@ -1,0 +1,222 @@
+"""Pages for people and surfaces: schedules, runs, audit events. Keyset cursors; a page costs the same at any depth."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Connection
+
+from .errors import InvalidLimitError
+from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
+from .state import Run, Schedule
+from .tables import audit_events, runs, schedules
+
+T = TypeVar("T")
+MAX_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page and where the next one starts."""
+
+    items: list[T]
+    next_cursor: str | None = None
+    """Opaque; None on the last page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which schedules a list shows; everything given must match."""
+
+    namespace: str | None = None
+    statuses: Sequence[str] = ()
+    """Empty shows every one that is not deleted."""
+    workflow: str | None = None
+    owner: str | None = None
+    managed_by: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    search_attributes: Mapping[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    """A part of the id, in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One audit event as it was recorded."""
+
+    schedule_uid: str
+    sequence: int
+    event_type: str
+    payload: dict[str, Any]
+    workflow_instance_id: str | None
+    workflow_run_id: str | None
+    recorded_at: datetime
+
+
+def require_limit(limit: int, most: int = MAX_PAGE) -> int:
+    """Check a page size; raises InvalidLimitError."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise InvalidLimitError("limit", f"must be a whole number from 1 to {most}")
+    return limit
+
+
+def list_schedules(
+    connection: Connection, filters: Filters, *, limit: int, cursor: str | None, newest_first: bool = False
+) -> Page[Schedule]:
+    """Read a page of schedules in the order they were created."""
+    statement = sa.select(*SCHEDULE_COLUMNS).where(*_conditions(connection, filters))
+    position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
+    if cursor is not None:
+        created_at, uid = _read_cursor(cursor)
+        bound = sa.tuple_(sa.literal(created_at, schedules.c.created_at.type), sa.literal(uid, schedules.c.uid.type))
+        statement = statement.where(position < bound if newest_first else position > bound)
+    order = (schedules.c.created_at, schedules.c.uid)
+    statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
+    found = [to_schedule(row) for row in connection.execute(statement.limit(limit + 1))]
+    return _page(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid))
+
+
+def count_schedules(connection: Connection, filters: Filters) -> int:
+    """Count what a list would show in all."""
+    statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))
+    return connection.execute(statement).scalar_one()
+
+
+def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
+    statuses = list(filters.statuses)
+    found = [schedules.c.status.in_(statuses) if statuses else schedules.c.status != "deleted"]
+    for name in ("namespace", "workflow", "owner", "managed_by"):
+        value = getattr(filters, name)
+        if value is not None:
+            found.append(schedules.c[name] == value)
+    if filters.text:
+        found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
+    found += [_has(connection, schedules.c.labels, name, value) for name, value in filters.labels.items()]
+    attributes = filters.search_attributes.items()
+    return found + [_has(connection, schedules.c.search_attributes, name, value) for name, value in attributes]
+
+
+def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+    if connection.dialect.name == "sqlite":
+        path = '$."' + name.replace('"', '\\"') + '"'
+        return sa.func.json_extract(column, path) == value
+    return sa.cast(column, JSONB).contains({name: value})
+
+
+def write_cursor(instant: datetime, uid: str) -> str:
+    """Render a position as an opaque text."""
+    return base64.urlsafe_b64encode(json.dumps([instant.isoformat(), uid]).encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> tuple[datetime, str]:
+    try:
+        instant, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = datetime.fromisoformat(instant), str(uid)
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
+    if position[0].tzinfo is None:
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+    return position
+
+
+def _page(found: list[T], limit: int, cursor_of: Any) -> Page[T]:
+    items = found[:limit]
+    return Page(items, cursor_of(items[-1]) if len(found) > limit else None)
+
+
+def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Read the newest incarnation of an id, deleted ones too: its history stays readable."""
+    statement = (
+        sa.select(*SCHEDULE_COLUMNS)
+        .where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
+        .order_by((schedules.c.status == "deleted").asc(), schedules.c.created_at.desc(), schedules.c.uid.desc())
+        .limit(1)
+    )
+    row = connection.execute(statement).first()
+    return None if row is None else to_schedule(row)
+
+
+def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int) -> list[AuditRecord]:
+    """Read audit events in order, after a sequence."""
+    statement = (
+        sa.select(audit_events)
+        .where(audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after_sequence)
+        .order_by(audit_events.c.sequence)
+        .limit(limit)
+    )
+    return [
+        AuditRecord(
+            row.schedule_uid,
+            row.sequence,
+            row.event_type,
+            json.loads(row.payload),
+            row.workflow_instance_id,
+            row.workflow_run_id,
+            row.recorded_at,
+        )
+        for row in connection.execute(statement)
+    ]
+
+
+def list_runs(
+    connection: Connection,
+    schedule_uid: str,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    statuses: Sequence[str] = (),
+    backfill_uid: str | None = None,
+) -> Page[Run]:
+    """Read runs of a schedule, newest first."""
+    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid)
+    if statuses:
+        statement = statement.where(runs.c.status.in_(list(statuses)))
+    if backfill_uid is not None:
+        statement = statement.where(runs.c.backfill_uid == backfill_uid)
+    if cursor is not None:
+        statement = statement.where(runs.c.number < _read_number(cursor))
+    found = [to_run(row) for row in connection.execute(statement.order_by(runs.c.number.desc()).limit(limit + 1))]
+    return _page(found, limit, lambda run: str(run.number))
+
+
+def _read_number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+    return int(cursor)
+
+
+def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:
+    """Read (uid, n) of active schedules that are due, the earliest first."""
+    statement = (
+        sa.select(schedules.c.uid, schedules.c.n)
+        .where(schedules.c.status == "active", schedules.c.due_at <= now)
+        .order_by(schedules.c.due_at, schedules.c.uid)
+        .limit(limit)
+    )
+    return [(row.uid, row.n) for row in connection.execute(statement)]
+
+
+def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
+    """Read one run of a schedule by uid, number or instance id."""
+    by_name = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
+    if run.isascii() and run.isdigit() and len(run) <= 18:
+        by_name = runs.c.number == int(run)
+    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, by_name)).first()
+    return None if row is None else to_run(row)
+
+
+def prune_history(connection: Connection, before: datetime, namespace: str | None) -> int:
+    """Delete audit events recorded before an instant; returns how many."""
+    statement = sa.delete(audit_events).where(audit_events.c.recorded_at < before)
+    if namespace is not None:
+        mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
+        statement = statement.where(audit_events.c.schedule_uid.in_(mine))
+    return connection.execute(statement).rowcount

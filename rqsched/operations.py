@@ -1,0 +1,267 @@
+"""Operations: one owner's request as one transaction with its audit event, then Redis follows.
+
+The uid of the operation is drawn before the first attempt and written with the row, so that a lost answer to COMMIT is
+told from a lost COMMIT, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from . import lifecycle, store
+from .audit import CommandContext
+from .draft import Outcome
+from .errors import (
+    IdempotencyConflictError,
+    InvalidInputError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    VersionConflictError,
+)
+from .ids import new_uid
+from .lifecycle import Identity, Trigger
+from .policy import OverlapPolicy
+from .runtime import Runtime
+from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus
+from .tables import audit_events, backfills, runs, schedules
+from .timezone import tzdata_version
+from .workflows import load_path
+
+Decide = Callable[[Connection, Schedule, str], Change]
+"""Decides about a locked schedule; the text is the operation's uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Which schedule a caller means."""
+
+    namespace: str
+    schedule_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `create` and `upsert` are asked to bring about."""
+
+    named: Named
+    definition: Definition
+    note: str | None = None
+    paused: bool | None = None
+    """None leaves a known schedule's status as it is, and creates an active one."""
+    context: CommandContext | None = None
+    keep_next: bool = False
+    """Keep the next time even when the timing changed (Waymark)."""
+    must_have_future: bool = True
+    """Refuse a new schedule that would never fire."""
+
+
+def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None) -> Schedule:
+    """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
+
+    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs.
+    """
+    operation = new_uid(runtime.now())
+
+    def work(connection: Connection) -> Change:
+        schedule = store.lock_one(connection, uid)
+        if schedule is not None and schedule.operation == operation:
+            return Change(schedule, schedule)
+        if schedule is None or schedule.status is ScheduleStatus.DELETED:
+            named = (schedule.schedule_id, schedule.namespace) if schedule else (uid, "")
+            raise ScheduleNotFoundError(*named)
+        if version is not None and version != schedule.version:
+            raise VersionConflictError(schedule.schedule_id, version, schedule.version)
+        change = decide(connection, schedule, operation)
+        store.write(connection, [change])
+        return change
+
+    return _commit(runtime, work).after
+
+
+def _commit(runtime: Runtime, work: Callable[[Connection], Change]) -> Change:
+    change = runtime.database.transact(work)
+    runtime.publish([change])
+    return change
+
+
+def create(runtime: Runtime, request: Request) -> Schedule:
+    """Write a new schedule; raises ScheduleExistsError when its id is taken."""
+    uid = new_uid(runtime.now())
+
+    def work(connection: Connection) -> Change:
+        known = store.lock_named(connection, request.named.namespace, request.named.schedule_id)
+        if known is not None and known.uid == uid:
+            return Change(known, known)
+        if known is not None:
+            raise ScheduleExistsError(request.named.schedule_id, request.named.namespace)
+        return _insert(runtime, connection, request, uid)
+
+    try:
+        return _commit(runtime, work).after
+    except sa.exc.IntegrityError as error:
+        raise ScheduleExistsError(request.named.schedule_id, request.named.namespace) from error
+
+
+def _insert(runtime: Runtime, connection: Connection, request: Request, uid: str) -> Change:
+    now = runtime.now()
+    if request.must_have_future:
+        lifecycle.require_future(request.definition.parsed_spec, now)
+    change = lifecycle.create(
+        Identity(uid, request.named.namespace, request.named.schedule_id),
+        request.definition,
+        now=now,
+        paused=bool(request.paused),
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=uid,
+    )
+    store.write(connection, [change])
+    return change
+
+
+def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
+    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
+    uid = new_uid(runtime.now())
+
+    def work(connection: Connection) -> tuple[Change, str]:
+        known = store.lock_named(connection, request.named.namespace, request.named.schedule_id)
+        if known is None:
+            return _insert(runtime, connection, request, uid), "created"
+        if known.operation == uid:
+            return Change(known, known), "created" if known.uid == uid else "updated"
+        change = _upserted(runtime, connection, known, request, uid)
+        store.write(connection, [change])
+        return change, "unchanged" if change.is_empty else "updated"
+
+    try:
+        change, outcome = runtime.database.transact(work)
+    except sa.exc.IntegrityError:  # somebody created it in between: now it is there to be changed
+        change, outcome = runtime.database.transact(work)
+    runtime.publish([change])
+    return change.after, outcome
+
+
+def _upserted(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
+    now = runtime.now()
+    change = lifecycle.update(
+        schedule,
+        request.definition,
+        now=now,
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=operation,
+        keep_next=request.keep_next,
+    )
+    is_paused = change.after.status is ScheduleStatus.PAUSED
+    if request.paused is None or is_paused == request.paused:
+        return change
+    if request.paused and change.after.is_active:
+        return lifecycle.then(
+            change, lifecycle.pause(change.after, now=now, context=request.context, operation=operation)
+        )
+    if not request.paused and is_paused:
+        resumed = lifecycle.resume(
+            change.after, open_runs(connection, change.after), now=now, context=request.context, operation=operation
+        )
+        return lifecycle.then(change, resumed)
+    return change
+
+
+def open_runs(connection: Connection, schedule: Schedule) -> list[Run]:
+    """Read what a decision about a locked schedule must see."""
+    return store.open_runs(connection, [schedule])[schedule.uid]
+
+
+def trigger(
+    runtime: Runtime,
+    uid: str,
+    *,
+    overlap: OverlapPolicy | None = None,
+    is_forced: bool = False,
+    idempotency_key: str | None = None,
+    context: CommandContext | None = None,
+) -> tuple[Schedule, Outcome]:
+    """Start a run now as the overlap policy allows; the same idempotency key gives the same run."""
+    run_uid = new_uid(runtime.now())
+    wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
+
+    def work(connection: Connection) -> tuple[Change, Outcome]:
+        schedule = store.lock_one(connection, uid)
+        if schedule is None or schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id if schedule else uid)
+        if (known := _known_trigger(connection, schedule, wanted)) is not None:
+            return Change(schedule, schedule), _outcome_of(known)
+        change, outcome = lifecycle.trigger(
+            schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
+        )
+        store.write(connection, [change])
+        return change, outcome
+
+    change, outcome = runtime.database.transact(work)
+    runtime.publish([change])
+    return change.after, outcome
+
+
+def _known_trigger(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
+    """Find the run this very trigger, or an earlier one with its key, has started."""
+    mine = store.find_run(connection, wanted.uid)
+    if mine is not None or wanted.idempotency_key is None:
+        return mine
+    known = store.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
+    if known is not None and known.kind is not RunKind.MANUAL:
+        raise IdempotencyConflictError(wanted.idempotency_key)
+    return known
+
+
+def _outcome_of(run: Run) -> Outcome:
+    return Outcome("buffered" if run.status.value == "buffered" else "triggered", run)
+
+
+def purge(runtime: Runtime, uid: str) -> None:
+    """Remove a deleted schedule's row with its runs, backfills and audit events, for good."""
+
+    def work(connection: Connection) -> None:
+        store.lock_one(connection, uid)
+        for table in (runs, backfills, audit_events):
+            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
+
+    runtime.database.transact(work)
+
+
+# ---- workflows and keys
+
+
+def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
+
+    Raises UnknownWorkflowError when there is none.
+    """
+    if (here := runtime.workflows.get(name)) is not None:
+        return here.defaults
+    row = runtime.database.read(lambda connection: store.find_workflow(connection, name))
+    if row is None:
+        return load_path(name).defaults
+    facts = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
+    return {field: value for field, value in facts.items() if value is not None}
+
+
+def is_registered(runtime: Runtime, name: str) -> bool:
+    """Tell whether some process registered a workflow of this name; dotted paths do not count."""
+    if runtime.workflows.get(name) is not None:
+        return True
+    return runtime.database.read(lambda connection: store.find_workflow(connection, name)) is not None
+
+
+def require_key(key: str) -> str:
+    """Check an idempotency key: 1 to 255 printable characters; raises InvalidInputError."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidInputError("idempotency_key", "must be 1 to 255 printable characters")
+    return key

@@ -1,0 +1,289 @@
+"""Reconcile: compare SQL with Redis and mend. `recover()` is one full pass (design §3).
+
+Keyset batches, pipelined Redis work of constant size a row. A row that cannot be mended now is logged and left behind;
+it never starves the others. Any number of passes may run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from redis.exceptions import RedisError
+from sqlalchemy.engine import Connection
+
+from . import lifecycle, scans, settlement, store
+from .draft import Draft
+from .queue import Arm, retry_of
+from .runs import settle_run
+from .runtime import Runtime
+from .settlement import Ending, Verdict
+from .state import Change, Run, RunStatus, Schedule
+from .timezone import tzdata_version
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+SOON = timedelta(seconds=30)
+"""Links due within this long must be in Redis by now."""
+SIGHTINGS = 3
+"""So many passes in a row must see the same beat before a run is lost."""
+EXTERNAL_SILENCE = timedelta(minutes=10)
+"""How long an external run stays active without a heartbeat (Open Job Spec)."""
+_TZDATA = "tzdata"
+
+Progress = Callable[[int], None]
+"""Told how many rows were compared since the last call."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a pass found and mended, as counts."""
+
+    checked: int = 0
+    """Rows compared."""
+    links: int = 0
+    """Main links armed because none was live."""
+    next_times: int = 0
+    """Schedules that had no next time and got one, or were over."""
+    retimed: int = 0
+    """Next times recomputed for a new timezone database."""
+    deliveries: int = 0
+    """Pending runs enqueued again."""
+    retries: int = 0
+    """Retry links armed."""
+    lost: int = 0
+    """Runs without a sign of life, settled."""
+    drained: int = 0
+    """Waiting runs started because nothing was ahead of them."""
+    failed: int = 0
+    """Rows that could not be mended now; the log says why."""
+
+    @property
+    def mended(self) -> int:
+        """Everything that was done."""
+        return sum(asdict(self).values()) - self.checked - self.failed
+
+    def add(self, other: Recovered) -> None:
+        """Add another pass's counts."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+    """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
+    total = Recovered()
+    for batch in passes(runtime, deep=deep):
+        total.add(batch)
+        if progress is not None:
+            progress(batch.checked)
+    if total.mended:
+        _log.info("recovered %s", asdict(total), extra={"action": "recovered"})
+    return total
+
+
+def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
+    """Make a pass if no worker made one within the interval; a Redis key spreads the turns."""
+    return recover(runtime) if take_turn(runtime) else None
+
+
+def take_turn(runtime: Runtime) -> bool:
+    """Take the turn of this interval; True for one worker an interval. Redis down: nobody's."""
+    milliseconds = int(runtime.settings.reconcile_interval.total_seconds() * 1000)
+    try:
+        return bool(runtime.transport.redis.set(runtime.transport.turn_key, 1, nx=True, px=milliseconds))
+    except RedisError:
+        return False
+
+
+def passes(runtime: Runtime, *, deep: bool = False) -> Iterator[Recovered]:
+    """Yield the counts of one batch after the other, so that a dispatcher can fire in between."""
+    is_flushed = not runtime.has_epoch()
+    yield from _retime(runtime)
+    yield from _heal_nextless(runtime)
+    yield from _arm_links(runtime, everything=deep or is_flushed)
+    yield from _arm_retries(runtime, everything=deep or is_flushed)
+    yield from _redeliver(runtime, everything=deep or is_flushed)
+    yield from _settle_lost(runtime)
+    yield from _drain(runtime)
+    if is_flushed:
+        runtime.mark_epoch()
+
+
+# ---- links
+
+
+def _arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Arm what is overdue beyond the grace, due soon, or (everything) any active schedule."""
+    until = None if everything else runtime.now() + SOON
+    for rows in _pages(runtime, lambda connection, after: scans.due_links(connection, until, after, BATCH)):
+        now = runtime.now()
+        fired_soon = now - runtime.settings.grace
+        arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
+        yield Recovered(checked=len(rows), links=_armed(runtime, arms, now))
+
+
+def _arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    until = None if everything else runtime.now() + SOON
+    for rows in _pages(runtime, lambda connection, after: scans.retrying(connection, until, after, BATCH)):
+        yield Recovered(checked=len(rows), retries=_armed(runtime, [retry_of(run) for run in rows], runtime.now()))
+
+
+def _armed(runtime: Runtime, arms: Sequence[Arm], now: datetime) -> int:
+    try:
+        return runtime.transport.arm(arms, now=now)
+    except RedisError as error:
+        _log.warning("%d links not armed: %s", len(arms), error, extra={"action": "arm_failed"})
+        return 0
+
+
+# ---- next times
+
+
+def _heal_nextless(runtime: Runtime) -> Iterator[Recovered]:
+    """Give active schedules without a next time one, unless they wait for a run or for their buffer to drain."""
+    for uids in _pages(runtime, lambda connection, after: scans.nextless(connection, after, BATCH)):
+        healed = [_mend(runtime, uid, _plan_again) for uid in uids]
+        yield Recovered(len(uids), next_times=healed.count(True), failed=healed.count(None))
+
+
+def _plan_again(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    if not schedule.is_active or schedule.next_run_at is not None:
+        return Change(schedule, schedule)
+    if schedule.awaiting_run_uid is not None:
+        awaited = store.find_run(connection, schedule.awaiting_run_uid)
+        if awaited is not None and awaited.is_unfinished:
+            return Change(schedule, schedule)
+    draft = Draft(schedule, now=now)
+    draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if draft.schedule.next_run_at is not None:
+        draft.record("ScheduleRecovered", reason="no next time", next_fire_at=draft.schedule.due_at)
+    return draft.seal()
+
+
+def _retime(runtime: Runtime) -> Iterator[Recovered]:
+    """Recompute next times once after the timezone database changed (cron.md)."""
+    current = tzdata_version()
+    if runtime.database.read(lambda connection: store.fact(connection, _TZDATA)) == current:
+        return
+    for uids in _pages(runtime, lambda connection, after: scans.timed_otherwise(connection, current, after, BATCH)):
+        moved = [_mend(runtime, uid, _retimed) for uid in uids]
+        yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
+    runtime.database.transact(lambda connection: store.set_fact(connection, _TZDATA, current))
+
+
+def _retimed(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    del connection
+    return lifecycle.retimed(schedule, now=now, tzdata=tzdata_version())
+
+
+def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool | None:
+    """Decide about one schedule under its lock; True when something changed, None when it failed."""
+
+    def work(connection: Connection) -> Change | None:
+        schedule = store.lock_one(connection, uid)
+        if schedule is None:
+            return None
+        change = decide(connection, schedule, runtime.now())
+        store.write(connection, [change])
+        return change
+
+    try:
+        change = runtime.database.transact(work)
+        if change is None or change.is_empty:
+            return False
+        runtime.publish([change])
+    except Exception:  # one row never starves the others
+        _log.exception("schedule %s cannot be mended now", uid, extra={"action": "mend_failed"})
+        return None
+    return True
+
+
+# ---- runs
+
+
+def _redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
+    now = runtime.now()
+    before = now if everything else now - runtime.settings.grace
+    for rows in _pages(runtime, lambda connection, after: scans.pending(connection, before, after, BATCH)):
+        dead = _dead(runtime, rows)
+        again = runtime.database.transact(lambda connection, dead=dead: store.next_deliveries(connection, dead))
+        _deliver(runtime, again)
+        yield Recovered(checked=len(rows), deliveries=len(again))
+
+
+def _dead(runtime: Runtime, rows: Sequence[Run]) -> list[Run]:
+    try:
+        live = runtime.transport.live_deliveries(rows, now=runtime.now())
+    except RedisError as error:
+        _log.warning("%d deliveries not compared: %s", len(rows), error, extra={"action": "compare_failed"})
+        return []
+    return [run for run, is_live in zip(rows, live, strict=True) if not is_live]
+
+
+def _deliver(runtime: Runtime, again: Sequence[Run]) -> None:
+    try:
+        runtime.transport.deliver(again, now=runtime.now())
+    except RedisError as error:
+        _log.warning("%d runs not enqueued: %s", len(again), error, extra={"action": "deliver_failed"})
+
+
+def _settle_lost(runtime: Runtime) -> Iterator[Recovered]:
+    """Lose runs whose beat stood still for three sightings at least an interval apart, and silent external ones."""
+    now = runtime.now()
+    interval = runtime.settings.reconcile_interval
+    runtime.database.transact(lambda connection: scans.sight(connection, now, now - interval))
+    for runs in _pages(runtime, lambda connection, after: scans.lifeless(connection, SIGHTINGS, after, BATCH)):
+        yield _lose(runtime, runs, "no sign of life from its worker")
+    silent_since = now - EXTERNAL_SILENCE
+    for runs in _pages(runtime, lambda connection, after: scans.silent(connection, silent_since, after, BATCH)):
+        yield _lose(runtime, runs, "no heartbeat from its external worker")
+
+
+def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Recovered:
+    counts = Recovered(checked=len(runs))
+    for run, beat in runs:
+        try:
+            counts.lost += _lose_one(runtime, run, beat, reason)
+        except Exception:  # one row never starves the others
+            _log.exception("run %s cannot be settled now", run.uid, extra={"action": "mend_failed"})
+            counts.failed += 1
+    return counts
+
+
+def _lose_one(runtime: Runtime, run: Run, beat: int, reason: str) -> bool:
+    def still_lifeless(current: Run) -> bool:
+        is_same = current.token == run.token and current.attempt == run.attempt
+        return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at
+
+    if runtime.database.read(lambda connection: store.beat_of(connection, run.uid)) != beat:
+        return False
+    return settle_run(runtime, run.uid, Verdict(Ending.LOST, error=reason), fence=still_lifeless) is not None
+
+
+def _drain(runtime: Runtime) -> Iterator[Recovered]:
+    for uids in _pages(runtime, lambda connection, after: scans.waiting(connection, after, BATCH)):
+        drained = [_mend(runtime, uid, _drained) for uid in uids]
+        yield Recovered(len(uids), drained=drained.count(True), failed=drained.count(None))
+
+
+def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    return settlement.drain(schedule, store.open_runs(connection, [schedule])[schedule.uid], now=now)
+
+
+# ---- pages
+
+
+def _pages(runtime: Runtime, page: Callable[[Connection, Any], tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+    """Yield pages of rows; `page` reads the rows after a cursor and says where the next page starts."""
+    cursor: Any = None
+    while True:
+        rows, cursor = runtime.database.read(lambda connection, after=cursor: page(connection, after))
+        if rows:
+            yield rows
+        if cursor is None:
+            return

@@ -1,0 +1,209 @@
+"""The runtime: what one process holds to fire links and execute runs, and where its clock comes from."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from redis import Redis
+
+from . import schema, store
+from .audit import Event
+from .clock import Clock, DatabaseClock, SystemClock
+from .config import Settings
+from .database import Database
+from .embedded import resolve_urls
+from .errors import ConfigError
+from .ids import new_uid
+from .queue import Transport, is_transient
+from .state import Change
+from .workflows import Registry, registry
+
+_log = logging.getLogger(__name__)
+
+Subscriber = Callable[[Change, Event], None]
+"""Called after commit with each audit event and the Change that recorded it."""
+
+
+class Runtime:
+    """SQL, Redis, clock and workflows of one process. Survives a fork: each process opens its own connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        database: Database | None = None,
+        workflows: Registry | None = None,
+    ) -> None:
+        urls = resolve_urls(settings)
+        self.settings = settings
+        self.database = database or Database(urls.database_url)
+        self.transport = Transport(
+            settings,
+            Redis.from_url(urls.redis_url),
+            {name: Redis.from_url(url) for name, url in settings.connections.items()},
+        )
+        self.workflows = workflows or registry
+        self.subscribers: list[Subscriber] = []
+        self._clock = clock
+        self._database_clock = DatabaseClock(SystemClock())
+        self._measured_at: datetime | None = None
+
+    # ---- time
+
+    def now(self) -> datetime:
+        """The database's time as this process knows it: host clock plus an offset measured each minute."""
+        if self._clock is not None:
+            return self._clock.now()
+        host = self._database_clock.base.now()
+        if self._measured_at is None or abs(host - self._measured_at) >= self.settings.clock_refresh:
+            self.measure_clock()
+        return self._database_clock.now()
+
+    def use_clock(self, clock: Clock) -> None:
+        """Take the time from another clock from now on (a tick at a given time, a test)."""
+        self._clock = clock
+
+    def measure_clock(self) -> None:
+        """Measure the offset between this host and the database; the middle of the round trip counts."""
+        base = self._database_clock.base
+        before = base.now()
+        if not self.database.is_sqlite:
+            theirs = self.database.now(before)
+            after = base.now()
+            self._database_clock.set_offset(theirs - (before + (after - before) / 2))
+        self._measured_at = before
+
+    # ---- after a commit
+
+    def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
+        """Make Redis follow committed Changes and tell subscribers.
+
+        Redis down: logged, the link follows when reconcile finds Redis back; raised only when `must` is set.
+        """
+        try:
+            self.transport.follow(changes, now=self.now())
+        except Exception as error:  # the operation has happened: SQL holds it
+            if must or not is_transient(error):
+                raise
+            _log.warning("Redis does not answer, links follow later: %s", error, extra={"action": "follow_failed"})
+        for change in changes:
+            self.tell(change)
+
+    def tell(self, change: Change) -> None:
+        """Call the subscribers with a Change's events; one that raises harms nothing."""
+        for subscriber in self.subscribers:
+            for event in change.events:
+                try:
+                    subscriber(change, event)
+                except Exception:
+                    _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
+
+    # ---- one Redis, one database
+
+    def database_id(self) -> str:
+        """The id of the SQL database, drawn once."""
+        known = self.database.read(lambda connection: store.fact(connection, "database_id"))
+        if known is not None:
+            return known
+        drawn = new_uid(self.now())
+        return self.database.transact(lambda connection: store.claim_fact(connection, "database_id", drawn))
+
+    def has_epoch(self) -> bool:
+        """Tell whether Redis remembers this database; False after a flush.
+
+        Raises ConfigError when the control queue belongs to another database.
+        """
+        owner = self.transport.redis.get(self.transport.epoch_key)
+        if owner is None:
+            return False
+        mine = self.database_id()
+        if owner.decode() != mine:
+            raise ConfigError(
+                f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
+                f"({owner.decode()}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
+                f"of its own; if the other one is gone, delete the key {self.transport.epoch_key!r}."
+            )
+        return True
+
+    def mark_epoch(self) -> None:
+        """Let Redis remember this database."""
+        self.transport.redis.set(self.transport.epoch_key, self.database_id(), nx=True)
+
+    # ---- workflows
+
+    def load_workflows(self) -> None:
+        """Import RQSCHED_IMPORTS and record in SQL what they registered."""
+        import_workflows(self.settings)
+        self.record_workflows()
+
+    def record_workflows(self) -> None:
+        """Record the names and defaults this process registered, for processes that do not import them."""
+        rows = [_row(workflow.name, workflow.path, workflow.defaults, self.now()) for workflow in self.workflows.all()]
+        known = self.database.read(store.all_workflows)
+        fresh = [row for row in rows if _facts(known.get(row["name"])) != _facts(row)]
+        if fresh:
+            self.database.transact(lambda connection: store.register_workflows(connection, fresh))
+
+    # ---- end
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+        for redis in (self.transport.redis, *self.transport.connections.values()):
+            redis.close()
+
+
+def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:
+    blank = {"queue": None, "connection": None, "timeout": None}
+    return {"name": name, "path": path, "registered_at": now} | blank | defaults
+
+
+def _facts(row: Any) -> tuple[Any, ...] | None:
+    return None if row is None else tuple(row[name] for name in ("path", "queue", "connection", "timeout"))
+
+
+def import_workflows(settings: Settings) -> None:
+    """Import the modules in RQSCHED_IMPORTS, from the working directory too; raises ConfigError with the reason."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    for module in settings.imports:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {error}.") from error
+
+
+_override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
+
+
+def current_runtime() -> Runtime:
+    """Give the runtime RQ jobs of this process use: the one in `using`, else one from the environment, made once."""
+    return _override.get() or _from_environment()
+
+
+@lru_cache(maxsize=1)
+def _from_environment() -> Runtime:
+    runtime = Runtime(Settings())
+    if runtime.settings.is_sqlite:
+        schema.upgrade(runtime.database)
+    import_workflows(runtime.settings)
+    return runtime
+
+
+@contextmanager
+def using(runtime: Runtime) -> Iterator[Runtime]:
+    """Let RQ jobs that execute in this context use `runtime`."""
+    token = _override.set(runtime)
+    try:
+        yield runtime
+    finally:
+        _override.reset(token)

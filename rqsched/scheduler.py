@@ -1,0 +1,301 @@
+"""The scheduler: what a web app, a command or a test holds to create schedules and find them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Unpack
+
+from . import listing, operations, reconcile, schema, signals, store, tick
+from .audit import CommandContext
+from .clock import Clock
+from .config import Settings
+from .definition import Options, define, require_id, require_note
+from .errors import InvalidInputError, ScheduleNotFoundError
+from .handles import ScheduleHandle
+from .listing import AuditRecord, Filters, Page
+from .operations import Named, Request
+from .reconcile import Progress, Recovered
+from .runtime import Runtime, import_workflows
+from .spec import SpecLike
+from .state import Definition, Schedule
+from .workflows import Registry
+
+SYNC = "sync"
+"""`managed_by` of the schedules a sync made."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One schedule of a declared set, for `sync`."""
+
+    schedule_id: str
+    workflow: str | Callable[..., Any]
+    spec: SpecLike
+    options: Options = field(default_factory=lambda: Options())
+    """The keyword arguments `create` takes."""
+    note: str | None = None
+    paused: bool | None = None
+    """None leaves a known schedule as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync did, as schedule ids."""
+
+    created: list[str]
+    updated: list[str]
+    unchanged: list[str]
+    removed: list[str]
+
+
+class Scheduler:
+    """Durable schedules over one SQL database and one Redis.
+
+    >>> scheduler = Scheduler.from_env()  # doctest: +SKIP
+    >>> scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), timezone="Europe/Berlin")  # doctest: +SKIP
+
+    Safe to share between threads. Every operation is durable when it returns; Redis being down only delays it.
+    """
+
+    def __init__(
+        self,
+        *,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        control_queue: str | None = None,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+        workflows: Registry | None = None,
+        **overrides: Any,
+    ) -> None:
+        """Connect lazily; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
+
+        Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
+        """
+        given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
+        self.settings = settings or Settings(**given, **overrides)
+        self.runtime = Runtime(self.settings, clock=clock, workflows=workflows)
+        if self.settings.is_sqlite:
+            schema.upgrade(self.runtime.database)
+        self.signals = signals.Signals()
+        self.runtime.subscribers.append(self.signals.emit)
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> Scheduler:
+        """Make a scheduler from `RQSCHED_*` and import RQSCHED_IMPORTS."""
+        scheduler = cls(**overrides)
+        import_workflows(scheduler.settings)
+        return scheduler
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.runtime.close()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- creating
+
+    def create(
+        self,
+        schedule_id: str,
+        workflow: str | Callable[..., Any],
+        spec: SpecLike,
+        *,
+        note: str | None = None,
+        namespace: str | None = None,
+        paused: bool = False,
+        context: CommandContext | None = None,
+        **options: Unpack[Options],
+    ) -> ScheduleHandle:
+        """Create a schedule and arm its first link; see Options for everything else that may be said.
+
+        Raises ScheduleExistsError when the id is taken, UnknownWorkflowError, or another InvalidInputError; then
+        nothing was written.
+        """
+        definition = self._define(workflow, spec, options)
+        request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
+        return self._handle(operations.create(self.runtime, request))
+
+    def upsert(
+        self,
+        schedule_id: str,
+        workflow: str | Callable[..., Any],
+        spec: SpecLike,
+        *,
+        note: str | None = None,
+        namespace: str | None = None,
+        paused: bool | None = None,
+        context: CommandContext | None = None,
+        **options: Unpack[Options],
+    ) -> tuple[ScheduleHandle, str]:
+        """Create a schedule or make the known one what is declared; also says `created`, `updated` or `unchanged`.
+
+        The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
+        """
+        definition = self._define(workflow, spec, options)
+        request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
+        schedule, outcome = operations.upsert(self.runtime, request)
+        return self._handle(schedule), outcome
+
+    def sync(
+        self,
+        declarations: Iterable[Declaration],
+        *,
+        prune: bool = False,
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
+
+        Everything is checked before anything is written. `progress` is told each id and its outcome.
+        """
+        wanted = [(declared, self._request(declared, namespace, context)) for declared in declarations]
+        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
+        for declared, request in wanted:
+            _, outcome = operations.upsert(self.runtime, request)
+            done[outcome].append(declared.schedule_id)
+            if progress is not None:
+                progress(declared.schedule_id, outcome)
+        if prune:
+            kept = {declared.schedule_id for declared, _ in wanted}
+            done["removed"] = self._prune(kept, namespace, context)
+        return Synced(**done)
+
+    def _request(self, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
+        definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+        named = self._named(namespace, declared.schedule_id)
+        note = require_note(declared.note)
+        return Request(named, definition, note, declared.paused, context, must_have_future=False)
+
+    def _prune(self, kept: set[str], namespace: str | None, context: CommandContext | None) -> list[str]:
+        gone = [handle for handle in self.iter(namespace=namespace, managed_by=SYNC) if handle.schedule_id not in kept]
+        for handle in gone:
+            handle.delete(reason="pruned by sync", context=context)
+        return [handle.schedule_id for handle in gone]
+
+    def _define(self, workflow: str | Callable[..., Any], spec: SpecLike, options: Mapping[str, Any]) -> Definition:
+        name = self._workflow_name(workflow)
+        is_external = options.get("executor") == "external"
+        defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
+        return define(None, options, workflow=name, spec=spec, defaults=defaults)
+
+    def _workflow_name(self, workflow: str | Callable[..., Any]) -> str:
+        if isinstance(workflow, str):
+            return workflow
+        known = next((known for known in self.runtime.workflows.all() if known.target is workflow), None)
+        return known.name if known else f"{workflow.__module__}.{workflow.__qualname__}"
+
+    def _named(self, namespace: str | None, schedule_id: str) -> Named:
+        return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))
+
+    def _namespace(self, namespace: str | None) -> str:
+        return self.settings.namespace if namespace is None else namespace
+
+    def _handle(self, schedule: Schedule) -> ScheduleHandle:
+        return ScheduleHandle(self.runtime, schedule)
+
+    # ---- finding
+
+    def get(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
+        """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
+        named = Named(self._namespace(namespace), schedule_id)
+        found = self.runtime.database.read(
+            lambda connection: store.find_named(connection, named.namespace, named.schedule_id)
+        )
+        if found is None:
+            raise ScheduleNotFoundError(schedule_id, named.namespace)
+        return self._handle(found)
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        owner: str | None = None,
+        managed_by: str | None = None,
+        text: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[ScheduleHandle]:
+        """Read a page (1 to 500) of schedules in the order they were created; deleted ones only when asked for."""
+        listing.require_limit(limit)
+        statuses = (status,) if isinstance(status, str) else tuple(status or ())
+        filters = Filters(
+            namespace=self._namespace(namespace),
+            statuses=statuses,
+            workflow=workflow,
+            owner=owner,
+            managed_by=managed_by,
+            labels=labels or {},
+            text=text,
+        )
+        page = self.runtime.database.read(
+            lambda connection: listing.list_schedules(
+                connection, filters, limit=limit, cursor=cursor, newest_first=newest_first
+            )
+        )
+        return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
+
+    def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
+        """Read all schedules that `list` with these filters shows, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=listing.MAX_PAGE, cursor=cursor, **filters)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def history(
+        self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
+    ) -> list[AuditRecord]:
+        """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
+        return self.newest(schedule_id, namespace).history(limit, after_sequence)
+
+    def newest(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
+        """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
+        found = self.runtime.database.read(
+            lambda connection: listing.find_newest(connection, self._namespace(namespace), schedule_id)
+        )
+        if found is None:
+            raise ScheduleNotFoundError(schedule_id, self._namespace(namespace))
+        return self._handle(found)
+
+    # ---- keeping it going
+
+    def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+        """Compare SQL with Redis and mend, once; call it when a web app boots. Idempotent, any number at once.
+
+        `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.
+        """
+        return reconcile.recover(self.runtime, deep=deep, progress=progress)
+
+    def tick(self, *, limit: int = 100, now: datetime | None = None) -> list[dict[str, Any]]:
+        """Fire what is due in this process, without waiting for a worker; returns one row an outcome.
+
+        For cron-driven set-ups and tests. One failing schedule never stops the others: its row has an `error`.
+        """
+        return tick.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
+
+    def on(self, name: str, subscriber: Callable[[dict[str, Any]], None]) -> None:
+        """Call `subscriber(data)` in this process after commit, for each event of a type or signal.
+
+        Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`. An error in it is logged.
+        """
+        self.signals.add(name, subscriber)
+
+    def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
+        """Delete audit events recorded before an instant, for good; returns how many. Sequences stay gapless onward."""
+        if before.tzinfo is None:
+            raise InvalidInputError("before", "is naive; give an aware datetime, such as one with tzinfo=UTC")
+        return self.runtime.database.transact(lambda c: listing.prune_history(c, before, namespace))

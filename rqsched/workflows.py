@@ -1,0 +1,210 @@
+"""What the application registers: workflows by name. Knows neither SQL nor Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from .errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A named unit of work with the defaults of its runs."""
+
+    name: str
+    target: Callable[..., Any]
+    """A function, an `async def`, or a class with a `run` method."""
+    queue: str | None = None
+    connection: str | None = None
+    timeout: int | None = None
+    """Seconds one attempt may take."""
+
+    @property
+    def path(self) -> str:
+        """Where the code is."""
+        return f"{self.target.__module__}.{self.target.__qualname__}"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The routing a schedule takes over when it has none of its own."""
+        facts = {"queue": self.queue, "connection": self.connection, "timeout": self.timeout}
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run it to its end and return what it returns, in this thread."""
+        call = self.target().run if inspect.isclass(self.target) else self.target
+        result = call(*args, **kwargs)
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+class Registry:
+    """The workflows of one process, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Workflow] = {}
+
+    def add(self, workflow: Workflow) -> None:
+        """Register a workflow; the newest of a name wins, as a redeployed module's does."""
+        self._by_name[workflow.name] = workflow
+
+    def get(self, name: str) -> Workflow | None:
+        """Look a name up; None when this process does not know it."""
+        return self._by_name.get(name)
+
+    def all(self) -> list[Workflow]:
+        """Give every workflow, by name."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def resolve(self, name: str) -> Workflow:
+        """Find a workflow by name, or import it by dotted path; raises UnknownWorkflowError."""
+        return self._by_name.get(name) or load_path(name)
+
+    def remove(self, name: str) -> None:
+        """Forget a name; for tests that play a deploy."""
+        self._by_name.pop(name, None)
+
+
+registry = Registry()
+"""What `@workflow` fills: decorators run at import, before there is any scheduler to hand them to."""
+
+
+def workflow(
+    name: str | Callable[..., Any] | None = None,
+    *,
+    queue: str | None = None,
+    connection: str | None = None,
+    timeout: int | None = None,
+) -> Any:
+    """Register a function, an `async def` or a class with `run` as a workflow; returns it unchanged.
+
+    >>> @workflow("invoice-sync", queue="high", timeout=600)
+    ... def invoice_sync(region: str) -> None: ...
+
+    The name defaults to the function's. `timeout` is in seconds. Raises InvalidIdError for a name outside
+    `[A-Za-z0-9_][A-Za-z0-9._:-]*` and InvalidInputError for what cannot be called.
+    """
+    if name is not None and not isinstance(name, str):
+        return workflow()(name)
+
+    def register(target: F) -> F:
+        registry.add(make_workflow(name, target, queue=queue, connection=connection, timeout=timeout))
+        return target
+
+    return register
+
+
+def make_workflow(
+    name: str | None,
+    target: Callable[..., Any],
+    *,
+    queue: str | None = None,
+    connection: str | None = None,
+    timeout: int | None = None,
+) -> Workflow:
+    """Check a target and its name, and build the Workflow; see `workflow`."""
+    wanted = name or getattr(target, "name", None) if inspect.isclass(target) else name
+    wanted = wanted or getattr(target, "__name__", "")
+    if not isinstance(wanted, str) or not _NAME.fullmatch(wanted):
+        raise InvalidIdError("workflow", f"{wanted!r} is no workflow name; use A-Z a-z 0-9 . _ : - (at most 255)")
+    if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
+        raise InvalidInputError("workflow", f"{target!r} is no function and no class with a run method")
+    if timeout is not None and timeout < 1:
+        raise InvalidInputError("timeout", "must be a whole number of seconds from 1")
+    return Workflow(wanted, target, queue, connection, timeout)
+
+
+def is_path(name: str) -> bool:
+    """Tell whether a name has the form of a dotted path."""
+    return _PATH.fullmatch(name) is not None
+
+
+def load_path(path: str) -> Workflow:
+    """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError."""
+    if not is_path(path):
+        raise UnknownWorkflowError(path)
+    module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        target = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownWorkflowError(path, f"cannot import {path!r}: {error}") from error
+    if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
+        raise UnknownWorkflowError(path, f"{path!r} is no function and no class with a run method")
+    known = next((known for known in registry.all() if known.target is target), None)
+    return Workflow(path, target, **(known.defaults if known else {}))
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The run that executes now, as `current_run()` gives it to a workflow."""
+
+    uid: str
+    instance_id: str
+    schedule_uid: str
+    schedule_id: str
+    namespace: str
+    workflow: str
+    kind: str
+    """`scheduled`, `manual` or `backfill`."""
+    status: str
+    occurrence_at: datetime
+    """The nominal time of the occurrence, aware UTC."""
+    attempt: int
+    """1, 2, 3 ...: the fencing token to pass to what the workflow writes to."""
+    scheduled_at: datetime
+    """When it was due: nominal plus jitter."""
+    started_at: datetime
+    deadline_at: datetime
+    """When the timeout ends the attempt."""
+    trigger_number: int | None
+    """Which start of the schedule this is, from 1 (Pipelit's `repeat_number`)."""
+    labels: Mapping[str, str]
+    memo: Mapping[str, Any]
+    search_attributes: Mapping[str, Any]
+    payload: Mapping[str, Any]
+    """The keyword arguments (Pipelit's `trigger_payload`)."""
+    _checkpoint: Callable[[], None]
+    error: str | None = None
+    """The error of the attempt before, if there was one."""
+    result: Any = None
+    ended_at: datetime | None = None
+
+    def checkpoint(self) -> None:
+        """Show that the run lives, and raise RunCancelled once it was cancelled, terminated or given up as lost."""
+        self._checkpoint()
+
+
+_current: ContextVar[RunContext | None] = ContextVar("rqsched_current_run", default=None)
+
+
+def current_run() -> RunContext:
+    """Give the run that executes in this context; raises LookupError outside a workflow."""
+    run = _current.get()
+    if run is None:
+        raise LookupError("no run executes here; current_run() works inside a workflow that rqsched runs")
+    return run
+
+
+def enter_run(run: RunContext) -> Any:
+    """Make a run current; give the answer back to `leave_run`."""
+    return _current.set(run)
+
+
+def leave_run(token: Any) -> None:
+    """Undo `enter_run`."""
+    _current.reset(token)

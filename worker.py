@@ -1,0 +1,10 @@
+"""`python worker.py [QUEUES]`: recover what went stale, then be an `rqsched worker`."""
+
+import logging
+import sys
+
+from rqsched.worker import serve
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.exit(serve(sys.argv[1:] or ["default"]))
