@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .draft import COUNT_CAP, Due, due_after, due_of
-from .policy import MissedPolicy, Policies
+from .draft import COUNT_CAP, Due, due_after, due_of, stored_due_of
+from .policy import MissedPolicy
 from .state import Schedule
 
 _TICK = timedelta(microseconds=1)
@@ -41,18 +41,34 @@ class Survey:
 
 
 def survey(schedule: Schedule, now: datetime) -> Survey:
-    """Sort out the occurrences from the schedule's stored next time up to now; that one itself must be due."""
+    """Sort out the occurrences from the schedule's stored next time up to now; that one itself must be due.
+
+    After a change of timing the stored one may lie off the grid, and the new grid counts from that change on.
+    """
     stored = schedule.next_run_at
     if stored is None:
         raise ValueError("a schedule without a next time has nothing to survey")
-    following = due_after(schedule, stored)
+    if schedule.spec.is_from_completion:
+        return _survey_one(schedule, stored, now, None)
+    since = max(stored, schedule.timing_changed_at)
+    following = due_after(schedule, since)
     if following is None or following.due_at > now:
         return _survey_one(schedule, stored, now, following)
-    last = _newest_due(schedule, stored, now)
-    beyond, capped = schedule.spec.count_between(stored, last, cap=COUNT_CAP)
-    fires = _choose(schedule, stored, last, now)
+    passed = _Passed(stored, since, _newest_due(schedule, since, now))
+    beyond, capped = schedule.spec.count_between(since, passed.last, cap=COUNT_CAP)
+    fires = _choose(schedule, passed, now)
     missed = beyond + 1 - len(fires)
-    return Survey(fires, Missed(missed, capped, stored, last) if missed > 0 else None, last)
+    first = following.nominal_at if stored in fires else stored
+    return Survey(fires, Missed(missed, capped, first, passed.last) if missed > 0 else None, passed.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """The stored occurrence, and those of the grid in (since, last]."""
+
+    stored: datetime
+    since: datetime
+    last: datetime
 
 
 def _survey_one(schedule: Schedule, stored: datetime, now: datetime, following: Due | None) -> Survey:
@@ -61,32 +77,32 @@ def _survey_one(schedule: Schedule, stored: datetime, now: datetime, following: 
     return Survey((), Missed(1, False, stored, stored), stored, following)
 
 
-def _newest_due(schedule: Schedule, stored: datetime, now: datetime) -> datetime:
-    newest = schedule.spec.last_between(stored, now, 2)
-    return next((nominal for nominal in reversed(newest) if due_of(schedule, nominal) <= now), stored)
+def _newest_due(schedule: Schedule, since: datetime, now: datetime) -> datetime:
+    newest = schedule.spec.last_between(since, now, 2)
+    return next(nominal for nominal in reversed(newest) if due_of(schedule, nominal) <= now)
 
 
-def _choose(schedule: Schedule, stored: datetime, last: datetime, now: datetime) -> tuple[datetime, ...]:
+def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetime, ...]:
     policies = schedule.policies
     if policies.missed is MissedPolicy.ALL:
-        newest = [stored, *schedule.spec.last_between(stored, last, policies.catch_up_limit)]
+        newest = [passed.stored, *schedule.spec.last_between(passed.since, passed.last, policies.catch_up_limit)]
         kept = newest[-policies.catch_up_limit :]
         return tuple(nominal for nominal in kept if _is_fresh(schedule, nominal, now))
     if policies.missed is MissedPolicy.SKIP:
-        return (last,) if _is_fresh(schedule, last, now) else ()
-    return _oldest_fresh(schedule, policies, (stored, last), now)
+        return (passed.last,) if _is_fresh(schedule, passed.last, now) else ()
+    if policies.window is None or _is_fresh(schedule, passed.stored, now):
+        return (passed.stored,)
+    return _oldest_fresh(schedule, passed, now - policies.window)
 
 
-def _oldest_fresh(
-    schedule: Schedule, policies: Policies, passed: tuple[datetime, datetime], now: datetime
-) -> tuple[datetime, ...]:
-    stored, last = passed
-    if _is_fresh(schedule, stored, now) or policies.window is None:
-        return (stored,)
-    oldest = schedule.spec.next_after(now - policies.window - _TICK)
-    return (oldest,) if oldest is not None and oldest <= last else ()
+def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
+    """Find the oldest occurrence due at or after `edge`: jitter may admit the newest one nominally before it."""
+    spec, before = schedule.spec, max(edge - _TICK, passed.since)
+    candidates = [*spec.last_between(passed.since, before, 1), spec.next_after(before)]
+    fresh = (nominal for nominal in candidates if nominal is not None and nominal <= passed.last)
+    return next(((nominal,) for nominal in fresh if due_of(schedule, nominal) >= edge), ())
 
 
 def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
     window = schedule.policies.window
-    return window is None or now - due_of(schedule, nominal) <= window
+    return window is None or now - stored_due_of(schedule, nominal) <= window

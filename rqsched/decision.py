@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from . import audit
 from .catchup import Survey, survey
-from .draft import Draft, Offer, Outcome
+from .draft import Draft, Offer, Outcome, stored_due_of
 from .ids import iso_utc
 from .policy import RetryPolicy
 from .state import Change, Run, RunKind, RunStatus, Schedule
@@ -35,20 +35,25 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, world
     draft = Draft(schedule, runs, now=now)
     seen = survey(schedule, now)
     draft.record_gaps(seen.last)
-    draft.set(evaluated_to=seen.last, fire_failures=0)
-    _record_missed(draft, seen)
+    draft.set(evaluated_to=seen.last)
+    _record_missed(draft, seen, world)
     last_run = _start(draft, seen, world)
     _advance(draft, seen, last_run)
+    draft.set(fire_failures=0)
     return draft.seal()
 
 
-def _record_missed(draft: Draft, seen: Survey) -> None:
+def _record_missed(draft: Draft, seen: Survey, world: World) -> None:
     if (missed := seen.missed) is None:
         return
-    draft.set(missed_count=draft.schedule.missed_count + missed.count)
+    already_run = sum(missed.first <= nominal <= missed.last for nominal in world.ran.difference(seen.fires))
+    count = missed.count - already_run
+    if count <= 0:
+        return
+    draft.set(missed_count=draft.schedule.missed_count + count)
     draft.record(
         audit.MISSED,
-        count=missed.count,
+        count=count,
         count_capped=missed.is_capped or None,
         first=missed.first,
         last=missed.last,
@@ -69,7 +74,7 @@ def _start(draft: Draft, seen: Survey, world: World) -> str | None:
         if allowed and world.env not in allowed:
             draft.skip(nominal, "environment")
             continue
-        outcome = draft.offer(Offer(RunKind.SCHEDULED, nominal, due_at=draft.schedule.due_at))
+        outcome = draft.offer(Offer(RunKind.SCHEDULED, nominal, due_at=stored_due_of(draft.schedule, nominal)))
         awaited = _awaited(draft, outcome)
     return awaited
 

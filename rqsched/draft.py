@@ -50,6 +50,15 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     return jittered(schedule.uid, nominal, jitter, gap)
 
 
+def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
+    """Tell when an occurrence was to fire: as stored for the next one, else computed.
+
+    The stored due time of a fire that failed is its next trial, which makes the occurrence no younger.
+    """
+    is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
+    return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One occurrence put to the overlap policy."""
