@@ -13,9 +13,11 @@ from typing import Any
 
 from . import audit
 from .audit import CommandContext
-from .draft import Draft, Offer, Outcome, due_after
+from .catchup import survey
+from .draft import Draft, Offer, Outcome, due_after, stored_due_of
 from .errors import InvalidSpecError, ScheduleStateError
 from .ids import backfill_instance_id, iso_utc
+from .jitter import jittered
 from .policy import CatchUp, OverlapPolicy, for_backfill
 from .spec import Member, Once, Spec
 from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, dump_spec
@@ -119,9 +121,11 @@ def update(
     if not changed:
         return Change(schedule, schedule)
     draft = Draft(schedule, now=now, context=context)
+    if "spec" in changed:
+        _close_timing(draft, tzdata)
     draft.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
     if TIMING & set(changed):
-        _move(draft, schedule, tzdata, keep_next=keep_next)
+        _move(draft, keep_next=keep_next)
     if "max_runs" in changed:
         draft.set(remaining=_remaining(schedule, definition.max_runs))
     draft.record(audit.UPDATED, changed_fields=changed, **_facts(draft.schedule))
@@ -135,19 +139,48 @@ def _changed_fields(old: Definition, new: Definition) -> list[str]:
     return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
 
 
-def _move(draft: Draft, schedule: Schedule, tzdata: str, *, keep_next: bool) -> None:
-    now = draft.now
-    is_due = schedule.next_run_at is not None and schedule.next_run_at <= now
-    draft.set(timing_changed_at=now, tzdata=tzdata or schedule.tzdata)
-    if not schedule.is_active or is_due:
+def _close_timing(draft: Draft, tzdata: str) -> None:
+    """Bring the timing that is being replaced to an end: of what is already due one fire is kept, the rest is missed.
+
+    The new timing does not know those instants, so no later fire could count them.
+    """
+    schedule, now = draft.schedule, draft.now
+    if schedule.is_active:
+        draft.record_gaps(now)
+        stored = schedule.next_run_at
+        if stored is not None and stored <= now:
+            kept = next(iter(survey(schedule, now).fires), stored)
+            draft.miss_passed(kept=kept, policy=schedule.policies.missed.value)
+            draft.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+    missed = schedule.paused_next_run_at
+    draft.set(
+        timing_changed_at=now,
+        tzdata=tzdata or schedule.tzdata,
+        paused_next_run_at=missed if missed is not None and missed <= now else None,
+    )
+
+
+def _move(draft: Draft, *, keep_next: bool) -> None:
+    """Set the next time anew, unless the stored one is already due or asked to be kept."""
+    schedule, now = draft.schedule, draft.now
+    stored = schedule.next_run_at
+    if not schedule.is_active or (keep_next and stored is not None):
         return
-    if keep_next and schedule.next_run_at is not None:
+    if stored is not None and stored <= now:
+        _fire_before_next(draft, stored)
         return
-    draft.set(evaluated_to=now)
-    if schedule.awaiting_run_uid is not None and draft.schedule.spec.is_from_completion:
+    if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    due = due_after(draft.schedule, now)
+    due = due_after(schedule, now)
     draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
+
+
+def _fire_before_next(draft: Draft, stored: datetime) -> None:
+    """Keep an occurrence inside its jitter window from being overtaken by the next one of the new timing."""
+    schedule = draft.schedule
+    following = schedule.spec.next_after(draft.now)
+    if following is not None and schedule.due_at is not None and schedule.due_at >= following:
+        draft.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
 
 
 def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
@@ -217,7 +250,7 @@ def resume(
     if mode is CatchUp.FROM_NOW:
         spec = _reanchored(schedule.spec, now)
         draft.set(definition=replace(schedule.definition, spec=dump_spec(spec)), timing_changed_at=now)
-    _plan_anew(draft, missed=schedule.paused_next_run_at if mode is CatchUp.ONCE else None)
+    _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at)
     draft.drain()
     return draft.seal(operation)
@@ -235,12 +268,19 @@ def _activate(draft: Draft, note: str | None) -> None:
     )
 
 
+def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
+    """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
+    upcoming = schedule.paused_next_run_at
+    since = max(schedule.paused_at or now, schedule.timing_changed_at)
+    newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
+    return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
+
+
 def _plan_anew(draft: Draft, missed: datetime | None = None) -> None:
-    """Set the next time of a schedule that fires again: the newest missed occurrence, or the next one from now."""
+    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
     spec, now = draft.schedule.spec, draft.now
-    if missed is not None and missed <= now:
-        newest = [missed, *spec.last_between(missed, now, 1)][-1]
-        draft.set(next_run_at=newest, due_at=now, evaluated_to=newest - _TICK)
+    if missed is not None:
+        draft.set(next_run_at=missed, due_at=now, evaluated_to=missed - _TICK)
     elif spec.is_from_completion and (in_the_way := draft.unfinished()):
         draft.wait_for(in_the_way[-1].uid)
     else:
