@@ -197,6 +197,8 @@ def retimed(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
     draft.set(tzdata=tzdata)
     if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
         draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if draft.schedule.is_active and draft.schedule.next_run_at != schedule.next_run_at:
+        draft.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=draft.schedule.due_at)
     return draft.seal()
 
 
