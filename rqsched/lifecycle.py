@@ -111,8 +111,9 @@ def update(
     """Change what the owner declared.
 
     The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
-    `keep_next` leaves the next time alone even then (Waymark's re-registration).
+    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted.
     """
+    _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     spec = anchored(definition.parsed_spec, now, like=schedule.spec)
     definition = replace(definition, spec=dump_spec(spec))
     changed = _changed_fields(schedule.definition, definition)
@@ -439,7 +440,8 @@ def backfill(
             rows.append(BackfillRow(nominal, None, "already_run"))
             continue
         if draft.schedule.remaining == 0 or draft.schedule.status is ScheduleStatus.DELETED:
-            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
+            reason = "remaining_actions_exhausted" if draft.schedule.remaining == 0 else "status_not_triggerable"
+            rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
         offer = Offer(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
         outcome = draft.enqueue(offer) if policy is OverlapPolicy.SKIP else draft.offer(offer)
