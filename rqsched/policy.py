@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
+from math import isfinite
 from typing import Any, TypeVar
 
 import tenacity
@@ -126,11 +127,13 @@ class RetryPolicy:
         """Refuse values that make no policy; raises InvalidPolicyError."""
         object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
         _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
-        _require(self.factor >= 1, "retry.factor", "must be at least 1: delays do not shrink")
+        is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
+        _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
         for name in ("base", "cap"):
             value = getattr(self, name)
-            _require(value is None or value > timedelta(0), f"retry.{name}", "must be a positive timedelta")
-        _require(self.jitter >= timedelta(0), "retry.jitter", "must not be negative")
+            _require(value is None or _is_positive(value), f"retry.{name}", "must be a positive timedelta")
+        is_span = isinstance(self.jitter, timedelta) and self.jitter >= timedelta(0)
+        _require(is_span, "retry.jitter", "must be a timedelta and not negative")
         both = self.base is not None and self.cap is not None
         _require(not both or self.cap >= self.base, "retry.cap", "must not be below base")  # type: ignore[operator]
         limit = self.max_consecutive_failures
@@ -183,14 +186,15 @@ class Policies:
         object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
         object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
-        object.__setattr__(self, "environments", tuple(self.environments))
+        environments = (self.environments,) if isinstance(self.environments, str) else tuple(self.environments)
+        object.__setattr__(self, "environments", environments)
         self._check_values()
         self._check_combinations()
 
     def _check_values(self) -> None:
         _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
         window, limit = self.catch_up_window, self.catch_up_limit
-        _require(window is None or window > timedelta(0), "catch_up_window", "must be a positive timedelta")
+        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive timedelta")
         _require(
             _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
             "catch_up_limit",
@@ -266,6 +270,10 @@ def _at_attempt(attempt: int) -> tenacity.RetryCallState:
 
 def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, timedelta) and value > timedelta(0)
 
 
 def _require(holds: bool, name: str, reason: str) -> None:
