@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -87,7 +88,7 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str)
     now = runtime.now()
     start_at, end_at = _require_range(wanted, now)
     _require_bound(schedule, start_at, end_at, wanted.bound)
-    context = wanted.context and json_text("context", wanted.context.to_json(), MEMO_BYTES)
+    context = None if wanted.context is None else json_text("context", wanted.context.to_json(), MEMO_BYTES)
     backfill = Backfill(
         uid=uid,
         schedule_uid=schedule.uid,
@@ -134,14 +135,14 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
 def iterate(runtime: Runtime, backfill: Backfill) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Fire the rest of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
     while not backfill.is_done:
-        backfill, rows, change = runtime.database.transact(lambda c, uid=backfill.uid: _chunk(runtime, c, uid))
+        backfill, rows, change = runtime.database.transact(partial(_chunk, runtime, backfill.uid))
         runtime.publish([change])
         yield backfill, rows
 
 
-def _chunk(runtime: Runtime, connection: Connection, uid: str) -> tuple[Backfill, list[BackfillRow], Change]:
+def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
     known = _find(connection, uid)
-    schedule = known and store.lock_one(connection, known.schedule_uid)
+    schedule = None if known is None else store.lock_one(connection, known.schedule_uid)
     backfill = _find(connection, uid)  # again, now under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)

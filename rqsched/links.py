@@ -66,7 +66,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False) -> 
         fired = _fire_together(runtime, batch, skip_locked=skip_locked)
     except BackendUnavailableError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
         fired = [result for uid in batch.uids for result in _fire_alone(runtime, _only(batch, uid))]
     return [*fired, *foreign]
@@ -115,7 +115,7 @@ def _fire_alone(runtime: Runtime, batch: _Batch) -> list[Fired]:
         return _fire_together(runtime, batch, skip_locked=False)
     except BackendUnavailableError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         uid = batch.uids[0]
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
         text = f"{type(error).__name__}: {error}"[:_SAFE_ERROR]

@@ -107,7 +107,7 @@ def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnEleme
 def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
     if connection.dialect.name == "sqlite":
         path = '$."' + name.replace('"', '\\"') + '"'
-        return sa.func.json_extract(column, path) == value
+        return sa.literal(value) == sa.func.json_extract(column, path)
     return sa.cast(column, JSONB).contains({name: value})
 
 
@@ -206,7 +206,7 @@ def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[st
 
 def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
     """Read one run of a schedule by uid, number or instance id."""
-    by_name = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
+    by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
     if run.isascii() and run.isdigit() and len(run) <= 18:
         by_name = runs.c.number == int(run)
     row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, by_name)).first()

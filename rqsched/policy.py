@@ -186,7 +186,8 @@ class Policies:
         object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
         object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
-        environments = (self.environments,) if isinstance(self.environments, str) else tuple(self.environments)
+        named: Any = self.environments
+        environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
         self._check_values()
         self._check_combinations()
@@ -238,9 +239,11 @@ class Policies:
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
         """Read that text back; the same text gives the same object."""
-        facts = json.loads(text)
-        retry = {name: _span(value) if name in _SPANS else value for name, value in facts.pop("retry").items()}
-        known = {name: _span(value) if name in _SPANS else value for name, value in facts.items()}
+        facts: dict[str, Any] = json.loads(text)
+        retry: dict[str, Any] = {
+            name: _span(value) if name in _SPANS else value for name, value in facts.pop("retry").items()
+        }
+        known: dict[str, Any] = {name: _span(value) if name in _SPANS else value for name, value in facts.items()}
         return Policies(**known, retry=RetryPolicy(**retry))
 
 

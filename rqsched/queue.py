@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tenacity
 from redis import Redis
@@ -31,6 +31,7 @@ from .scripts import ARM, IS_LIVE, LEASE
 from .state import Change, Run, RunStatus, Schedule
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FIRE = "rqsched.jobs.fire"
 EXECUTE = "rqsched.jobs.execute"
@@ -233,11 +234,16 @@ class Transport:
     def next_due(self) -> float | None:
         """Read the score of the earliest link, in Unix seconds; None when there is none."""
         head = self._patiently(lambda: self.redis.zrange(self.scheduled_key, 0, 0, withscores=True))
-        return head[0][1] if head else None
+        return float(cast(Any, head)[0][1]) if head else None
 
     def wait_for_wake(self, seconds: float) -> None:
         """Block until a link earlier than the earliest is armed, at most so long."""
         self.redis.blpop([self.wake_key], timeout=max(seconds, 0.001))
+
+    def epoch(self) -> str | None:
+        """Read which database this control queue belongs to; None after a flush."""
+        owner = self._patiently(lambda: self.redis.get(self.epoch_key))
+        return None if owner is None else _text(owner)
 
     # ---- building jobs
 
@@ -307,7 +313,7 @@ class Transport:
 
     # ---- talking
 
-    def _pipeline(self, redis: Redis, fill: Any) -> list[Any]:
+    def _pipeline(self, redis: Redis, fill: Callable[[Pipeline], None]) -> list[Any]:
         def send() -> list[Any]:
             with redis.pipeline(transaction=False) as pipe:
                 fill(pipe)
@@ -316,7 +322,7 @@ class Transport:
         return self._patiently(send)
 
     @staticmethod
-    def _patiently(call: Any) -> Any:
+    def _patiently(call: Callable[[], T]) -> T:
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_exponential_jitter(initial=0.05, max=0.5, jitter=0.05),

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -65,7 +66,7 @@ class Recovered:
     @property
     def mended(self) -> int:
         """Everything that was done."""
-        return sum(asdict(self).values()) - self.checked - self.failed
+        return int(sum(asdict(self).values())) - self.checked - self.failed
 
     def add(self, other: Recovered) -> None:
         """Add another pass's counts."""
@@ -196,7 +197,7 @@ def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, da
         if change is None or change.is_empty:
             return False
         runtime.publish([change])
-    except Exception:  # one row never starves the others
+    except Exception:  # noqa: BLE001 - one row never starves the others
         _log.exception("schedule %s cannot be mended now", uid, extra={"action": "mend_failed"})
         return None
     return True
@@ -211,7 +212,7 @@ def _redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     before = now if everything else now - runtime.settings.grace
     for rows in _pages(runtime, lambda connection, after: scans.pending(connection, before, after, BATCH)):
         dead = _dead(runtime, rows)
-        again = runtime.database.transact(lambda connection, dead=dead: store.next_deliveries(connection, dead))
+        again = runtime.database.transact(partial(store.next_deliveries, dead=dead))
         _deliver(runtime, again)
         yield Recovered(checked=len(rows), deliveries=len(again))
 
@@ -249,7 +250,7 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
     for run, beat in runs:
         try:
             counts.lost += _lose_one(runtime, run, beat, reason)
-        except Exception:  # one row never starves the others
+        except Exception:  # noqa: BLE001 - one row never starves the others
             _log.exception("run %s cannot be settled now", run.uid, extra={"action": "mend_failed"})
             counts.failed += 1
     return counts
@@ -278,11 +279,11 @@ def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Chang
 # ---- pages
 
 
-def _pages(runtime: Runtime, page: Callable[[Connection, Any], tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+def _pages(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
     """Yield pages of rows; `page` reads the rows after a cursor and says where the next page starts."""
     cursor: Any = None
     while True:
-        rows, cursor = runtime.database.read(lambda connection, after=cursor: page(connection, after))
+        rows, cursor = runtime.database.read(partial(page, after=cursor))
         if rows:
             yield rows
         if cursor is None:

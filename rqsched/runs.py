@@ -155,7 +155,7 @@ class _Beats:
         while not self._stop.wait(interval):
             try:
                 _beat(self._runtime, self._claim)
-            except Exception:  # a beat that failed is one that reconcile does not see, no more
+            except Exception:  # noqa: BLE001 - a beat that failed is one that reconcile does not see, no more
                 _log.exception("beat of run %s failed", self._claim.run.uid, extra={"action": "beat_failed"})
 
 
@@ -205,11 +205,10 @@ def settle_run(
     """End an attempt under the schedule's lock if `fence` still holds then; None when somebody else was first."""
 
     def work(connection: Connection) -> Change | None:
-        known = store.find_run(connection, run_uid)
-        schedule = known and store.lock_one(connection, known.schedule_uid)
-        run = schedule and store.lock_run(connection, run_uid)
-        if run is None or schedule is None or not fence(run):
+        found = store.lock_with_schedule(connection, run_uid)
+        if found is None or not fence(found[1]):
             return None
+        schedule, run = found
         others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run_uid]
         change = settlement.settle(schedule, [run, *others], run, verdict, now=runtime.now())
         store.write(connection, [change])

@@ -91,7 +91,7 @@ class Runtime:
         """
         try:
             self.transport.follow(changes, now=self.now())
-        except Exception as error:  # the operation has happened: SQL holds it
+        except Exception as error:
             if must or not is_transient(error):
                 raise
             _log.warning("Redis does not answer, links follow later: %s", error, extra={"action": "follow_failed"})
@@ -104,7 +104,7 @@ class Runtime:
             for event in change.events:
                 try:
                     subscriber(change, event)
-                except Exception:
+                except Exception:  # noqa: BLE001
                     _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
 
     # ---- one Redis, one database
@@ -122,14 +122,14 @@ class Runtime:
 
         Raises ConfigError when the control queue belongs to another database.
         """
-        owner = self.transport.redis.get(self.transport.epoch_key)
+        owner = self.transport.epoch()
         if owner is None:
             return False
         mine = self.database_id()
-        if owner.decode() != mine:
+        if owner != mine:
             raise ConfigError(
                 f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
-                f"({owner.decode()}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
+                f"({owner}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
                 f"of its own; if the other one is gone, delete the key {self.transport.epoch_key!r}."
             )
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from . import listing, operations, reconcile, schema, signals, store, tick
 from .audit import CommandContext
@@ -23,6 +23,8 @@ from .state import Definition, Schedule
 from .workflows import Registry
 
 SYNC = "sync"
+History: TypeAlias = list[AuditRecord]
+Rows: TypeAlias = list[dict[str, Any]]
 """`managed_by` of the schedules a sync made."""
 
 
@@ -33,7 +35,7 @@ class Declaration:
     schedule_id: str
     workflow: str | Callable[..., Any]
     spec: SpecLike
-    options: Options = field(default_factory=lambda: Options())
+    options: Options = field(default_factory=Options)
     """The keyword arguments `create` takes."""
     note: str | None = None
     paused: bool | None = None
@@ -258,7 +260,7 @@ class Scheduler:
 
     def history(
         self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
-    ) -> list[AuditRecord]:
+    ) -> History:
         """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
         return self.newest(schedule_id, namespace).history(limit, after_sequence)
 
@@ -280,7 +282,7 @@ class Scheduler:
         """
         return reconcile.recover(self.runtime, deep=deep, progress=progress)
 
-    def tick(self, *, limit: int = 100, now: datetime | None = None) -> list[dict[str, Any]]:
+    def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
         """Fire what is due in this process, without waiting for a worker; returns one row an outcome.
 
         For cron-driven set-ups and tests. One failing schedule never stops the others: its row has an `error`.

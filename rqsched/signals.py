@@ -45,7 +45,7 @@ class Signals:
 def _call(subscriber: Subscriber, message: dict[str, Any]) -> None:
     try:
         subscriber(message)
-    except Exception:
+    except Exception:  # noqa: BLE001
         _log.exception("a subscriber of %s failed", message["event"], extra={"action": "subscriber_failed"})
 
 

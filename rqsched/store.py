@@ -141,6 +141,14 @@ def lock_run(connection: Connection, uid: str) -> Run | None:
     return None if row is None else to_run(row)
 
 
+def lock_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
+    """Lock a run after its schedule, in the order that never deadlocks; None when there is no such run."""
+    known = find_run(connection, run_uid)
+    schedule = None if known is None else lock_one(connection, known.schedule_uid)
+    run = None if schedule is None else lock_run(connection, run_uid)
+    return None if schedule is None or run is None else (schedule, run)
+
+
 def find_run(connection: Connection, uid: str) -> Run | None:
     """Read a run without locking it."""
     row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid == uid)).first()

@@ -79,7 +79,7 @@ class Supervisor:
         return self._finish()
 
     def _start(self, role: str) -> None:
-        self._children[role] = subprocess.Popen(self._commands[role], start_new_session=True)
+        self._children[role] = subprocess.Popen(self._commands[role], start_new_session=True)  # noqa: S603 - our own words
         _log.info("%s started with pid %d", role, self._children[role].pid, extra={"action": "child_started"})
 
     def _restart_dead(self) -> None:

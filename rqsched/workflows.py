@@ -44,7 +44,8 @@ class Workflow:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it to its end and return what it returns, in this thread."""
-        call = self.target().run if inspect.isclass(self.target) else self.target
+        made: Any = self.target() if inspect.isclass(self.target) else None
+        call: Callable[..., Any] = self.target if made is None else made.run
         result = call(*args, **kwargs)
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
