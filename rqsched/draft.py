@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from .audit import CommandContext, Event, with_context
 from .ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
 from .jitter import jittered
 from .policy import OverlapPolicy, judge_overlap
-from .state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from .state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, changed, dumps
 
 EXHAUSTED = "max_runs_exhausted"
 SPEC_ENDED = "spec_ended"
@@ -126,12 +126,12 @@ class Draft:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the schedule."""
-        self.schedule = replace(self.schedule, **changes)
+        self.schedule = changed(self.schedule, **changes)
 
     def set_run(self, uid: str, **changes: Any) -> Run:
         """Change fields of a run; the schedule's counts of waiting and backfilled runs follow its status."""
         old = self._runs[uid]
-        run = self._runs[uid] = replace(old, **changes)
+        run = self._runs[uid] = changed(old, **changes)
         self._count(old, -1)
         self._count(run, +1)
         return run
@@ -454,15 +454,15 @@ class Draft:
         """Close the draft: number its position, stamp it, and give the Change."""
         before, after = self._before, self.schedule
         new = tuple(run for run in self._in_order() if run.uid not in self._read)
-        changed = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
+        moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
         if before == after and not (new or self._events):
-            return Change(before, before, changed_runs=changed)
+            return Change(before, before, changed_runs=moved)
         if before is not None and _position(before) != _position(after):
-            after = replace(after, n=before.n + 1)
-        after = replace(after, updated_at=self.now, event_sequence=after.event_sequence + len(self._events))
-        after = replace(after, operation=operation)
+            after = changed(after, n=before.n + 1)
+        after = changed(after, updated_at=self.now, event_sequence=after.event_sequence + len(self._events))
+        after = changed(after, operation=operation)
         drops = (self._drops_buffer, self._drops_retries)
-        return Change(before, after, new, changed, tuple(self._events), *drops)
+        return Change(before, after, new, moved, tuple(self._events), *drops)
 
 
 def _position(schedule: Schedule) -> tuple[object, ...]:

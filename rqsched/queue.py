@@ -7,10 +7,9 @@ scheduled set) are written by one script, so no id is ever seen without its hash
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -27,7 +26,8 @@ from rq.job import Job
 
 from .config import Settings
 from .ids import LinkId, RetryLinkId, RunJobId
-from .scripts import ARM, IS_LIVE, LEASE
+from .lane import Kind, Lane, Post
+from .scripts import LEASE
 from .state import Change, Run, RunStatus, Schedule
 
 _log = logging.getLogger(__name__)
@@ -37,11 +37,8 @@ FIRE = "rqsched.jobs.fire"
 EXECUTE = "rqsched.jobs.execute"
 """The functions that RQ calls; their paths are stored in Redis, so they are API."""
 LINK_TIMEOUT = 600
-STARTED_GRACE = timedelta(seconds=30)
-"""How long a job that RQ has marked started counts as alive (design §3)."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError)
-_WAKE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,6 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, _TRANSIENT)
 
 
-def rq_time(instant: datetime) -> str:
-    """Render an instant as RQ does; such texts sort."""
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 class Transport:
     """One control queue in one Redis, and the queues of runs there and on named connections."""
 
@@ -69,37 +61,45 @@ class Transport:
         self.settings = settings
         self.redis = redis
         self.connections = dict(connections or {})
-        self.control = Queue(
-            settings.control_queue, connection=redis, serializer=settings.serializer_for(settings.control_queue)
+        ttl = int(settings.run_ttl.total_seconds())
+        name = settings.control_queue
+        self._links = Lane(
+            redis, name, settings.serializer_for(name), Kind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
         )
-        self._templates: dict[tuple[str, str], dict[str, Any]] = {}
+        self._run_kind = Kind(EXECUTE, ttl, ttl)
+        self._lanes: dict[tuple[str | None, str], Lane] = {}
+
+    @property
+    def control(self) -> Queue:
+        """The control queue as RQ knows it."""
+        return self._links.queue
 
     # ---- names
 
-    @cached_property
+    @property
     def scheduled_key(self) -> str:
         """The scheduled set of the control queue, where future links wait."""
-        return str(self.control.scheduled_job_registry.key)
+        return self._links.scheduled_key
 
     @property
     def list_key(self) -> str:
         """The list of the control queue, where overdue links wait."""
-        return str(self.control.key)
+        return self._links.list_key
 
     @property
     def wake_key(self) -> str:
         """The list dispatchers block on."""
-        return f"rqsched:wake:{self.control.name}"
+        return f"rqsched:wake:{self.settings.control_queue}"
 
     @property
     def epoch_key(self) -> str:
         """The key that names the database this control queue belongs to; missing after a flush."""
-        return f"rqsched:epoch:{self.control.name}"
+        return f"rqsched:epoch:{self.settings.control_queue}"
 
     @property
     def turn_key(self) -> str:
         """The key that spreads periodic reconcile passes over workers."""
-        return f"rqsched:reconcile:{self.control.name}"
+        return f"rqsched:reconcile:{self.settings.control_queue}"
 
     # ---- following SQL
 
@@ -115,48 +115,19 @@ class Transport:
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         """Arm links that have no live job; returns how many were written."""
-        if not arms:
-            return 0
-
-        def write(pipe: Pipeline) -> None:
-            for arm in arms:
-                self._arm_one(pipe, arm, now)
-
-        return sum(int(result) for result in self._pipeline(self.redis, write))
-
-    def _arm_one(self, pipe: Pipeline, arm: Arm, now: datetime) -> None:
-        job_id = str(arm.id)
-        fields = self._fields(self.control, FIRE, job_id, timeout=LINK_TIMEOUT, now=now)
-        score = arm.due_at.timestamp() if arm.due_at > now else ""
-        self._arm_script(
-            keys=self._keys(self.control, job_id), args=self._args(job_id, score, now, fields), client=pipe
-        )
+        posts = [Post(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
+        return self._patiently(lambda: self._links.put(posts, now=now)) if posts else 0
 
     def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live one; returns how many were written."""
-        by_connection: dict[str | None, list[Run]] = {}
-        for run in runs:
-            by_connection.setdefault(run.connection, []).append(run)
-        return sum(self._deliver(name, some, now) for name, some in by_connection.items())
+        return sum(self._deliver(lane, some, now) for lane, some in self._by_lane(runs))
 
-    def _deliver(self, name: str | None, runs: Sequence[Run], now: datetime) -> int:
-        redis = self._connection(name)
-        if redis is None:
-            _log.error("no connection %r is configured", name, extra={"action": "connection_unknown"})
+    def _deliver(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> int:
+        if lane is None:
+            _log.error("no connection %r is configured", runs[0].connection, extra={"action": "connection_unknown"})
             return 0
-
-        def write(pipe: Pipeline) -> None:
-            for run in runs:
-                self._deliver_one(pipe, run, self._queue(redis, run), now)
-
-        return sum(int(result) for result in self._pipeline(redis, write))
-
-    def _deliver_one(self, pipe: Pipeline, run: Run, queue: Queue, now: datetime) -> None:
-        job_id = str(job_id_of(run))
-        fields = self._fields(queue, EXECUTE, job_id, timeout=self._job_timeout(run), now=now)
-        front = run.priority > 0
-        args = self._args(job_id, "", now, fields, front=front, exact=True)
-        self._arm_script(keys=self._keys(queue, job_id), args=args, client=pipe)
+        posts = [Post(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
+        return self._patiently(lambda: lane.put(posts, now=now))
 
     def _job_timeout(self, run: Run) -> int:
         """Give RQ's bound of the whole job: the attempt, and then the time to record how it ended."""
@@ -166,45 +137,46 @@ class Transport:
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
         """Tell for each pending run whether its current delivery is live; a missing connection counts as live."""
         found: dict[str, bool] = {}
-        for name in {run.connection for run in runs}:
-            redis, some = self._connection(name), [run for run in runs if run.connection == name]
-            if redis is None:
-                found |= {run.uid: True for run in some}
-                continue
-            found |= self._live(redis, some, now)
+        for lane, some in self._by_lane(runs):
+            found |= dict(zip((run.uid for run in some), self._live(lane, some, now), strict=True))
         return [found[run.uid] for run in runs]
 
-    def _live(self, redis: Redis, runs: Sequence[Run], now: datetime) -> dict[str, bool]:
-        def ask(pipe: Pipeline) -> None:
-            for run in runs:
-                job_id = str(job_id_of(run))
-                args = self._args(job_id, "", now, {}, exact=True)
-                self._live_script(keys=self._keys(self._queue(redis, run), job_id), args=args, client=pipe)
+    def _live(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> list[bool]:
+        if lane is None:
+            return [True] * len(runs)
+        return self._patiently(lambda: lane.live([str(job_id_of(run)) for run in runs], now=now))
 
-        return {run.uid: bool(answer) for run, answer in zip(runs, self._pipeline(redis, ask), strict=True)}
+    def _by_lane(self, runs: Iterable[Run]) -> list[tuple[Lane | None, list[Run]]]:
+        grouped: dict[tuple[str | None, str], list[Run]] = {}
+        for run in runs:
+            grouped.setdefault((run.connection, run.queue or self.settings.default_queue), []).append(run)
+        return [(self._lane(*key), some) for key, some in grouped.items()]
+
+    def _lane(self, connection: str | None, name: str) -> Lane | None:
+        redis = self.redis if connection is None else self.connections.get(connection)
+        if redis is None:
+            return None
+        key = (connection, name)
+        if key not in self._lanes:
+            serializer = self.settings.serializer_for(name)
+            self._lanes[key] = Lane(redis, name, serializer, self._run_kind, is_exact=True)
+        return self._lanes[key]
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""
         if after.status not in {RunStatus.CANCELLED, RunStatus.TERMINATED} or before.executor != "rq":
             return
-        redis = self._connection(before.connection)
-        if redis is None:
+        lane, job_id = self._by_lane([before])[0][0], str(job_id_of(before))
+        if lane is None:
             return
         try:
             if before.status is RunStatus.PENDING:
-                self._cancel(redis, before)
+                lane.remove(job_id)
             elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
-                send_stop_job_command(redis, str(job_id_of(before)), serializer=self._queue(redis, before).serializer)
+                send_stop_job_command(lane.redis, job_id, serializer=lane.queue.serializer)
         except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
             # The row has ended already: a job that starts or returns is fenced out.
             _log.warning("job of run %s not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"})
-
-    def _cancel(self, redis: Redis, run: Run) -> None:
-        queue, job_id = self._queue(redis, run), str(job_id_of(run))
-        with redis.pipeline() as pipe:
-            pipe.lrem(queue.key, 1, job_id)
-            pipe.delete(Job.key_for(job_id))
-            pipe.execute()
 
     # ---- the dispatcher's side
 
@@ -245,71 +217,9 @@ class Transport:
         owner = self._patiently(lambda: self.redis.get(self.epoch_key))
         return None if owner is None else _text(owner)
 
-    # ---- building jobs
-
-    @cached_property
-    def _arm_script(self) -> Any:
-        return self.redis.register_script(ARM)
-
-    @cached_property
-    def _live_script(self) -> Any:
-        return self.redis.register_script(IS_LIVE)
-
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
-
-    def _keys(self, queue: Queue, job_id: str) -> list[str]:
-        wake = self.wake_key if queue.name == self.control.name else ""
-        return [Job.key_for(job_id), queue.scheduled_job_registry.key, queue.key, Queue.redis_queues_keys, wake]
-
-    @staticmethod
-    def _args(
-        job_id: str,
-        score: float | str,
-        now: datetime,
-        fields: Mapping[str, Any],
-        *,
-        front: bool = False,
-        exact: bool = False,
-    ) -> list[Any]:
-        flat = [part for pair in fields.items() for part in pair]
-        started_after = rq_time(now - STARTED_GRACE)
-        prefix = Job.redis_job_namespace_prefix
-        return [job_id, score, rq_time(now), started_after, prefix, int(front), int(exact), _WAKE_SECONDS, *flat]
-
-    def _fields(self, queue: Queue, func: str, job_id: str, *, timeout: int, now: datetime) -> dict[str, Any]:
-        """Build the hash that RQ would write for this job, from one template per queue and function."""
-        template = self._templates.get((queue.name, func))
-        if template is None:
-            template = self._templates[queue.name, func] = self._template(queue, func)
-        data = queue.serializer.dumps((func, None, [job_id], {}))
-        return template | {
-            "data": zlib.compress(data, 1),
-            "created_at": rq_time(now),
-            "description": f"{func}({job_id!r})",
-            "timeout": timeout,
-        }
-
-    def _template(self, queue: Queue, func: str) -> dict[str, Any]:
-        is_link = func == FIRE
-        job = queue.create_job(
-            func,
-            args=(),
-            timeout=LINK_TIMEOUT,
-            result_ttl=0 if is_link else int(self.settings.run_ttl.total_seconds()),
-            failure_ttl=int(self.settings.run_ttl.total_seconds()),
-            retry=_LINK_RETRY if is_link else None,
-        )
-        fields = job.to_dict(include_meta=False, include_result=False)
-        return {name: value for name, value in fields.items() if value != "" and name not in {"status", "enqueued_at"}}
-
-    def _queue(self, redis: Redis, run: Run) -> Queue:
-        name = run.queue or self.settings.default_queue
-        return Queue(name, connection=redis, serializer=self.settings.serializer_for(name))
-
-    def _connection(self, name: str | None) -> Redis | None:
-        return self.redis if name is None else self.connections.get(name)
 
     # ---- talking
 

@@ -1,21 +1,19 @@
 """The Lua scripts: what must be atomic in Redis. One Redis, no cluster (RQ's own limit): keys are computed inside.
 
-Shared by ARM and IS_LIVE: KEYS are the job's hash, the queue's scheduled set, the queue's list, the set of queues and
-the wake list ('' for none). ARGV are the id, the score ('' puts it on the list), now and the oldest live start (RQ's
-time texts, which sort), the prefix of job hashes, whether to push in front, whether to search the list when the order
-of its entries cannot be trusted, the life of the wake key in seconds, and the hash's fields and values.
+ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues and
+the wake list ('' for none). ARGV begin with the prefix of job hashes, now and the oldest live start (RQ's time texts,
+which sort), and whether to search the list when the order of its entries cannot be trusted.
 """
 
 from __future__ import annotations
 
 _LIVENESS = """
-local hash, scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local id, score, now, started_after, prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local front, exact = ARGV[6] == '1', ARGV[7] == '1'
+local scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 -- The list is first in, first out: an entry older than its head was popped. Only where jobs are pushed in front
 -- (exact) may that be wrong, and the list is searched.
-local function is_on_list(enqueued_at)
+local function is_on_list(id, enqueued_at)
   local head = redis.call('LINDEX', list, 0)
   if not head then return false end
   if head == id then return true end
@@ -24,49 +22,75 @@ local function is_on_list(enqueued_at)
   return exact and redis.call('LPOS', list, id) ~= false
 end
 
-local function is_live()
-  local has = redis.call('HMGET', hash, 'data', 'status', 'enqueued_at', 'started_at')
+local function is_live(id)
+  local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
   if redis.call('ZSCORE', scheduled, id) then return true end
-  if has[2] == 'queued' then return is_on_list(has[3]) end
+  if has[2] == 'queued' then return is_on_list(id, has[3]) end
   return has[2] == 'started' and has[4] and has[4] > started_after
 end
 """
 
-IS_LIVE = _LIVENESS + "return is_live() and 1 or 0\n"
-"""Tell whether a job is live (design §3, "A live link")."""
+IS_LIVE = (
+    _LIVENESS
+    + """
+local answers = {}
+for i = 5, #ARGV do answers[#answers + 1] = is_live(ARGV[i]) and 1 or 0 end
+return answers
+"""
+)
+"""Tell for each id in the rest of ARGV whether its job is live (design §3, "A live link")."""
 
 ARM = (
     _LIVENESS
     + """
-if is_live() then return 0 end
+local func, wake_seconds, shared = ARGV[5], ARGV[6], tonumber(ARGV[7])
+local first_job = 8 + shared
+local template = {}
+for i = 8, first_job - 1 do template[#template + 1] = ARGV[i] end
 
-redis.call('DEL', hash)
-redis.call('HSET', hash, unpack(ARGV, 9))
-redis.call('SADD', queues, list)
-local is_first = false
-if score == '' then
-  redis.call('HSET', hash, 'status', 'queued', 'enqueued_at', now)
-  redis.call('ZREM', scheduled, id)
-  redis.call(front and 'LPUSH' or 'RPUSH', list, id)
-  is_first = true
-else
-  redis.call('HSET', hash, 'status', 'scheduled')
+local function place(id, score, is_front)
+  if score == '' then
+    redis.call('HSET', prefix .. id, 'status', 'queued', 'enqueued_at', now)
+    redis.call('ZREM', scheduled, id)
+    redis.call(is_front and 'LPUSH' or 'RPUSH', list, id)
+    return true
+  end
+  redis.call('HSET', prefix .. id, 'status', 'scheduled')
   local head = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
-  is_first = #head == 0 or tonumber(score) < tonumber(head[2])
   redis.call('ZADD', scheduled, score, id)
+  return #head == 0 or tonumber(score) < tonumber(head[2])
 end
+
+local function arm(id, score, data, timeout, front)
+  if is_live(id) then return 0 end
+  local hash = prefix .. id
+  redis.call('DEL', hash)
+  redis.call('HSET', hash, 'data', data, 'timeout', timeout, 'created_at', now,
+    'description', func .. "('" .. id .. "')", unpack(template))
+  return place(id, score, front == '1') and 2 or 1
+end
+
+local answers, is_first = {}, false
+for i = first_job, #ARGV, 5 do
+  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  is_first = is_first or answer == 2
+  answers[#answers + 1] = answer > 0 and 1 or 0
+end
+redis.call('SADD', queues, list)
 if is_first and wake ~= '' then
   redis.call('RPUSH', wake, '1')
   redis.call('LTRIM', wake, 0, 7)
-  redis.call('EXPIRE', wake, ARGV[8])
+  redis.call('EXPIRE', wake, wake_seconds)
 end
-return 1
+return answers
 """
 )
-"""Write a job's hash and its place together unless it is live; returns 1 when it wrote.
+"""Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
-A job that becomes the earliest wakes a dispatcher.
+ARGV go on with the function's path, the life of the wake key in seconds, the number of shared texts and those: the
+names and values every hash gets. Then five texts a job: id, score ('' puts it on the list), data, timeout, and '1' to
+push it in front. A job that becomes the earliest wakes a dispatcher.
 """
 
 LEASE = """

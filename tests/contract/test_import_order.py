@@ -47,6 +47,7 @@ LAYERS = {
     "store": ("tables", "database", "rows", "store", "scans", "listing", "schema", "migrations"),
     "chain": (
         "scripts",
+        "lane",
         "queue",
         "runtime",
         "links",
