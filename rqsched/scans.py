@@ -15,10 +15,8 @@ from sqlalchemy.engine import Connection
 
 from .ids import LinkId
 from .rows import RUN_COLUMNS, to_run
-from .state import Run
-from .tables import runs, schedules
-
-_IS_ACTIVE = schedules.c.status == "active"
+from .state import Run, RunStatus
+from .tables import HAS_WAITING, IS_ACTIVE, IS_UNFINISHED, constant, runs, schedules
 
 
 def due_links(
@@ -26,7 +24,7 @@ def due_links(
 ) -> tuple[list[tuple[LinkId, datetime]], tuple[datetime, str] | None]:
     """Read the links of active schedules in the order they are due, up to `until` or all."""
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at
-    statement = sa.select(*columns).where(_IS_ACTIVE, schedules.c.due_at.is_not(None))
+    statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None))
     if until is not None:
         statement = statement.where(schedules.c.due_at <= until)
     if after is not None:
@@ -39,24 +37,21 @@ def due_links(
 
 def nextless(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules without a next time; those that wait for a run only when that run has ended."""
-    awaited = sa.select(runs.c.uid).where(
-        runs.c.uid == schedules.c.awaiting_run_uid, runs.c.status.in_(("pending", "running", "retrying"))
-    )
+    awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
-    statement = sa.select(schedules.c.uid).where(_IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
+    statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     return _uids(connection, statement, after, limit)
 
 
 def timed_otherwise(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules whose next time was computed with another timezone database."""
-    return _uids(connection, sa.select(schedules.c.uid).where(_IS_ACTIVE, schedules.c.tzdata != tzdata), after, limit)
+    return _uids(connection, sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.tzdata != tzdata), after, limit)
 
 
 def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read schedules with waiting runs that might start: active ones, and any whose backfill waits."""
-    has_waiting = (schedules.c.buffer_depth > 0) | (schedules.c.backfill_waiting > 0)
-    can_start = _IS_ACTIVE | ((schedules.c.status == "paused") & (schedules.c.backfill_waiting > 0))
-    return _uids(connection, sa.select(schedules.c.uid).where(has_waiting, can_start), after, limit)
+    can_start = IS_ACTIVE | ((schedules.c.status == "paused") & (schedules.c.backfill_waiting > 0))
+    return _uids(connection, sa.select(schedules.c.uid).where(HAS_WAITING, can_start), after, limit)
 
 
 def _uids(
@@ -68,9 +63,13 @@ def _uids(
     return uids, uids[-1] if len(uids) == limit else None
 
 
+def _has(status: RunStatus) -> sa.ColumnElement[bool]:
+    return IS_UNFINISHED & (runs.c.status == constant(status))
+
+
 def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
     """Read runs that should be on their queue since `before`."""
-    found = runs.c.status == "pending", runs.c.executor == "rq", runs.c.queued_at <= before
+    found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
     return _runs(connection, found, after, limit)
 
 
@@ -78,7 +77,7 @@ def retrying(
     connection: Connection, until: datetime | None, after: str | None, limit: int
 ) -> tuple[list[Run], str | None]:
     """Read runs whose next attempt is due up to `until`, or all."""
-    found = [runs.c.status == "retrying"]
+    found = [_has(RunStatus.RETRYING)]
     if until is not None:
         found.append(runs.c.retry_at <= until)
     return _runs(connection, found, after, limit)
@@ -98,7 +97,7 @@ def sight(connection: Connection, now: datetime, before: datetime) -> None:
     """Compare the beat of every running run with the one seen last, unless that was after `before`."""
     connection.execute(
         sa.update(runs)
-        .where(runs.c.status == "running", runs.c.executor == "rq")
+        .where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
         .where(runs.c.seen_at.is_(None) | (runs.c.seen_at <= before) | (runs.c.seen_at > now))
         .values(
             seen_at=now,
@@ -112,7 +111,7 @@ def lifeless(
     connection: Connection, sightings: int, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read running runs that were seen unchanged so often, each with its beat."""
-    found = runs.c.status == "running", runs.c.executor == "rq", runs.c.sightings >= sightings
+    found = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.sightings >= sightings
     return _running(connection, found, after, limit)
 
 
@@ -120,7 +119,7 @@ def silent(
     connection: Connection, since: datetime, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read external runs without a heartbeat since then."""
-    found = runs.c.status == "running", runs.c.executor == "external", runs.c.heartbeat_at <= since
+    found = _has(RunStatus.RUNNING), runs.c.executor == "external", runs.c.heartbeat_at <= since
     return _running(connection, found, after, limit)
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,23 +19,26 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from .rows import (
-    DEFINITION,
     RUN_COLUMNS,
-    RUN_STATE,
     SCHEDULE_COLUMNS,
-    SCHEDULE_STATE,
-    definition_values,
-    run_state_values,
     run_values,
     schedule_values,
-    state_values,
     to_run,
     to_schedule,
 )
-from .state import Change, Run, RunKind, Schedule, dumps
-from .tables import audit_events, facts, runs, schedules, workflows
-
-_UNFINISHED = ("pending", "running", "retrying")
+from .state import Change, Run, RunKind, RunStatus, Schedule, dumps
+from .tables import (
+    IS_LIVE,
+    IS_OCCURRENCE,
+    IS_OPEN,
+    IS_UNFINISHED,
+    audit_events,
+    constant,
+    facts,
+    runs,
+    schedules,
+    workflows,
+)
 
 
 def is_sqlite(connection: Connection) -> bool:
@@ -94,7 +98,7 @@ def find(connection: Connection, uid: str) -> Schedule | None:
 
 def _is_named(namespace: str, schedule_id: str) -> tuple[sa.ColumnElement[bool], ...]:
     named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
-    return (*named, schedules.c.status != "deleted")
+    return (*named, IS_LIVE)
 
 
 def open_runs(
@@ -111,7 +115,7 @@ def open_runs(
     statement = (
         sa.select(*RUN_COLUMNS)
         .where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
-        .where(runs.c.status.in_(_UNFINISHED))
+        .where(IS_OPEN, IS_UNFINISHED)
         .order_by(runs.c.uid)
         .with_for_update(key_share=True)
     )
@@ -125,12 +129,15 @@ def open_runs(
 
 
 def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
-    kinds = []
-    if schedule.buffer_depth:
-        kinds.append(runs.c.kind != RunKind.BACKFILL.value)
-    if schedule.backfill_waiting:
-        kinds.append(runs.c.kind == RunKind.BACKFILL.value)
-    waiting = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule.uid, runs.c.status == "buffered")
+    kinds = [
+        *([runs.c.kind != RunKind.BACKFILL.value] if schedule.buffer_depth else []),
+        *([runs.c.kind == RunKind.BACKFILL.value] if schedule.backfill_waiting else []),
+    ]
+    if not kinds:
+        return []
+    waiting = sa.select(*RUN_COLUMNS).where(
+        runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
+    )
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
     return [to_run(row) for statement in first for row in connection.execute(statement)]
 
@@ -179,7 +186,7 @@ def occurrences_run(
     if since:
         statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at).where(
             one_of(runs.c.schedule_uid, since, connection),
-            runs.c.kind != RunKind.MANUAL.value,
+            IS_OCCURRENCE,
             runs.c.occurrence_at >= min(since.values()),
         )
         if until is not None:
@@ -200,7 +207,9 @@ def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
 
 def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
     """Read the runs of a schedule that wait on a queue."""
-    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, runs.c.status == "pending")
+    statement = sa.select(*RUN_COLUMNS).where(
+        runs.c.schedule_uid == schedule_uid, IS_OPEN, runs.c.status == constant(RunStatus.PENDING)
+    )
     return [to_run(row) for row in connection.execute(statement.limit(_MOST_PENDING))]
 
 
@@ -210,49 +219,58 @@ _MOST_PENDING = 100
 
 
 def write(connection: Connection, changes: Sequence[Change]) -> None:
-    """Write Changes about distinct locked (or new) schedules: rows, runs and audit events, in few statements."""
-    changes = [change for change in changes if not change.is_empty]
-    new = [change.after for change in changes if change.before is None]
-    old = [change for change in changes if change.before is not None and change.before != change.after]
+    """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
+
+    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred.
+    """
+    new = [schedule_values(change.after) for change in changes if change.before is None]
     if new:
-        connection.execute(sa.insert(schedules), [schedule_values(schedule) for schedule in new])
-    if old:
-        connection.execute(_UPDATE_STATE, [_bound(state_values(change.after), change.after.uid) for change in old])
-    redefined = [
-        change.after for change in old if change.before and change.before.definition != change.after.definition
-    ]
-    if redefined:
-        values = [_bound(definition_values(schedule.definition), schedule.uid) for schedule in redefined]
-        connection.execute(_UPDATE_DEFINITION, values)
+        connection.execute(sa.insert(schedules), new)
+    old = [change for change in changes if change.before is not None and change.before != change.after]
+    _update(connection, schedules, [_moved(change) for change in old])
     _write_runs(connection, changes)
     _write_drops(connection, changes)
     _write_events(connection, changes)
 
 
-def _update(table: sa.Table, names: Iterable[str]) -> sa.Update:
+def _moved(change: Change) -> _Moved:
+    before = {} if change.before is None else schedule_values(change.before)
+    return change.after.uid, before, schedule_values(change.after)
+
+
+_Moved = tuple[str, dict[str, Any], dict[str, Any]]
+"""A row's uid, what it held and what it shall hold."""
+
+
+def _update(connection: Connection, table: sa.Table, moved: Sequence[_Moved]) -> None:
+    if not moved:
+        return
+    touched = {name for _, old, new in moved for name, value in new.items() if old[name] != value}
+    rows = [{"b_uid": uid} | {f"b_{name}": new[name] for name in touched} for uid, _, new in moved]
+    connection.execute(_updating(table, tuple(sorted(touched))), rows)
+
+
+@lru_cache(maxsize=1024)
+def _updating(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
     values = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names}
     return sa.update(table).where(table.c.uid == sa.bindparam("b_uid")).values(values)
-
-
-_UPDATE_STATE = _update(schedules, SCHEDULE_STATE)
-_UPDATE_DEFINITION = _update(schedules, DEFINITION)
-_UPDATE_RUN = _update(runs, RUN_STATE)
-
-
-def _bound(values: Mapping[str, Any], uid: str) -> dict[str, Any]:
-    return {f"b_{name}": value for name, value in values.items()} | {"b_uid": uid}
 
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run_values(run) for change in changes for run in change.new_runs]
     if new:
         # A unique key must never wedge a chain; a decision under the lock does not meet one.
-        connection.execute(_insert(connection, runs).on_conflict_do_nothing(), new)
-    changed = [
-        _bound(run_state_values(run), run.uid) for change in changes for old, run in change.changed_runs if old != run
-    ]
-    if changed:
-        connection.execute(_UPDATE_RUN, sorted(changed, key=lambda values: str(values["b_uid"])))
+        connection.execute(insert(connection, runs).on_conflict_do_nothing(), _without_blanks(new))
+    pairs = [pair for change in changes for pair in change.changed_runs if pair[0] != pair[1]]
+    # In order of uid, as they are locked; two Changes of one run keep their order.
+    ordered = sorted(pairs, key=lambda pair: pair[1].uid)
+    _update(connection, runs, [(run.uid, run_values(old), run_values(run)) for old, run in ordered])
+
+
+def _without_blanks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the columns that hold nothing in any of the rows."""
+    blank = [name for name in rows[0] if all(row[name] is None for row in rows)]
+    return [{name: value for name, value in row.items() if name not in blank} for row in rows] if blank else rows
 
 
 def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
@@ -296,7 +314,8 @@ def event_rows(change: Change) -> list[dict[str, Any]]:
     ]
 
 
-def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """Begin an INSERT that can say ON CONFLICT, in the database's dialect."""
     return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
 
 
@@ -335,44 +354,6 @@ def beat(connection: Connection, run_uid: str, token: str) -> str | None:
         return None
     status = connection.execute(sa.select(runs.c.status).where(runs.c.uid == run_uid)).scalar_one_or_none()
     return str(status or "deleted")
-
-
-# ---- single facts
-
-
-def fact(connection: Connection, name: str) -> str | None:
-    """Read a fact about the database."""
-    return connection.execute(sa.select(facts.c.value).where(facts.c.name == name)).scalar_one_or_none()
-
-
-def claim_fact(connection: Connection, name: str, value: str) -> str:
-    """Set a fact unless it is set; returns what holds."""
-    connection.execute(_insert(connection, facts).values(name=name, value=value).on_conflict_do_nothing())
-    return fact(connection, name) or value
-
-
-def set_fact(connection: Connection, name: str, value: str) -> None:
-    """Set a fact."""
-    statement = _insert(connection, facts).values(name=name, value=value)
-    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
-
-
-def register_workflows(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Record the names and defaults a process registered; the newest registration wins."""
-    for row in rows:
-        statement = _insert(connection, workflows).values(**row)
-        changes = {name: value for name, value in row.items() if name != "name"}
-        connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
-
-
-def find_workflow(connection: Connection, name: str) -> sa.Row[Any] | None:
-    """Read a registered workflow's row."""
-    return connection.execute(sa.select(workflows).where(workflows.c.name == name)).first()
-
-
-def all_workflows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """Read every registered workflow, by name."""
-    return {row["name"]: dict(row) for row in connection.execute(sa.select(workflows)).mappings()}
 
 
 # ---- deliveries

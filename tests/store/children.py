@@ -30,5 +30,5 @@ def _answer(work: Callable[[], Any], together: Barrier, answers: SimpleQueue[tup
     together.wait(timeout=30)
     try:
         answers.put((None, work()))
-    except BaseException:  # a child's every failure is the test's
+    except BaseException:  # noqa: BLE001 - a child's every failure is the test's
         answers.put((traceback.format_exc(), None))

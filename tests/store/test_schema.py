@@ -81,7 +81,7 @@ def test_a_foreign_table_of_our_name_is_refused_by_name_and_columns(empty_databa
 
 
 def test_some_of_our_tables_without_the_others_are_refused(empty_database: Database) -> None:
-    empty_database.transact(lambda connection: metadata.tables["rqsched_facts"].create(connection))
+    empty_database.transact(metadata.tables["rqsched_facts"].create)
     with pytest.raises(SchemaError, match=r"rqsched_facts exists, but .*rqsched_schedules.* do not"):
         schema.upgrade(empty_database)
     assert table_names(empty_database) == {"rqsched_facts"}
@@ -133,7 +133,7 @@ def test_an_older_schema_is_refused_with_the_command_that_upgrades_it(database: 
 def test_a_newer_schema_is_refused_and_left_alone(database: Database) -> None:
     execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     for refuse in (schema.require_current, schema.upgrade):
-        with pytest.raises(SchemaError, match="at 9999, newer than .* upgrade the rqsched package"):
+        with pytest.raises(SchemaError, match=r"at 9999, newer than .* upgrade the rqsched package"):
             refuse(database)
     assert schema.status(database).current == "9999"
 

@@ -1,0 +1,91 @@
+"""A connection is never shared across a fork: RQ forks a horse for every job."""
+
+from __future__ import annotations
+
+import gc
+
+import sqlalchemy as sa
+
+from rqsched import store
+from rqsched.database import Database
+from tests.store.children import in_children
+from tests.store.samples import add_schedule, count, created, write
+
+PID = sa.select(sa.func.pg_backend_pid())
+
+
+def schedule_count(database: Database) -> int:
+    return database.read(lambda connection: count(connection, "rqsched_schedules"))
+
+
+def test_a_forked_child_and_its_parent_both_go_on(database: Database) -> None:
+    add_schedule(database, "parent")
+
+    def work_in_child() -> int:
+        write(database, created("child"))
+        return schedule_count(database)
+
+    assert in_children(1, work_in_child) == [2]
+    write(database, created("parent-again"))
+    assert schedule_count(database) == 3
+
+
+def test_each_forked_child_has_connections_of_its_own(postgres_url: str) -> None:
+    database = Database(postgres_url)
+
+    def backend() -> int:
+        return database.read(lambda connection: connection.execute(PID).scalar_one())
+
+    before = backend()
+    backends = in_children(3, backend)
+    assert len({before, *backends}) == 4
+    assert backend() == before
+    database.close()
+
+
+def test_a_child_that_closes_and_forgets_everything_leaves_the_parents_connection_alone(database: Database) -> None:
+    write(database, created())
+
+    def leave() -> None:
+        database.close()
+        schedule_count(database)
+        gc.collect()
+        database.close()
+
+    with database.engine.connect() as connection:
+        assert count(connection, "rqsched_schedules") == 1
+        in_children(2, leave) if not database.is_sqlite else None
+        assert count(connection, "rqsched_schedules") == 1
+    in_children(2, leave)
+    write(database, created("another"))
+    assert schedule_count(database) == 2
+
+
+def test_children_forked_after_use_write_side_by_side(database: Database) -> None:
+    schedule = add_schedule(database)
+
+    def add_ten() -> None:
+        for _ in range(10):
+            database.transact(add_one)
+
+    def add_one(connection: sa.Connection) -> None:
+        locked = store.lock_one(connection, schedule.uid)
+        assert locked is not None
+        statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
+        connection.execute(statement, {"value": locked.run_count + 1, "uid": schedule.uid})
+
+    in_children(4, add_ten)
+    found = database.read(lambda connection: store.find(connection, schedule.uid))
+    assert found is not None
+    assert found.run_count == 40
+
+
+def test_a_file_that_children_opened_and_left_is_intact(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    add_schedule(database)
+    in_children(4, lambda: schedule_count(database))
+    write(database, created("after"))
+    check = sa.text("PRAGMA integrity_check")
+    assert database.read(lambda connection: connection.execute(check).scalar_one()) == "ok"
+    database.close()
+    assert schedule_count(Database(sqlite_url)) == 2

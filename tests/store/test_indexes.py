@@ -1,0 +1,156 @@
+"""Queries that run for ever on growing tables use their indexes, whatever values they are asked with.
+
+PostgreSQL is asked for its generic plan: psycopg prepares what is repeated, and a plan made without the values cannot
+use a partial index whose condition came as a value. Tables are small, so sequential scans are switched off: what
+is proven is that the index can serve the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from rqsched import scans, store
+from rqsched.database import Database
+from rqsched.state import Change, RunStatus, Schedule
+from rqsched.tables import audit_events, backfills, metadata, runs, schedules
+from tests.store.samples import NOW, created, run_of, write
+
+Ask = Callable[[sa.Connection], object]
+
+_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+_CONSTRAINTS = {str(constraint.name) for table in metadata.sorted_tables for constraint in table.constraints}
+
+SCANS: dict[str, tuple[Ask, str]] = {
+    "due links": (lambda c: scans.due_links(c, NOW, None, 500), "ix_rqsched_schedules_due"),
+    "further due links": (lambda c: scans.due_links(c, NOW, (NOW, "0"), 500), "ix_rqsched_schedules_due"),
+    "active schedules without a next time": (lambda c: scans.nextless(c, "0", 500), "ix_rqsched_schedules_due"),
+    "schedules with waiting runs": (lambda c: scans.waiting(c, "0", 500), "ix_rqsched_schedules_waiting"),
+    "pending runs": (lambda c: scans.pending(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+    "retrying runs": (lambda c: scans.retrying(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+    "running runs without beats": (lambda c: scans.lifeless(c, 3, "0", 500), "ix_rqsched_runs_unfinished"),
+    "external runs without a sign": (lambda c: scans.silent(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+}
+
+HISTORY = (
+    sa.select(audit_events)
+    .where(audit_events.c.schedule_uid == "0", audit_events.c.sequence > 100)
+    .order_by(audit_events.c.sequence)
+    .limit(100)
+)
+RUNS_PAGE = sa.select(runs).where(runs.c.schedule_uid == "0", runs.c.number < 100).order_by(runs.c.number.desc())
+SCHEDULES_PAGE = (
+    sa.select(schedules)
+    .where(schedules.c.namespace == "default", schedules.c.created_at <= NOW)
+    .order_by(schedules.c.created_at.desc(), schedules.c.uid.desc())
+)
+BACKFILLED = sa.select(runs).where(runs.c.backfill_uid == "0", runs.c.number > 5).order_by(runs.c.number)
+BACKFILLS = sa.select(backfills).where(backfills.c.schedule_uid == "0").order_by(backfills.c.uid)
+
+PAGES: dict[str, tuple[Ask, str]] = {
+    "history": (lambda c: c.execute(HISTORY), "pk_rqsched_audit_events"),
+    "runs": (lambda c: c.execute(RUNS_PAGE), "uq_rqsched_runs_schedule_uid_number"),
+    "schedules": (lambda c: c.execute(SCHEDULES_PAGE), "ix_rqsched_schedules_page"),
+    "runs of a backfill": (lambda c: c.execute(BACKFILLED), "ix_rqsched_runs_backfill"),
+    "backfills": (lambda c: c.execute(BACKFILLS), "ix_rqsched_backfills_schedule_uid"),
+}
+
+LOOKUPS: dict[str, tuple[Ask, str]] = {
+    "a schedule by its id": (lambda c: store.find_named(c, "default", "s-1"), "uq_rqsched_schedules_incarnation"),
+    "a schedule by its id, locked": (
+        lambda c: store.lock_named(c, "default", "s-1"),
+        "uq_rqsched_schedules_incarnation",
+    ),
+    "schedules to lock": (lambda c: store.lock(c, ["0", "1"]), "pk_rqsched_schedules"),
+    "the runs a decision sees": (lambda c: store.open_runs(c, [created().after]), "ix_rqsched_runs_open"),
+    "the pending runs of a schedule": (lambda c: store.pending_runs(c, "0"), "ix_rqsched_runs_open"),
+    "a run by its number": (lambda c: store.find_run_by_number(c, "0", 1), "uq_rqsched_runs_schedule_uid_number"),
+    "a run by its idempotency key": (
+        lambda c: store.find_run_by_key(c, "0", "key"),
+        "uq_rqsched_runs_schedule_uid_idempotency_key",
+    ),
+    "occurrences that ran": (lambda c: store.occurrences_run(c, {"0": NOW}, NOW), "uq_rqsched_runs_occurrence"),
+}
+
+
+@pytest.mark.parametrize(("ask", "index"), SCANS.values(), ids=SCANS.keys())
+def test_an_index_serves_the_scan_for(database: Database, ask: Ask, index: str) -> None:
+    fill(database)
+    assert uses(database, ask, index)
+
+
+@pytest.mark.parametrize(("ask", "index"), PAGES.values(), ids=PAGES.keys())
+def test_an_index_serves_a_page_in_its_order_of(database: Database, ask: Ask, index: str) -> None:
+    assert uses(database, ask, index)
+    assert not re.search("sort|temp b-tree", plan(database, ask), re.IGNORECASE)
+
+
+def test_due_links_come_in_the_order_of_their_index_and_are_not_sorted(database: Database) -> None:
+    fill(database)
+    assert not re.search("sort|temp b-tree", plan(database, SCANS["due links"][0]), re.IGNORECASE)
+
+
+@pytest.mark.parametrize(("ask", "index"), LOOKUPS.values(), ids=LOOKUPS.keys())
+def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str) -> None:
+    fill(database)
+    assert uses(database, ask, index)
+
+
+def fill(database: Database) -> None:
+    """Many schedules with a few unfinished runs each, one of them with a long past, and the planner's statistics."""
+    changes = [created(f"s-{number}") for number in range(200)]
+    write(database, *[_created_at(change, NOW + timedelta(seconds=n)) for n, change in enumerate(changes)], created())
+    write(database, *[_with_runs(change.after, range(1, 6), RunStatus.PENDING) for change in changes])
+    write(database, _with_runs(created().after, range(1, 300), RunStatus.SUCCEEDED))
+    if not database.is_sqlite:  # which has no statistics unless somebody asks for them, and nobody does
+        database.transact(lambda connection: connection.exec_driver_sql("ANALYZE"))
+
+
+def _created_at(change: Change, instant: datetime) -> Change:
+    return replace(change, after=replace(change.after, created_at=instant))
+
+
+def _with_runs(schedule: Schedule, numbers: Iterable[int], status: RunStatus) -> Change:
+    found = tuple(run_of(schedule, number, status, idempotency_key=f"key-{number}") for number in numbers)
+    return Change(schedule, replace(schedule, run_number=len(found)), new_runs=found)
+
+
+def uses(database: Database, ask: Ask, index: str) -> bool:
+    """Whether the database would use the index; SQLite gives a constraint's index a name of its own."""
+    found = plan(database, ask)
+    if database.is_sqlite and index in _CONSTRAINTS:
+        return "sqlite_autoindex_" in found
+    assert index in found, found
+    return True
+
+
+def plan(database: Database, ask: Ask) -> str:
+    """How the database would run the queries that `ask` asks, as text."""
+    queries: list[sa.Select[tuple[object]]] = []
+    asked: list[tuple[str, tuple[object, ...]]] = []
+
+    def explain(connection: sa.Connection) -> str:
+        sa.event.listen(connection, "before_execute", lambda *args: queries.append(args[1]))
+        sa.event.listen(connection, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
+        ask(connection)
+        if database.is_sqlite:
+            return "\n".join(_plan(connection, statement, values) for statement, values in list(asked))
+        return "\n".join(_generic_plan(connection, query) for query in list(queries))
+
+    return database.transact(explain)
+
+
+def _plan(connection: sa.Connection, statement: str, values: tuple[object, ...]) -> str:
+    return "\n".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values))
+
+
+def _generic_plan(connection: sa.Connection, query: sa.Select[tuple[object]]) -> str:
+    text = str(query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True}))
+    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    return "\n".join(connection.exec_driver_sql(f"EXPLAIN (GENERIC_PLAN) {text}").scalars())

@@ -1,0 +1,200 @@
+"""Runs as decisions and executing processes meet them: what is open, who may start one, who still owns it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import store
+from rqsched.database import Database
+from rqsched.state import Change, Run, RunKind, RunStatus, Schedule
+from rqsched.tables import runs
+from tests.store.samples import LATER, NOW, add_runs, add_schedule, find_run, run_of, write
+
+START: dict[str, Any] = {"token": "T" * 26, "worker": "worker-1", "started_at": LATER}
+
+
+def open_uids(database: Database, schedule: Schedule, *, with_backfill: bool = False) -> list[str]:
+    def work(connection: sa.Connection) -> list[str]:
+        locked = store.lock(connection, [schedule.uid])
+        return [run.uid for run in store.open_runs(connection, locked, with_backfill=with_backfill)[schedule.uid]]
+
+    return database.transact(work)
+
+
+def add_counted_runs(database: Database, schedule: Schedule, found: list[Run], **counts: int) -> None:
+    write(database, Change(schedule, replace(schedule, **counts), new_runs=tuple(found)))
+
+
+# ---- what a decision sees
+
+
+def test_a_decision_sees_every_unfinished_run_and_no_ended_one(database: Database) -> None:
+    schedule = add_schedule(database)
+    found = add_runs(database, schedule, [run_of(schedule, n, s) for n, s in enumerate(RunStatus, start=1)])
+    unfinished = [run.uid for run in found if run.is_unfinished]
+    assert sorted(open_uids(database, schedule)) == sorted(unfinished)
+
+
+def test_a_decision_sees_unfinished_backfilled_runs_only_when_it_asks(database: Database) -> None:
+    schedule = add_schedule(database)
+    kinds = [RunKind.SCHEDULED, RunKind.MANUAL, RunKind.BACKFILL]
+    found = add_runs(database, schedule, [run_of(schedule, n, kind=kind) for n, kind in enumerate(kinds, start=1)])
+    assert sorted(open_uids(database, schedule)) == sorted(run.uid for run in found[:2])
+    assert sorted(open_uids(database, schedule, with_backfill=True)) == sorted(run.uid for run in found)
+
+
+def test_a_decision_sees_the_oldest_waiting_run_of_each_kind(database: Database) -> None:
+    schedule = add_schedule(database)
+    kinds = [RunKind.SCHEDULED, RunKind.MANUAL, RunKind.BACKFILL, RunKind.BACKFILL]
+    found = [run_of(schedule, n, RunStatus.BUFFERED, kind=kind) for n, kind in enumerate(kinds, start=1)]
+    add_counted_runs(database, schedule, found, buffer_depth=2, backfill_waiting=2)
+    assert open_uids(database, schedule) == [found[0].uid, found[2].uid]
+
+
+def test_a_decision_sees_no_run_of_another_schedule(database: Database) -> None:
+    schedule, other = add_schedule(database), add_schedule(database, "other")
+    add_runs(database, other, [run_of(other, 1)])
+    assert open_uids(database, schedule) == []
+
+
+def test_a_run_is_found_by_its_number_within_its_schedule(database: Database) -> None:
+    schedule = add_schedule(database)
+    found = add_runs(database, schedule, [run_of(schedule, 1), run_of(schedule, 2)])
+    read = database.transact(lambda connection: store.find_run_by_number(connection, schedule.uid, 2))
+    assert read == found[1]
+
+
+def test_a_changed_run_keeps_the_beats_that_came_in_meanwhile(database: Database) -> None:
+    run = started_run(database)
+    database.transact(lambda connection: store.beat(connection, run.uid, START["token"]))
+    schedule = database.read(lambda connection: store.find(connection, run.schedule_uid))
+    assert schedule is not None
+    ended = replace(run, status=RunStatus.SUCCEEDED, ended_at=LATER)
+    write(database, Change(schedule, replace(schedule, success_count=1), changed_runs=((run, ended),)))
+    assert find_run(database, run.uid) == ended
+    assert beats(database, run) == 1
+
+
+# ---- starting
+
+
+def pending_run(database: Database) -> Run:
+    schedule = add_schedule(database)
+    return add_runs(database, schedule, [run_of(schedule, 1, attempt=2, delivery=3)])[0]
+
+
+def start(database: Database, run: Run, **changes: Any) -> bool:
+    asked = {"attempt": run.attempt, "delivery": run.delivery, **START, **changes}
+    attempt, delivery = asked.pop("attempt"), asked.pop("delivery")
+    return database.transact(lambda connection: store.start_run(connection, run.uid, attempt, delivery, asked))
+
+
+def started_run(database: Database) -> Run:
+    run = pending_run(database)
+    assert start(database, run)
+    found = find_run(database, run.uid)
+    assert found is not None
+    return found
+
+
+def test_the_first_process_to_ask_starts_a_pending_run(database: Database) -> None:
+    run = started_run(database)
+    assert (run.status, run.token, run.worker, run.started_at) == (RunStatus.RUNNING, *START.values())
+
+
+def test_a_second_process_does_not_start_a_run_that_is_taken(database: Database) -> None:
+    run = started_run(database)
+    assert not start(database, run, token="U" * 26, worker="worker-2")
+    assert find_run(database, run.uid) == run
+
+
+def test_a_process_that_lost_the_answer_of_its_start_may_ask_again(database: Database) -> None:
+    run = started_run(database)
+    assert start(database, run)
+
+
+def test_a_process_whose_run_ended_meanwhile_may_not_start_it_again(database: Database) -> None:
+    run = started_run(database)
+    set_status(database, run, RunStatus.CANCELLED)
+    assert not start(database, run)
+
+
+@pytest.mark.parametrize("older", [{"attempt": 1}, {"delivery": 2}], ids=["attempt", "delivery"])
+def test_a_job_of_an_older_attempt_or_delivery_starts_nothing(database: Database, older: dict[str, int]) -> None:
+    run = pending_run(database)
+    assert not start(database, run, **older)
+    assert find_run(database, run.uid) == run
+
+
+@pytest.mark.parametrize("status", [status for status in RunStatus if status is not RunStatus.PENDING])
+def test_only_a_pending_run_can_be_started(database: Database, status: RunStatus) -> None:
+    run = pending_run(database)
+    set_status(database, run, status)
+    assert not start(database, run)
+
+
+def set_status(database: Database, run: Run, status: RunStatus) -> None:
+    changed = sa.update(runs).where(runs.c.uid == run.uid).values(status=status.value)
+    database.transact(lambda connection: connection.execute(changed))
+
+
+# ---- beats
+
+
+def beats(database: Database, run: Run) -> int:
+    read = sa.select(runs.c.beat).where(runs.c.uid == run.uid)
+    return database.read(lambda connection: connection.execute(read).scalar_one())
+
+
+def beat(database: Database, uid: str, token: str = START["token"]) -> str | None:
+    return database.transact(lambda connection: store.beat(connection, uid, token))
+
+
+def test_each_beat_of_the_process_that_runs_it_counts(database: Database) -> None:
+    run = started_run(database)
+    assert [beat(database, run.uid) for _ in range(3)] == [None, None, None]
+    assert beats(database, run) == 3
+
+
+def test_a_beat_learns_that_the_run_was_cancelled(database: Database) -> None:
+    run = started_run(database)
+    set_status(database, run, RunStatus.CANCELLED)
+    assert beat(database, run.uid) == "cancelled"
+    assert beats(database, run) == 0
+
+
+def test_a_beat_with_another_token_does_not_count(database: Database) -> None:
+    run = started_run(database)
+    assert beat(database, run.uid, "U" * 26) == "running"
+    assert beats(database, run) == 0
+
+
+def test_a_beat_of_a_run_that_is_gone_says_so(database: Database) -> None:
+    assert beat(database, "nobody") == "deleted"
+
+
+# ---- facts and workflows
+
+
+def test_the_first_to_claim_a_fact_decides_it(database: Database) -> None:
+    claims = [database.transact(lambda c, value=value: store.claim_fact(c, "epoch", value)) for value in ("1", "2")]
+    assert claims == ["1", "1"]
+
+
+def test_a_fact_that_is_set_again_is_the_newest(database: Database) -> None:
+    for value in ("2025b", "2026a"):
+        database.transact(lambda connection, value=value: store.set_fact(connection, "tzdata", value))
+    assert database.read(lambda connection: store.fact(connection, "tzdata")) == "2026a"
+
+
+def test_the_newest_registration_of_a_workflow_wins(database: Database) -> None:
+    for queue in ("low", "high"):
+        row = {"name": "report", "path": "app.report", "queue": queue, "registered_at": NOW}
+        database.transact(lambda connection, row=row: store.register_workflows(connection, [row]))
+    found = database.read(lambda connection: store.find_workflow(connection, "report"))
+    assert found is not None
+    assert (found.queue, found.registered_at) == ("high", NOW)

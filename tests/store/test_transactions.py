@@ -1,0 +1,332 @@
+"""Transactions: who waits for whom, what is tried again, and what a retry finds after a lost answer."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from rqsched import store
+from rqsched.database import Database, Patience
+from rqsched.errors import DatabaseUnavailableError
+from tests.processes import wait_until
+from tests.servers import PostgresServer
+from tests.store.samples import LATER, add_schedule, count, created, run_of, write
+
+NO_PATIENCE = Patience(total=timedelta(0))
+PID = sa.select(sa.func.pg_backend_pid())
+
+
+@pytest.fixture
+def other(database_url: str) -> Iterator[Database]:
+    """The same database as another process reaches it."""
+    with closing(Database(database_url, patience=NO_PATIENCE)) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Database]:
+    with closing(Database(postgres_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def sqlite(sqlite_url: str) -> Iterator[Database]:
+    with closing(Database(sqlite_url)) as database:
+        yield database
+
+
+@contextmanager
+def locked(database: Database, *uids: str) -> Iterator[None]:
+    """Inside the block another connection holds the locks of these schedules."""
+    with database.engine.begin() as connection:
+        store.lock(connection, uids)
+        yield
+
+
+def uids_locked(connection: sa.Connection, uids: list[str], *, skip_locked: bool = False) -> list[str]:
+    return [schedule.uid for schedule in store.lock(connection, uids, skip_locked=skip_locked)]
+
+
+# ---- any database
+
+
+def test_what_a_transaction_wrote_is_gone_when_its_work_raises_and_the_work_is_not_repeated(database: Database) -> None:
+    attempts: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        attempts.append(1)
+        store.write(connection, [created()])
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        database.transact(work)
+    assert (len(attempts), database.read(lambda c: count(c, "rqsched_schedules"))) == (1, 0)
+
+
+def test_a_broken_constraint_is_no_transient_failure(database: Database) -> None:
+    attempts: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        attempts.append(1)
+        store.write(connection, [created()])
+        store.write(connection, [created(incarnation=2)])
+
+    with pytest.raises(IntegrityError):
+        database.transact(work)
+    assert len(attempts) == 1
+
+
+def test_locked_schedules_come_in_the_order_of_their_uids_whatever_was_asked(database: Database) -> None:
+    uids = [add_schedule(database, name).uid for name in ("c", "a", "b")]
+    found = database.transact(lambda connection: uids_locked(connection, [*uids, *reversed(uids), "unknown"]))
+    assert found == sorted(uids)
+
+
+def test_a_reader_sees_one_snapshot_while_another_process_writes(database: Database, other: Database) -> None:
+    def work(connection: sa.Connection) -> tuple[int, int]:
+        before = count(connection, "rqsched_schedules")
+        write(other, created())
+        return before, count(connection, "rqsched_schedules")
+
+    assert database.read(work) == (0, 0)
+    assert database.read(lambda c: count(c, "rqsched_schedules")) == 1
+
+
+def test_a_reader_is_not_held_up_by_an_open_writer(database: Database, other: Database) -> None:
+    schedule = add_schedule(database)
+    with locked(database, schedule.uid):
+        assert other.read(lambda connection: store.find(connection, schedule.uid)) == schedule
+
+
+def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Database, other: Database) -> None:
+    uid = add_schedule(database).uid
+    patient = Database(other.url)
+
+    def add(connection: sa.Connection) -> None:
+        found = store.lock_one(connection, uid)
+        assert found is not None
+        statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
+        connection.execute(statement, {"value": found.run_count + 1, "uid": uid})
+
+    with closing(patient), ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(each.transact, add) for _ in range(20) for each in (database, patient)]:
+            each.result()
+    found = database.read(lambda connection: store.find(connection, uid))
+    assert found is not None
+    assert found.run_count == 40
+
+
+# ---- SQLite
+
+
+def test_sqlite_transactions_hold_the_write_lock_from_their_first_moment(sqlite: Database) -> None:
+    rival = sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), timeout=0)
+    locked_out = pytest.raises(sqlite3.OperationalError, match="database is locked")
+    with closing(rival), sqlite.engine.begin(), locked_out:
+        rival.execute("BEGIN IMMEDIATE")
+
+
+def test_sqlite_waits_fifteen_seconds_for_a_lock_and_syncs_every_commit(sqlite: Database) -> None:
+    pragmas = ("busy_timeout", "journal_mode", "synchronous", "foreign_keys")
+    with sqlite.engine.connect() as connection:
+        values = [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in pragmas]
+    assert values == [15_000, "wal", 2, 1]
+
+
+def test_sqlite_busy_is_tried_again_until_the_other_writer_is_done(sqlite: Database) -> None:
+    _give_up_at_once(sqlite)
+    failures: list[object] = []
+    with closing(sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)) as rival:
+        rival.execute("BEGIN IMMEDIATE")
+
+        def release(context: object) -> None:
+            failures.append(context)
+            if len(failures) == 2:
+                rival.execute("COMMIT")
+
+        sa.event.listen(sqlite.engine, "handle_error", release)
+        write(sqlite, created())
+    assert len(failures) == 2
+    assert sqlite.read(lambda connection: count(connection, "rqsched_schedules")) == 1
+
+
+def test_sqlite_busy_for_longer_than_the_patience_is_a_typed_error(sqlite: Database) -> None:
+    _give_up_at_once(sqlite)
+    with closing(sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)) as rival:
+        rival.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailableError, match="try again later"):
+            sqlite.transact(lambda connection: store.lock_one(connection, "any"), patience=NO_PATIENCE)
+
+
+def _give_up_at_once(sqlite: Database) -> None:
+    def set_timeout(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute("PRAGMA busy_timeout=0").close()
+
+    sa.event.listen(sqlite.engine, "checkout", set_timeout)
+
+
+# ---- PostgreSQL
+
+
+@pytest.mark.postgres
+def test_skip_locked_leaves_out_what_somebody_else_holds(postgres: Database) -> None:
+    first, second = sorted(add_schedule(postgres, name).uid for name in ("a", "b"))
+    with locked(postgres, first):
+        found = postgres.transact(lambda connection: uids_locked(connection, [first, second], skip_locked=True))
+    assert found == [second]
+
+
+@pytest.mark.postgres
+def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    low, high = sorted(add_schedule(postgres, name).uid for name in ("a", "b"))
+    with ThreadPoolExecutor(1) as thread:
+        with locked(postgres, high):
+            waiter = thread.submit(postgres.transact, lambda connection: uids_locked(connection, [high, low]))
+            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+            free = postgres.transact(lambda connection: uids_locked(connection, [low, high], skip_locked=True))
+        assert waiter.result() == [low, high]
+    assert free == []
+
+
+def _waits_for_lock(server: PostgresServer) -> bool:
+    with server.connect() as connection:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND state = 'active'"
+        return connection.execute(query).fetchone() == (1,)
+
+
+@pytest.mark.postgres
+def test_the_lock_of_a_schedule_lets_others_insert_rows_that_reference_it(postgres: Database) -> None:
+    schedule = add_schedule(postgres)
+
+    def insert(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
+        connection.execute(sa.insert(store.runs), store.run_values(run_of(schedule, 1)))
+
+    with locked(postgres, schedule.uid):
+        postgres.transact(insert, patience=NO_PATIENCE)
+    assert postgres.read(lambda connection: count(connection, "rqsched_runs")) == 1
+
+
+@pytest.mark.postgres
+def test_a_transaction_whose_backend_is_killed_between_statements_is_made_again_whole(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    backends: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        backends.append(connection.execute(PID).scalar_one())
+        store.write(connection, [created()])
+        if len(backends) == 1:
+            postgres_server.execute(f"SELECT pg_terminate_backend({backends[0]}, 10000)")
+        count(connection, "rqsched_schedules")
+
+    postgres.transact(work)
+    assert len(set(backends)) == 2
+    assert postgres.read(lambda connection: count(connection, "rqsched_schedules")) == 1
+
+
+@pytest.mark.postgres
+def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    backend = postgres.read(lambda connection: connection.execute(PID).scalar_one())
+    postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
+    assert postgres.read(lambda connection: connection.execute(PID).scalar_one()) != backend
+
+
+@pytest.mark.postgres
+def test_the_victim_of_a_deadlock_is_tried_again(postgres: Database) -> None:
+    first, second = (add_schedule(postgres, name).uid for name in ("a", "b"))
+    both_hold_one = threading.Barrier(2)
+    attempts: list[str] = []
+
+    def swap(mine: str, theirs: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            attempts.append(mine)
+            connection.exec_driver_sql("SET LOCAL deadlock_timeout = '10ms'")
+            _add_one(connection, mine)
+            if attempts.count(mine) == 1:
+                both_hold_one.wait(timeout=20)
+            _add_one(connection, theirs)
+
+        postgres.transact(work)
+
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(swap, first, second), threads.submit(swap, second, first)]:
+            each.result()
+    found = postgres.read(lambda connection: store.find(connection, first))
+    assert len(attempts) == 3
+    assert found is not None
+    assert found.run_count == 2
+
+
+def _add_one(connection: sa.Connection, uid: str) -> None:
+    connection.execute(sa.text("UPDATE rqsched_schedules SET run_count = run_count + 1 WHERE uid = :uid"), {"uid": uid})
+
+
+@pytest.mark.postgres
+def test_a_retry_after_a_commit_whose_answer_was_lost_finds_its_own_row(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    change = created()
+    found: list[str | None] = []
+    _lose_the_answer_of_the_next_commit(postgres, postgres_server)
+
+    def create(connection: sa.Connection) -> None:
+        mine = store.find(connection, change.after.uid)
+        found.append(mine and mine.operation)
+        if mine is None:
+            store.write(connection, [change])
+
+    postgres.transact(create)
+    assert found == [None, change.after.operation]
+    assert postgres.read(lambda connection: count(connection, "rqsched_audit_events")) == 1
+
+
+def _lose_the_answer_of_the_next_commit(database: Database, server: PostgresServer) -> None:
+    """The next commit is applied by the server, and then its connection is cut."""
+
+    def commit_and_cut(connection: sa.Connection) -> None:
+        sa.event.remove(database.engine, "commit", commit_and_cut)
+        backend = connection.execute(PID).scalar_one()
+        connection.exec_driver_sql("COMMIT")
+        server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
+        connection.exec_driver_sql("SELECT 'the connection is gone'")
+
+    sa.event.listen(database.engine, "commit", commit_and_cut)
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_gone_is_a_typed_error_and_one_that_is_back_serves_again(
+    own_postgres: PostgresServer,
+) -> None:
+    with closing(Database(own_postgres.url("postgres"), patience=NO_PATIENCE)) as database:
+        assert database.now(LATER) != LATER
+        own_postgres.stop()
+        with pytest.raises(DatabaseUnavailableError, match="try again later"):
+            database.now(LATER)
+        own_postgres.start()
+        assert database.read(lambda connection: connection.execute(sa.select(1)).scalar_one()) == 1
+
+
+@pytest.mark.postgres
+def test_a_statement_that_is_wrong_is_not_tried_again(postgres: Database) -> None:
+    attempts: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        attempts.append(1)
+        connection.exec_driver_sql("SELECT nonsense")
+
+    with pytest.raises(DBAPIError, match="nonsense"):
+        postgres.transact(work)
+    assert len(attempts) == 1
