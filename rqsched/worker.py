@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
 
 from rq import Queue, Worker
 from rq.job import Job
@@ -29,9 +31,12 @@ _log = logging.getLogger(__name__)
 
 ROLES = ("dispatcher", "runs")
 _PR_SET_PDEATHSIG = 1
-_RESTART_AFTER = 0.5
+_RESTART_AFTER = 0.25
 _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
+"""A child that lived so many seconds is restarted at once, whatever came before."""
+_TURN_SECONDS = 0.1
+_KILLED_AT = 3
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -58,52 +63,107 @@ def serve(queues: Sequence[str], *, recover: bool = True) -> int:
     return Supervisor(queues).run()
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child of a supervisor as it is now."""
+
+    role: str
+    """`dispatcher` or `runs`."""
+    pid: int
+    """Of the process that runs, or ran last while a new one waits to be started."""
+    restarts: int
+    """How often it was started again."""
+
+
 class Supervisor:
-    """Keeps one child of each role alive."""
+    """Keeps one child of each role alive until it is told to end."""
 
-    def __init__(self, queues: Sequence[str]) -> None:
-        self._commands = {role: [sys.executable, "-m", "rqsched.worker", role, *queues] for role in ROLES}
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._delays = dict.fromkeys(ROLES, _RESTART_AFTER)
-        self._stopping = threading.Event()
+    def __init__(self, queues: Sequence[str], *, output: IO[bytes] | None = None) -> None:
+        """Prepare the children; `output` is a file they write to instead of this process's terminal."""
+        self._keepers = [_Keeper(role, queues, output) for role in ROLES]
+        self._asked = 0
 
-    def run(self) -> int:
-        """Run until a signal; a second one kills the children."""
+    @property
+    def children(self) -> list[Child]:
+        """The children that were started."""
+        return [Child(k.role, k.process.pid, k.restarts) for k in self._keepers if k.process is not None]
+
+    def run(self, on_turn: Callable[[], None] | None = None) -> int:
+        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. `on_turn` is called in between.
+
+        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        for role in ROLES:
-            self._start(role)
-        while not self._stopping.is_set():
-            self._stopping.wait(0.1)
-            self._restart_dead()
+            signal.signal(number, lambda *_: self.stop())
+        while not self._asked:
+            for keeper in self._keepers:
+                keeper.keep()
+            if on_turn is not None:
+                on_turn()
+            time.sleep(_TURN_SECONDS)
         return self._finish()
 
-    def _start(self, role: str) -> None:
-        self._children[role] = subprocess.Popen(self._commands[role], start_new_session=True)  # noqa: S603 - our own words
-        _log.info("%s started with pid %d", role, self._children[role].pid, extra={"action": "child_started"})
-
-    def _restart_dead(self) -> None:
-        for role, child in self._children.items():
-            if child.poll() is None or self._stopping.is_set():
-                continue
-            _log.warning("%s ended with %s; restarting", role, child.returncode, extra={"action": "child_restarted"})
-            self._stopping.wait(self._delays[role])
-            self._delays[role] = min(self._delays[role] * 2, _LONGEST_RESTART)
-            if not self._stopping.is_set():
-                self._start(role)
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        del frame
-        is_second = self._stopping.is_set()
-        self._stopping.set()
-        for child in self._children.values():
-            if child.poll() is None:
-                child.send_signal(signal.SIGKILL if is_second else number)
+    def stop(self) -> None:
+        """Ask to end; asking again is more urgent, see `run`."""
+        self._asked += 1
 
     def _finish(self) -> int:
-        for child in self._children.values():
-            child.wait()
+        heard = 0
+        while any(keeper.is_running for keeper in self._keepers):
+            if heard < self._asked:
+                heard = self._asked
+                for keeper in self._keepers:
+                    keeper.end(signal.SIGTERM if heard < _KILLED_AT else signal.SIGKILL)
+            time.sleep(_TURN_SECONDS)
         return 0
+
+
+class _Keeper:
+    """Starts one child, and again when it ended: soon at first, later when it never lives long."""
+
+    def __init__(self, role: str, queues: Sequence[str], output: IO[bytes] | None) -> None:
+        self.role = role
+        self.process: subprocess.Popen[bytes] | None = None
+        self.restarts = 0
+        self._command = [sys.executable, "-m", "rqsched.worker", role, *queues]
+        self._output = output
+        self._delay = _RESTART_AFTER
+        self._started_at = 0.0
+        self._start_at: float | None = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def keep(self) -> None:
+        """Start the child when its time has come; note when it has ended."""
+        if self.is_running:
+            return
+        now = time.monotonic()
+        if self._start_at is None:
+            self._start_at = now + self._note_end(now)
+        if now >= self._start_at:
+            self._start(now)
+
+    def end(self, number: signal.Signals) -> None:
+        if self.process is not None and self.is_running:
+            self.process.send_signal(number)
+
+    def _note_end(self, now: float) -> float:
+        is_healthy = now - self._started_at >= _HEALTHY_AFTER
+        self._delay = _RESTART_AFTER if is_healthy else min(self._delay * 2, _LONGEST_RESTART)
+        status = self.process.returncode if self.process is not None else None
+        _log.warning("%s ended with %s; restarting", self.role, status, extra={"action": "child_restarted"})
+        return self._delay
+
+    def _start(self, now: float) -> None:
+        self.restarts += self.process is not None
+        # A session of its own: Ctrl-C reaches the supervisor alone, which tells the children in its own order.
+        self.process = subprocess.Popen(  # noqa: S603 - this very interpreter
+            self._command, stdout=self._output, stderr=self._output, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._started_at, self._start_at = now, None
+        _log.info("%s started with pid %d", self.role, self.process.pid, extra={"action": "child_started"})
 
 
 # ---- children
