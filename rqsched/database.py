@@ -7,6 +7,7 @@ failure was transient; it must therefore decide anew and never replay an old dec
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -103,6 +104,8 @@ class Database:
         self.patience = patience or Patience()
         self._engine = make_engine(url)
         self._pid = os.getpid()
+        if self.is_sqlite:
+            _sqlite_databases.add(self)
 
     @property
     def engine(self) -> Engine:
@@ -164,3 +167,18 @@ class Database:
         """Close every connection of this process."""
         if self._pid == os.getpid():
             self._engine.dispose()
+
+
+_sqlite_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _close_sqlite_before_fork() -> None:
+    """Close what is idle: a child that inherits an open file believes that it holds SQLite's locks, and does not.
+
+    Its commits would then vanish with the write-ahead log when the last connection outside it closes.
+    """
+    for database in list(_sqlite_databases):
+        database.close()
+
+
+os.register_at_fork(before=_close_sqlite_before_fork)

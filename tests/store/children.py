@@ -9,13 +9,13 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
 
 
 def in_children(count: int, work: Callable[[], Any]) -> list[Any]:
     """What `work` returns in each of `count` forked children that begin at one moment; their errors fail the test."""
-    together, answers = _FORK.Barrier(count), _FORK.SimpleQueue()
-    children = [_FORK.Process(target=_answer, args=(work, together, answers), daemon=True) for _ in range(count)]
+    together, answers = FORK.Barrier(count), FORK.SimpleQueue()
+    children = [FORK.Process(target=_answer, args=(work, together, answers), daemon=True) for _ in range(count)]
     for child in children:
         child.start()
     found = [answers.get() for _ in children]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from rqsched import store
 from rqsched.database import Database
-from tests.store.children import in_children
+from tests.store.children import FORK, in_children
 from tests.store.samples import add_schedule, count, created, write
 
 PID = sa.select(sa.func.pg_backend_pid())
@@ -16,6 +16,11 @@ PID = sa.select(sa.func.pg_backend_pid())
 
 def schedule_count(database: Database) -> int:
     return database.read(lambda connection: count(connection, "rqsched_schedules"))
+
+
+def connection_of(database: Database) -> int:
+    """Which connection the process has; SQLite's are opened anew after a fork, so they are all the same here."""
+    return 0 if database.is_sqlite else database.read(lambda connection: connection.execute(PID).scalar_one())
 
 
 def test_a_forked_child_and_its_parent_both_go_on(database: Database) -> None:
@@ -45,6 +50,7 @@ def test_each_forked_child_has_connections_of_its_own(postgres_url: str) -> None
 
 def test_a_child_that_closes_and_forgets_everything_leaves_the_parents_connection_alone(database: Database) -> None:
     write(database, created())
+    before = connection_of(database)
 
     def leave() -> None:
         database.close()
@@ -52,11 +58,8 @@ def test_a_child_that_closes_and_forgets_everything_leaves_the_parents_connectio
         gc.collect()
         database.close()
 
-    with database.engine.connect() as connection:
-        assert count(connection, "rqsched_schedules") == 1
-        in_children(2, leave) if not database.is_sqlite else None
-        assert count(connection, "rqsched_schedules") == 1
     in_children(2, leave)
+    assert connection_of(database) == before
     write(database, created("another"))
     assert schedule_count(database) == 2
 
@@ -80,12 +83,34 @@ def test_children_forked_after_use_write_side_by_side(database: Database) -> Non
     assert found.run_count == 40
 
 
-def test_a_file_that_children_opened_and_left_is_intact(sqlite_url: str) -> None:
+def test_what_a_child_commits_outlives_the_last_connection_of_its_parent(sqlite_url: str) -> None:
+    """A child that inherited the open file would hold no lock, and its commits would go with the write-ahead log."""
     database = Database(sqlite_url)
-    add_schedule(database)
-    in_children(4, lambda: schedule_count(database))
-    write(database, created("after"))
-    check = sa.text("PRAGMA integrity_check")
-    assert database.read(lambda connection: connection.execute(check).scalar_one()) == "ok"
+    write(database, created("parent"))
+    child_wrote, parent_closed = FORK.Event(), FORK.Event()
+
+    def write_before_and_after() -> None:
+        write(database, created("before"))
+        child_wrote.set()
+        assert parent_closed.wait(timeout=30)
+        write(database, created("after"))
+
+    child = FORK.Process(target=write_before_and_after)
+    child.start()
+    assert child_wrote.wait(timeout=30)
     database.close()
-    assert schedule_count(Database(sqlite_url)) == 2
+    parent_closed.set()
+    child.join()
+    write(database, created("parent-again"))
+    assert schedule_count(database) == 4
+    database.close()
+
+
+def test_a_connection_in_use_survives_a_fork(database: Database) -> None:
+    def work(connection: sa.Connection) -> int:
+        store.write(connection, [created()])
+        in_children(1, lambda: None)
+        return count(connection, "rqsched_schedules")
+
+    assert database.transact(work) == 1
+    assert schedule_count(database) == 1
