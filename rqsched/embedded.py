@@ -203,7 +203,9 @@ def _launch(folder: Path) -> None:
     _wait_until_unclaimed(folder)
     try:
         with _claimed(folder) as claim:
-            subprocess.run(command, pass_fds=[claim], capture_output=True, text=True, check=True)
+            subprocess.run(  # noqa: S603 - our own words
+                command, pass_fds=[claim], capture_output=True, text=True, check=True
+            )
     except subprocess.CalledProcessError as error:
         raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
     _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from . import lifecycle, store
+from . import facts, lifecycle, store
 from .audit import CommandContext
 from .draft import Outcome
 from .errors import (
@@ -246,7 +246,7 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     """
     if (here := runtime.workflows.get(name)) is not None:
         return here.defaults
-    row = runtime.database.read(lambda connection: store.find_workflow(connection, name))
+    row = runtime.database.read(lambda connection: facts.find_workflow(connection, name))
     if row is None:
         return load_path(name).defaults
     facts = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
@@ -257,7 +257,7 @@ def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
     if runtime.workflows.get(name) is not None:
         return True
-    return runtime.database.read(lambda connection: store.find_workflow(connection, name)) is not None
+    return runtime.database.read(lambda connection: facts.find_workflow(connection, name)) is not None
 
 
 def require_key(key: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
-from . import lifecycle, scans, settlement, store
+from . import facts, lifecycle, scans, settlement, store
 from .draft import Draft
 from .queue import Arm, retry_of
 from .runs import settle_run
@@ -168,12 +168,12 @@ def _plan_again(connection: Connection, schedule: Schedule, now: datetime) -> Ch
 def _retime(runtime: Runtime) -> Iterator[Recovered]:
     """Recompute next times once after the timezone database changed (cron.md)."""
     current = tzdata_version()
-    if runtime.database.read(lambda connection: store.fact(connection, _TZDATA)) == current:
+    if runtime.database.read(lambda connection: facts.fact(connection, _TZDATA)) == current:
         return
     for uids in _pages(runtime, lambda connection, after: scans.timed_otherwise(connection, current, after, BATCH)):
         moved = [_mend(runtime, uid, _retimed) for uid in uids]
         yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
-    runtime.database.transact(lambda connection: store.set_fact(connection, _TZDATA, current))
+    runtime.database.transact(lambda connection: facts.set_fact(connection, _TZDATA, current))
 
 
 def _retimed(connection: Connection, schedule: Schedule, now: datetime) -> Change:

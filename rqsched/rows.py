@@ -22,22 +22,15 @@ SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
 """What `to_run` reads, in its order."""
 
-_IDENTITY = frozenset({"uid", "namespace", "schedule_id", "created_at"})
-SCHEDULE_STATE = [name for name in _SCHEDULE if name not in _IDENTITY]
-"""What a decision may change beside the definition."""
-RUN_STATE = [
-    "status", "trigger_number", "lineage", "attempt", "delivery", "token", "worker", "queued_at", "started_at",
-    "ended_at", "retry_at", "heartbeat_at", "attempts", "result", "error",
-]  # fmt: skip
-"""What a decision may change about a run."""
-
 
 def to_schedule(row: Sequence[Any]) -> Schedule:
     """Read a schedule from a row of SCHEDULE_COLUMNS."""
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
-    return Schedule(definition=Definition(*row[:split]), **dict(zip(_SCHEDULE, values, strict=True)))
+    schedule = object.__new__(Schedule)  # no check to run: the row was a Schedule, and every fire reads one
+    schedule.__dict__.update(zip(_SCHEDULE, values, strict=True), definition=Definition(*row[:split]))
+    return schedule
 
 
 def to_run(row: Sequence[Any]) -> Run:
@@ -50,19 +43,9 @@ def to_run(row: Sequence[Any]) -> Run:
 
 def schedule_values(schedule: Schedule) -> dict[str, Any]:
     """Give every column of a schedule."""
-    values = {name: getattr(schedule, name) for name in _SCHEDULE}
-    values["status"] = schedule.status.value
-    return values | definition_values(schedule.definition)
-
-
-def definition_values(definition: Definition) -> dict[str, Any]:
-    """Give the columns of what the owner declared."""
-    return {name: getattr(definition, name) for name in DEFINITION}
-
-
-def state_values(schedule: Schedule) -> dict[str, Any]:
-    """Give the columns a decision may change."""
-    values = {name: getattr(schedule, name) for name in SCHEDULE_STATE}
+    definition = schedule.definition
+    values = {name: getattr(definition, name) for name in DEFINITION}
+    values |= {name: getattr(schedule, name) for name in _SCHEDULE}
     values["status"] = schedule.status.value
     return values
 
@@ -71,8 +54,3 @@ def run_values(run: Run) -> dict[str, Any]:
     """Give every column of a new run."""
     values = {name: getattr(run, name) for name in _RUN}
     return values | {"status": run.status.value, "kind": run.kind.value}
-
-
-def run_state_values(run: Run) -> dict[str, Any]:
-    """Give the columns of a run that a decision may change."""
-    return {name: getattr(run, name) for name in RUN_STATE} | {"status": run.status.value}

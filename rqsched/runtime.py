@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import Redis
 
-from . import schema, store
+from . import facts, schema
 from .audit import Event
 from .clock import Clock, DatabaseClock, SystemClock
 from .config import Settings
@@ -111,11 +111,11 @@ class Runtime:
 
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""
-        known = self.database.read(lambda connection: store.fact(connection, "database_id"))
+        known = self.database.read(lambda connection: facts.fact(connection, "database_id"))
         if known is not None:
             return known
         drawn = new_uid(self.now())
-        return self.database.transact(lambda connection: store.claim_fact(connection, "database_id", drawn))
+        return self.database.transact(lambda connection: facts.claim_fact(connection, "database_id", drawn))
 
     def has_epoch(self) -> bool:
         """Tell whether Redis remembers this database; False after a flush.
@@ -148,10 +148,10 @@ class Runtime:
     def record_workflows(self) -> None:
         """Record the names and defaults this process registered, for processes that do not import them."""
         rows = [_row(workflow.name, workflow.path, workflow.defaults, self.now()) for workflow in self.workflows.all()]
-        known = self.database.read(store.all_workflows)
+        known = self.database.read(facts.all_workflows)
         fresh = [row for row in rows if _facts(known.get(row["name"])) != _facts(row)]
         if fresh:
-            self.database.transact(lambda connection: store.register_workflows(connection, fresh))
+            self.database.transact(lambda connection: facts.register_workflows(connection, fresh))
 
     # ---- end
 

@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection, Inspector
 from .clock import SystemClock
 from .database import Database
 from .errors import SchemaError
+from .facts import claim_fact
 from .ids import new_uid
 from .migrations import HEAD, VERSION_TABLE
-from .store import claim_fact, is_sqlite
+from .store import is_sqlite
 from .tables import metadata
 
 DATABASE_ID = "database_id"
@@ -83,7 +84,7 @@ def _upgrade(connection: Connection) -> str | None:
 
 
 def _migrate(connection: Connection, *, is_unversioned: bool) -> None:
-    from .migrations import runner
+    from .migrations import runner  # noqa: PLC0415 - alembic costs every process start; few have to migrate
 
     if is_unversioned and _has_matching_tables(connection):
         runner.stamp(connection, HEAD)

@@ -34,10 +34,8 @@ from .tables import (
     IS_UNFINISHED,
     audit_events,
     constant,
-    facts,
     runs,
     schedules,
-    workflows,
 )
 
 

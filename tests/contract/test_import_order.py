@@ -44,7 +44,7 @@ LAYERS = {
     ),
     "workflows": ("workflows", "machines"),
     "embedded": ("embedded",),
-    "store": ("tables", "database", "rows", "store", "scans", "listing", "schema", "migrations"),
+    "store": ("tables", "database", "rows", "store", "facts", "scans", "listing", "schema", "migrations"),
     "chain": (
         "scripts",
         "lane",

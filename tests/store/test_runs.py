@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import store
+from rqsched import facts, store
 from rqsched.database import Database
 from rqsched.state import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.tables import runs
@@ -181,20 +181,20 @@ def test_a_beat_of_a_run_that_is_gone_says_so(database: Database) -> None:
 
 
 def test_the_first_to_claim_a_fact_decides_it(database: Database) -> None:
-    claims = [database.transact(lambda c, value=value: store.claim_fact(c, "epoch", value)) for value in ("1", "2")]
+    claims = [database.transact(lambda c, value=value: facts.claim_fact(c, "epoch", value)) for value in ("1", "2")]
     assert claims == ["1", "1"]
 
 
 def test_a_fact_that_is_set_again_is_the_newest(database: Database) -> None:
     for value in ("2025b", "2026a"):
-        database.transact(lambda connection, value=value: store.set_fact(connection, "tzdata", value))
-    assert database.read(lambda connection: store.fact(connection, "tzdata")) == "2026a"
+        database.transact(lambda connection, value=value: facts.set_fact(connection, "tzdata", value))
+    assert database.read(lambda connection: facts.fact(connection, "tzdata")) == "2026a"
 
 
 def test_the_newest_registration_of_a_workflow_wins(database: Database) -> None:
     for queue in ("low", "high"):
         row = {"name": "report", "path": "app.report", "queue": queue, "registered_at": NOW}
-        database.transact(lambda connection, row=row: store.register_workflows(connection, [row]))
-    found = database.read(lambda connection: store.find_workflow(connection, "report"))
+        database.transact(lambda connection, row=row: facts.register_workflows(connection, [row]))
+    found = database.read(lambda connection: facts.find_workflow(connection, "report"))
     assert found is not None
     assert (found.queue, found.registered_at) == ("high", NOW)

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from rqsched import schema, store
+from rqsched import facts, schema
 from rqsched.database import Database
 from rqsched.errors import SchemaError
 from rqsched.ids import is_uid
@@ -31,7 +31,7 @@ def table_names(database: Database) -> set[str]:
 
 
 def database_id(database: Database) -> str | None:
-    return database.read(lambda connection: store.fact(connection, schema.DATABASE_ID))
+    return database.read(lambda connection: facts.fact(connection, schema.DATABASE_ID))
 
 
 def test_an_empty_database_gets_every_table_and_an_id_of_its_own(empty_database: Database) -> None:
