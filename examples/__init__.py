@@ -1,0 +1,1 @@
+"""Examples that run as they are: `make demo` starts `examples.ops`."""
