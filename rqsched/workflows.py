@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from .errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
 
@@ -85,6 +85,16 @@ registry = Registry()
 """What `@workflow` fills: decorators run at import, before there is any scheduler to hand them to."""
 
 
+@overload
+def workflow(name: F) -> F: ...
+@overload
+def workflow(
+    name: str | None = None,
+    *,
+    queue: str | None = None,
+    connection: str | None = None,
+    timeout: int | None = None,
+) -> Callable[[F], F]: ...
 def workflow(
     name: str | Callable[..., Any] | None = None,
     *,
