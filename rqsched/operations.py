@@ -249,8 +249,8 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     row = runtime.database.read(lambda connection: facts.find_workflow(connection, name))
     if row is None:
         return load_path(name).defaults
-    facts = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
-    return {field: value for field, value in facts.items() if value is not None}
+    routing = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
+    return {field: value for field, value in routing.items() if value is not None}
 
 
 def is_registered(runtime: Runtime, name: str) -> bool:
