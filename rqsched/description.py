@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -119,18 +120,18 @@ _SAME_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description
 
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:
     """Name the next instants at which a schedule fires (jitter included), as far as they are known now."""
+    return list(islice(iter_upcoming(schedule, now), count))
+
+
+def iter_upcoming(schedule: Schedule, now: datetime) -> Iterator[datetime]:
+    """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire."""
     if not schedule.is_active or schedule.next_run_at is None or schedule.due_at is None:
-        return []
+        return
+    yield schedule.due_at
     further = schedule.spec if schedule.spec.is_anchored else anchored(schedule.spec, now)
     if further.is_from_completion:
-        return [schedule.due_at]
-    start = max(schedule.next_run_at, now)
-    rest = (due_of(schedule, nominal) for nominal in _after(schedule, start))
-    return [schedule.due_at, *islice(rest, count - 1)][:count]
-
-
-def _after(schedule: Schedule, start: datetime) -> Any:
-    nominal = schedule.spec.next_after(start)
+        return
+    nominal = schedule.spec.next_after(max(schedule.next_run_at, now))
     while nominal is not None:
-        yield nominal
+        yield due_of(schedule, nominal)
         nominal = schedule.spec.next_after(nominal)

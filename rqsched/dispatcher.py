@@ -6,6 +6,7 @@ other link is taken by the next dispatcher at its next look.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from redis.exceptions import RedisError
 
 from . import links
 from .errors import BackendUnavailableError, ConfigError
+from .presence import Presence
 from .reconcile import Recovered, passes, take_turn
 from .runtime import Runtime
 
@@ -32,6 +34,7 @@ class Dispatcher:
         self._runtime = runtime
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = None
+        self._presence = Presence(runtime)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
 
@@ -43,6 +46,7 @@ class Dispatcher:
         """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
         while not self._is_stopping:
             try:
+                self._presence.show()
                 fired = self.run_once()
                 if not fired and not self.reconcile_some():
                     self._wait()
@@ -50,6 +54,8 @@ class Dispatcher:
                 self._pass = None
                 _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
                 self._pause()
+        with contextlib.suppress(RedisError):
+            self._presence.leave()
 
     def run_once(self) -> int:
         """Take one batch of due links and fire it; returns how many links were taken."""

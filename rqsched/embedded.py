@@ -73,10 +73,12 @@ def resolve_urls(settings: Settings) -> Urls:
     Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
     call it at once. Raises ConfigError when Valkey is needed but not installed.
     """
-    return Urls(
-        database_url=settings.database_url or _sqlite_url(settings.data_dir),
-        redis_url=settings.redis_url or attach(settings.data_dir).url,
-    )
+    return Urls(database_url=database_url(settings), redis_url=settings.redis_url or attach(settings.data_dir).url)
+
+
+def database_url(settings: Settings) -> str:
+    """Say where SQL is, without starting anything: the settings' URL, or SQLite in the data folder, which exists then."""
+    return settings.database_url or _sqlite_url(settings.data_dir)
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:

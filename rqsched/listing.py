@@ -187,10 +187,33 @@ def list_runs(
     return _page(found, limit, lambda run: str(run.number))
 
 
+def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs a namespace created last, newest first, each with the id of its schedule."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(schedules.c.namespace == namespace)
+        .order_by(runs.c.uid.desc())  # uids begin with the time: the primary key is in order of creation
+        .limit(limit)
+    )
+    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+
+
 def _read_number(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
         raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
     return int(cursor)
+
+
+def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace that fire next, the earliest first."""
+    statement = (
+        sa.select(*SCHEDULE_COLUMNS)
+        .where(schedules.c.status == "active", schedules.c.due_at.is_not(None), schedules.c.namespace == namespace)
+        .order_by(schedules.c.due_at, schedules.c.uid)
+        .limit(limit)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
 
 
 def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:

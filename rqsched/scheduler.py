@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack
 
 from . import listing, operations, reconcile, schema, signals, store, tick
 from .audit import CommandContext
 from .clock import Clock
 from .config import Settings
+from .declarations import SYNC, Declaration, Declarations
 from .definition import Options, define, require_id, require_note
 from .errors import InvalidInputError, ScheduleNotFoundError
 from .handles import ScheduleHandle
@@ -18,28 +19,13 @@ from .listing import AuditRecord, Filters, Page
 from .operations import Named, Request
 from .reconcile import Progress, Recovered
 from .runtime import Runtime, import_workflows
-from .spec import SpecLike
+from .spec import Cron, Every, SpecLike
 from .state import Definition, Schedule
+from .timing import Timing
 from .workflows import Registry
 
-SYNC = "sync"
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
-"""`managed_by` of the schedules a sync made."""
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """One schedule of a declared set, for `sync`."""
-
-    schedule_id: str
-    workflow: str | Callable[..., Any]
-    spec: SpecLike
-    options: Options = field(default_factory=Options)
-    """The keyword arguments `create` takes."""
-    note: str | None = None
-    paused: bool | None = None
-    """None leaves a known schedule as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +67,7 @@ class Scheduler:
         self.runtime = Runtime(self.settings, clock=clock, workflows=workflows)
         if self.settings.is_sqlite:
             schema.upgrade(self.runtime.database)
+        self.declarations = Declarations(self.runtime.workflows)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
 
@@ -147,7 +134,7 @@ class Scheduler:
 
     def sync(
         self,
-        declarations: Iterable[Declaration],
+        declarations: Iterable[Declaration] | None = None,
         *,
         prune: bool = False,
         namespace: str | None = None,
@@ -156,9 +143,10 @@ class Scheduler:
     ) -> Synced:
         """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
 
-        Everything is checked before anything is written. `progress` is told each id and its outcome.
+        Without a set, it is what the decorators of this scheduler declared. Everything is checked before anything is written. `progress` is told each id and its outcome.
         """
-        wanted = [(declared, self._request(declared, namespace, context)) for declared in declarations]
+        given = self.declarations.all() if declarations is None else declarations
+        wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for declared, request in wanted:
             _, outcome = operations.upsert(self.runtime, request)
@@ -170,17 +158,37 @@ class Scheduler:
             done["removed"] = self._prune(kept, namespace, context)
         return Synced(**done)
 
+    def preview_sync(
+        self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
+    ) -> Synced:
+        """Say what `sync` would do now, with the same checks; writes nothing."""
+        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
+        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
+        for schedule_id, request in wanted:
+            done[operations.preview_upsert(self.runtime, request)].append(schedule_id)
+        if prune:
+            done["removed"] = [handle.schedule_id for handle in self._undeclared({id_ for id_, _ in wanted}, namespace)]
+        return Synced(**done)
+
     def _request(self, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
-        definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+        try:
+            definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+        except InvalidInputError as error:
+            error.add_note(f"in the declaration of {declared.schedule_id!r}")
+            raise
         named = self._named(namespace, declared.schedule_id)
         note = require_note(declared.note)
         return Request(named, definition, note, declared.paused, context, must_have_future=False)
 
     def _prune(self, kept: set[str], namespace: str | None, context: CommandContext | None) -> list[str]:
-        gone = [handle for handle in self.iter(namespace=namespace, managed_by=SYNC) if handle.schedule_id not in kept]
+        gone = self._undeclared(kept, namespace)
         for handle in gone:
             handle.delete(reason="pruned by sync", context=context)
         return [handle.schedule_id for handle in gone]
+
+    def _undeclared(self, kept: set[str], namespace: str | None) -> Sequence[ScheduleHandle]:
+        managed = self.iter(namespace=namespace, managed_by=SYNC)
+        return [handle for handle in managed if handle.schedule_id not in kept]
 
     def _define(self, workflow: str | Callable[..., Any], spec: SpecLike, options: Mapping[str, Any]) -> Definition:
         name = self._workflow_name(workflow)
@@ -202,6 +210,32 @@ class Scheduler:
 
     def _handle(self, schedule: Schedule) -> ScheduleHandle:
         return ScheduleHandle(self.runtime, schedule)
+
+    # ---- declaring
+
+    def cron(self, expression: str, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+        """Register a workflow and declare its schedule in one line; `sync()` at start-up brings it about.
+
+        >>> @scheduler.cron("0 2 * * *", timezone="Europe/Berlin")  # doctest: +SKIP
+        ... def nightly() -> None: ...
+        """
+        return self.declarations.on(Cron(expression), id, name, options)
+
+    def every(
+        self,
+        interval: timedelta | str,
+        *,
+        offset: timedelta | str | None = None,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a workflow and declare its schedule at an interval; see `cron`."""
+        return self.declarations.on(Every(interval, offset=offset), id, name, options)
+
+    def on_timing(self, timing: Timing, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+        """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
+        return self.declarations.on(timing, id, name, options)
 
     # ---- finding
 
