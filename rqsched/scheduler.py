@@ -143,7 +143,8 @@ class Scheduler:
     ) -> Synced:
         """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
 
-        Without a set, it is what the decorators of this scheduler declared. Everything is checked before anything is written. `progress` is told each id and its outcome.
+        Without a set, it is what the decorators of this scheduler declared. Everything is checked before anything is
+        written. `progress` is told each id and its outcome.
         """
         given = self.declarations.all() if declarations is None else declarations
         wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
@@ -162,7 +163,7 @@ class Scheduler:
         self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
     ) -> Synced:
         """Say what `sync` would do now, with the same checks; writes nothing."""
-        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
+        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in declarations]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for schedule_id, request in wanted:
             done[operations.preview_upsert(self.runtime, request)].append(schedule_id)

@@ -69,6 +69,7 @@ LAYERS = {
         "handles",
         "declarations",
         "dev",
+        "screen",
         "scheduler",
         "aio",
         "testing",

@@ -1,0 +1,213 @@
+"""Timings in words: a fluent builder that yields an ordinary Spec and options, in the manner of the event-machine
+document's registrations.
+
+>>> Timing().daily_at("00:10").timezone("Europe/Istanbul").without_overlapping().spec().describe()
+'cron 10 0 * * * Europe/Istanbul'
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from .definition import Options
+from .duration import require_interval
+from .errors import InvalidSpecError
+from .policy import OverlapPolicy
+from .spec import Cron, Every, Member, Spec
+
+_Self = TypeVar("_Self", bound="Timing")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+_DAY_MINUTES = 24 * 60
+
+
+class Timing:
+    """When something happens, said step by step; each step returns the same builder.
+
+    The steps on the left of the list below say which times of day, the others narrow them down:
+    `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,
+    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter` and `option` are options.
+
+    Subclass it, or add a step with `Timing.extend`.
+    """
+
+    def __init__(self) -> None:
+        self._minutes: set[int] | None = None
+        self._interval: timedelta | None = None
+        self._cron: str | None = None
+        self._window: tuple[int, int] | None = None
+        self._weekdays: tuple[int, ...] = ()
+        self._month_days: tuple[str, ...] = ()
+        self._timezone = "UTC"
+        self._options: dict[str, Any] = {}
+
+    @classmethod
+    def extend(cls, name: str, step: Callable[..., Any]) -> None:
+        """Add a step of your own: `builder.name(*args)` calls `step(builder, *args)` and returns the builder."""
+        if not name.isidentifier() or hasattr(cls, name):
+            raise InvalidSpecError("timing", f"{name!r} is no free name for a step")
+
+        def call(self: Timing, *args: Any, **kwargs: Any) -> Timing:
+            step(self, *args, **kwargs)
+            return self
+
+        setattr(cls, name, call)
+
+    # ---- which times of day
+
+    def daily_at(self: _Self, *times: str) -> _Self:
+        """Each day at local times such as `"00:10"`."""
+        self._minutes = {_minute_of_day(time) for time in times}
+        return self
+
+    def twice_daily(self: _Self, first: int = 1, second: int = 13) -> _Self:
+        """Each day at two full hours."""
+        return self.daily_at(f"{first}:00", f"{second}:00")
+
+    def hourly_at(self: _Self, *minutes: int) -> _Self:
+        """Each hour at these minutes."""
+        if not minutes or not all(0 <= minute <= 59 for minute in minutes):
+            raise InvalidSpecError("hourly_at", "takes minutes from 0 to 59")
+        self._minutes = {hour * 60 + minute for hour in range(24) for minute in minutes}
+        return self
+
+    def weekly_on(self: _Self, day: str, at: str = "00:00") -> _Self:
+        """Each week on a day such as `"mon"`, at a local time."""
+        self._weekdays = (_weekday(day),)
+        return self.daily_at(at)
+
+    def monthly_on(self: _Self, day: int | str = 1, at: str = "00:00") -> _Self:
+        """Each month on a day (1 to 31, or `"L"` for the last), at a local time."""
+        self._month_days = (str(day),)
+        return self.daily_at(at)
+
+    def every(self: _Self, interval: timedelta | str) -> _Self:
+        """At an interval: anchored at registration; narrowed by `between` or days, aligned to the local day."""
+        self._interval = require_interval(interval)
+        return self
+
+    def cron(self: _Self, expression: str) -> _Self:
+        """As a cron expression says; it is not narrowed further."""
+        self._cron = expression
+        return self
+
+    # ---- narrowed down to
+
+    def between(self: _Self, start: str, end: str) -> _Self:
+        """Only from one local time of day (inclusive) to another (exclusive) of the same day."""
+        self._window = (_minute_of_day(start), _minute_of_day(end))
+        if self._window[0] >= self._window[1]:
+            raise InvalidSpecError("between", f"{end} is not after {start}; write two builders for a night")
+        return self
+
+    def weekdays(self: _Self) -> _Self:
+        """Only from Monday to Friday."""
+        return self.days("mon", "tue", "wed", "thu", "fri")
+
+    def weekends(self: _Self) -> _Self:
+        """Only on Saturday and Sunday."""
+        return self.days("sat", "sun")
+
+    def days(self: _Self, *days: str) -> _Self:
+        """Only on these days of the week."""
+        self._weekdays = tuple(sorted({_weekday(day) for day in days}))
+        return self
+
+    # ---- options
+
+    def timezone(self: _Self, name: str) -> _Self:
+        """Read times of day in an IANA timezone."""
+        self._timezone = name
+        return self
+
+    def environments(self: _Self, *names: str) -> _Self:
+        """Fire only where RQSCHED_ENV is one of these."""
+        return self.option(environments=names)
+
+    def without_overlapping(self: _Self) -> _Self:
+        """Skip an occurrence while an earlier run is unfinished."""
+        return self.option(overlap=OverlapPolicy.SKIP)
+
+    def jitter(self: _Self, most: timedelta | str) -> _Self:
+        """Delay each fire by up to so long."""
+        return self.option(jitter=most)
+
+    def option(self: _Self, **options: Any) -> _Self:
+        """Set any other option that `Scheduler.create` takes."""
+        self._options |= options
+        return self
+
+    # ---- what it yields
+
+    def spec(self) -> Spec:
+        """Give the Spec; raises InvalidSpecError when the steps do not go together."""
+        return Spec(self._members(), timezone=self._timezone)
+
+    def options(self) -> Options:
+        """Give the options to create the schedule with."""
+        return Options(**self._options)  # type: ignore[typeddict-item]
+
+    def _members(self) -> list[Member]:
+        is_narrowed = bool(self._window or self._weekdays or self._month_days)
+        if self._cron is not None:
+            if is_narrowed or self._minutes is not None or self._interval is not None:
+                raise InvalidSpecError("cron", "says all by itself; write the other conditions into it")
+            return [Cron(self._cron)]
+        if self._interval is not None and not is_narrowed:
+            return [Every(self._interval)]
+        return [Cron(expression) for expression in self._expressions()]
+
+    def _expressions(self) -> list[str]:
+        minutes = self._times_of_day()
+        if self._window is not None:
+            minutes = {minute for minute in minutes if self._window[0] <= minute < self._window[1]}
+        if not minutes:
+            raise InvalidSpecError("timing", "no time of day is left; widen between(...)")
+        month_days = ",".join(self._month_days) or "*"
+        weekdays = ",".join(str(day) for day in self._weekdays) or "*"
+        if month_days != "*" and weekdays != "*":
+            raise InvalidSpecError("monthly_on", "cannot be narrowed to days of the week; use cron(...)")
+        return [f"{times} {month_days} * {weekdays}" for times in _fields(minutes)]
+
+    def _times_of_day(self) -> set[int]:
+        if self._minutes is not None:
+            return self._minutes
+        if self._interval is None:
+            raise InvalidSpecError("timing", "says no time; begin with daily_at, hourly_at, weekly_on, every or cron")
+        step, rest = divmod(self._interval, timedelta(minutes=1))
+        if rest or _DAY_MINUTES % step:
+            raise InvalidSpecError("every", "can be narrowed only when it is whole minutes that divide a day")
+        return set(range(0, _DAY_MINUTES, step))
+
+
+def _minute_of_day(time: str) -> int:
+    match = _TIME.fullmatch(time.strip())
+    if match is None:
+        raise InvalidSpecError("time", f"{time!r} is no time of day; write 00:10 or 17:05")
+    return int(match[1]) * 60 + int(match[2])
+
+
+def _weekday(day: str) -> int:
+    short = day.strip().lower()[:3]
+    if short not in _DAYS:
+        raise InvalidSpecError("day", f"{day!r} is no day; write mon, tue, wed, thu, fri, sat or sun")
+    return _DAYS.index(short)
+
+
+def _fields(minutes: set[int]) -> list[str]:
+    """Write times of day as minute and hour fields: hours with the same minutes share one expression."""
+    by_hour: dict[int, set[int]] = defaultdict(set)
+    for minute in minutes:
+        by_hour[minute // 60].add(minute % 60)
+    by_minutes: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for hour in sorted(by_hour):
+        by_minutes[tuple(sorted(by_hour[hour]))].append(hour)
+    return [f"{_join(few)} {'*' if len(hours) == 24 else _join(hours)}" for few, hours in sorted(by_minutes.items())]
+
+
+def _join(numbers: tuple[int, ...] | list[int]) -> str:
+    return ",".join(map(str, numbers))
