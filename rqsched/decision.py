@@ -63,14 +63,15 @@ def _record_missed(draft: Draft, seen: Survey, world: World) -> None:
 
 
 def _start(draft: Draft, seen: Survey, world: World) -> str | None:
-    """Offer each occurrence that fires; returns the uid of the run that a `from_completion` schedule waits for."""
+    """Offer each occurrence that fires; returns the uid of the run that a `from_completion` schedule waits for.
+
+    One of them may use up `max_runs` and end the schedule: the later ones were due before that and are skipped.
+    """
     awaited: str | None = None
     allowed = draft.schedule.policies.environments
     for nominal in seen.fires:
         if nominal in world.ran:
             continue
-        if not draft.schedule.is_active:
-            break
         if allowed and world.env not in allowed:
             draft.skip(nominal, "environment")
             continue
