@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from rq import Retry
 
@@ -23,15 +22,15 @@ def fire(link_id: str) -> Retry | None:
     runtime = current_runtime()
     fired = links.fire(runtime, [link_id])[0]
     reconcile_in_turn(runtime)
-    if fired.again_at is None or fired.outcome == "foreign":
+    if fired.again_at is None:
         return None
     wait = (fired.again_at - runtime.now()).total_seconds()
     return Retry(max=_WAITS, interval=max(1, math.ceil(wait)))
 
 
-def execute(job_id: str) -> Any:
-    """Execute one delivery of a run's attempt."""
+def execute(job_id: str) -> None:
+    """Execute one delivery of a run's attempt. Its result is kept in SQL: nothing of the user's goes through Redis."""
     job = parse_run_job_id(job_id)
     if job is None:
         raise ValueError(f"{job_id!r} is no run job of ours")
-    return runs.execute(current_runtime(), job)
+    runs.execute(current_runtime(), job)

@@ -23,6 +23,8 @@ LOCKED_AGAIN = timedelta(milliseconds=50)
 """When a link is tried again whose schedule somebody else holds."""
 FOREIGN_AGAIN = timedelta(hours=1)
 """When a link is looked at again that is none of this database's: it is left, not dropped."""
+FAILED_AGAIN = timedelta(seconds=5)
+"""When a link is tried again that failed and has no schedule to keep its backoff."""
 _SAFE_ERROR = 2_000
 
 
@@ -120,9 +122,10 @@ def _fire_alone(runtime: Runtime, batch: _Batch) -> list[Fired]:
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
         text = f"{type(error).__name__}: {error}"[:_SAFE_ERROR]
         change = _record_failure(runtime, batch.main.get(uid), text)
-        again_at = runtime.now() + LOCKED_AGAIN if change is None else None
-        ids = [*batch.main.values(), *(link for links in batch.retries.values() for link in links)]
-        return [Fired(str(link), "failed", again_at, error=text) for link in ids]
+        again_at = runtime.now() + FAILED_AGAIN
+        main = [Fired(str(link), "failed", None if change else again_at, change, text) for link in batch.main.values()]
+        others = [*batch.extra, *(link for links in batch.retries.values() for link in links)]
+        return main + [Fired(str(link), "failed", again_at, error=text) for link in others]
 
 
 def _record_failure(runtime: Runtime, link: LinkId | None, error: str) -> Change | None:
@@ -193,9 +196,14 @@ def _fire_main(
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:
     """Repeat step 4 for the schedule as it is now: a crash between commit and pipeline heals on the next delivery."""
+    change = as_it_is(connection, schedule)
+    return Fired(str(link), "stale", change=change if change.changed_runs or link_of(schedule) else None)
+
+
+def as_it_is(connection: Connection, schedule: Schedule) -> Change:
+    """Say what Redis should hold of a schedule as it is now; nothing is to be written."""
     pending = store.pending_runs(connection, schedule.uid)
-    change = Change(schedule, schedule, changed_runs=tuple((run, run) for run in pending))
-    return Fired(str(link), "stale", change=change if pending or link_of(schedule) else None)
+    return Change(schedule, schedule, changed_runs=tuple((run, run) for run in pending))
 
 
 def _fire_ready(

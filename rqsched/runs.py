@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import count
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
@@ -18,15 +22,17 @@ from sqlalchemy.engine import Connection
 
 from . import settlement, store
 from .database import Patience
-from .errors import BackendUnavailableError, RqschedError, RunCancelled, RunNotFoundError
+from .errors import BackendUnavailableError, RunCancelled, RunNotFoundError
 from .ids import RunJobId, new_uid
+from .links import as_it_is
 from .runtime import Runtime
 from .settlement import Ending, Verdict
 from .state import OPEN, Change, Run, RunStatus, Schedule, dumps
-from .workflows import RunContext, enter_run, leave_run
+from .workflows import CALLERS, RunContext, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
 
+_HERE = Path(__file__).parent
 MAX_RESULT = 65_536
 """The most bytes of a result's JSON that are kept."""
 
@@ -45,7 +51,8 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
     A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing. A failed attempt is
-    recorded first and then raised again, so that RQ and its exception handlers see it too.
+    recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that raises
+    RunCancelled by itself has cancelled its run.
     """
     claim = claim_run(runtime, job)
     if claim is None:
@@ -53,11 +60,12 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
         return None
     try:
         result = _perform(runtime, claim)
-    except RunCancelled:
+    except RunCancelled as signal:
         _log.info("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
+        _complete(runtime, claim, Verdict(Ending.CANCELLED, error=str(signal) or None))
         return None
     except BaseException as error:
-        _complete(runtime, claim, Verdict(Ending.FAILED, error=_describe(error)))
+        _complete(runtime, claim, Verdict(Ending.FAILED, error=describe_error(error)))
         raise
     _complete(runtime, claim, Verdict(Ending.SUCCEEDED, result=_dump_result(result)))
     return result
@@ -67,7 +75,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     """Make a pending attempt running and this process's; None when it is not to be had."""
     now = runtime.now()
     token = new_uid(now)
-    start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}"[:255]}
+    start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
     def work(connection: Connection) -> Claim | None:
         if not store.start_run(connection, job.uid, job.attempt, job.delivery, start):
@@ -80,7 +88,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
 
 
 def _perform(runtime: Runtime, claim: Claim) -> Any:
-    timeout = claim.run.timeout or int(runtime.settings.run_timeout.total_seconds())
+    timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
     workflow = runtime.workflows.resolve(claim.run.workflow)
     context = _context(runtime, claim, timeout)
@@ -154,27 +162,50 @@ class _Beats:
         interval = self._runtime.settings.beat_interval.total_seconds()
         while not self._stop.wait(interval):
             try:
-                _beat(self._runtime, self._claim)
+                if _beat(self._runtime, self._claim) is not None:
+                    return
             except Exception:  # noqa: BLE001 - a beat that failed is one that reconcile does not see, no more
                 _log.exception("beat of run %s failed", self._claim.run.uid, extra={"action": "beat_failed"})
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Say what went wrong: the exception in the first line, then the traceback from the workflow's own code on."""
+    told = traceback.TracebackException(type(error), error, _from_workflow_on(error.__traceback__))
+    what = "".join(told.format_exception_only()).strip() or type(error).__name__
     if isinstance(error, JobTimeoutException):
-        return f"timeout: {error}"
-    if isinstance(error, RqschedError):
-        return f"{type(error).__name__}: {error}"
-    return "".join(traceback.format_exception(error)[-6:]).strip() or type(error).__name__
+        what = f"timeout: {error}"
+    return f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
+
+
+def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
+    """Cut our own frames off, and those of the event loop; nothing is left when no code of the workflow ran."""
+    found, step = trace, trace
+    while step is not None:
+        code = step.tb_frame.f_code
+        is_ours_still = step is found and Path(code.co_filename).parent == _HERE
+        if is_ours_still or code in CALLERS:
+            found = step.tb_next
+        step = step.tb_next
+    return found
 
 
 def _dump_result(result: Any) -> str | None:
     if result is None:
         return None
+    text = _dump(result)
+    return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
+
+
+def _dump(result: Any) -> str:
+    """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
     try:
-        text = dumps(result)
-    except (TypeError, ValueError):
-        text = dumps(repr(result))
-    return text if len(text) <= MAX_RESULT else dumps(text[:MAX_RESULT] + " [cut]")
+        return dumps(result)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return dumps(repr(result))
+    except Exception:  # noqa: BLE001 - the workflow's own code
+        return dumps(f"<{type(result).__name__}>")
 
 
 # ---- ends
@@ -203,21 +234,35 @@ def settle_run(
     patience: Patience | None = None,
 ) -> Change | None:
     """End an attempt under the schedule's lock if `fence` still holds then; None when somebody else was first."""
+    tries = count(1)
 
-    def work(connection: Connection) -> Change | None:
+    def work(connection: Connection) -> tuple[Change | None, bool]:
+        is_again = next(tries) > 1
         found = store.lock_with_schedule(connection, run_uid)
-        if found is None or not fence(found[1]):
-            return None
+        if found is None:
+            return None, False
         schedule, run = found
-        others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run_uid]
-        change = settlement.settle(schedule, [run, *others], run, verdict, now=runtime.now())
+        if not fence(run):
+            # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
+            return _standing(connection, schedule, run) if is_again else None, False
+        change = _settled(runtime, connection, schedule, run, verdict)
         store.write(connection, [change])
-        return change
+        return change, True
 
-    change = runtime.database.transact(work, patience=patience)
+    change, is_ours = runtime.database.transact(work, patience=patience)
     if change is not None:
         runtime.publish([change])
-    return change
+    return change if is_ours else None
+
+
+def _settled(runtime: Runtime, connection: Connection, schedule: Schedule, run: Run, verdict: Verdict) -> Change:
+    others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run.uid]
+    return settlement.settle(schedule, [run, *others], run, verdict, now=runtime.now())
+
+
+def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
+    standing = as_it_is(connection, schedule)
+    return replace(standing, changed_runs=((run, run), *standing.changed_runs))
 
 
 def end_run(runtime: Runtime, run_uid: str, ending: Ending) -> Run:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from . import facts, schema
 from .audit import Event
@@ -20,7 +21,7 @@ from .clock import Clock, DatabaseClock, SystemClock
 from .config import Settings
 from .database import Database
 from .embedded import resolve_urls
-from .errors import ConfigError
+from .errors import BackendUnavailableError, ConfigError, RedisUnavailableError
 from .ids import new_uid
 from .queue import Transport, is_transient
 from .state import Change
@@ -73,13 +74,22 @@ class Runtime:
         self._clock = clock
 
     def measure_clock(self) -> None:
-        """Measure the offset between this host and the database; the middle of the round trip counts."""
+        """Measure the offset between this host and the database; the middle of the round trip counts.
+
+        While the database is away the offset measured before holds; raises when there is none yet.
+        """
         base = self._database_clock.base
         before = base.now()
         if not self.database.is_sqlite:
-            theirs = self.database.now(before)
-            after = base.now()
-            self._database_clock.set_offset(theirs - (before + (after - before) / 2))
+            try:
+                theirs = self.database.now(before)
+            except BackendUnavailableError:
+                if self._measured_at is None:
+                    raise
+                _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
+            else:
+                after = base.now()
+                self._database_clock.set_offset(theirs - (before + (after - before) / 2))
         self._measured_at = before
 
     # ---- after a commit
@@ -87,16 +97,25 @@ class Runtime:
     def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
         """Make Redis follow committed Changes and tell subscribers.
 
-        Redis down: logged, the link follows when reconcile finds Redis back; raised only when `must` is set.
+        Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
+        raised then, so that the link that asked for it is delivered again.
         """
-        try:
-            self.transport.follow(changes, now=self.now())
-        except Exception as error:
-            if must or not is_transient(error):
-                raise
-            _log.warning("Redis does not answer, links follow later: %s", error, extra={"action": "follow_failed"})
+        error = self._follow(changes)
         for change in changes:
             self.tell(change)
+        if error is not None and must:
+            raise RedisUnavailableError(
+                f"Redis does not answer ({type(error).__name__}); links follow later."
+            ) from error
+
+    def _follow(self, changes: Sequence[Change]) -> RedisError | None:
+        """Give the error that may pass; one that will not is logged, and reconcile tries again."""
+        try:
+            self.transport.follow(changes, now=self.now())
+        except RedisError as error:
+            _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+            return error if is_transient(error) else None
+        return None
 
     def tell(self, change: Change) -> None:
         """Call the subscribers with a Change's events; one that raises harms nothing."""

@@ -13,6 +13,7 @@ from .ids import iso_utc
 from .state import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 
 MAX_ERROR = 8_192
+MAX_ATTEMPT_ERROR = 600
 MAX_ATTEMPTS_KEPT = 50
 
 
@@ -34,7 +35,7 @@ class Verdict:
     result: str | None = None
     """JSON of the returned value."""
     error: str | None = None
-    """What went wrong, for people; cut at 8 KiB."""
+    """What went wrong, for people; the middle of what exceeds 8 KiB is cut out."""
     is_final: bool = False
     """No further attempt, whatever the retry policy says."""
 
@@ -62,7 +63,7 @@ def _note_attempt(draft: Draft, run: Run, verdict: Verdict) -> None:
         "started_at": run.started_at and iso_utc(run.started_at),
         "ended_at": iso_utc(draft.now),
         "outcome": verdict.ending.value,
-        "error": verdict.error and verdict.error[:500],
+        "error": _cut(verdict.error, MAX_ATTEMPT_ERROR),
     }
     entries = [*json.loads(run.attempts), entry][-MAX_ATTEMPTS_KEPT:]
     draft.set_run(run.uid, attempts=dumps(entries))
@@ -123,5 +124,9 @@ def drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
     return draft.seal()
 
 
-def _cut(error: str | None) -> str | None:
-    return error if error is None or len(error) <= MAX_ERROR else error[:MAX_ERROR] + " [cut]"
+def _cut(error: str | None, limit: int = MAX_ERROR) -> str | None:
+    """Cut the middle out: the exception stands in the first line, where it was raised stands at the end."""
+    if error is None or len(error) <= limit:
+        return error
+    head = limit // 3
+    return f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"

@@ -54,6 +54,10 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+CALLERS = frozenset({Workflow.__call__.__code__, _awaited.__code__})
+"""The last of our code before the workflow's own: a traceback is told from there on."""
+
+
 class Registry:
     """The workflows of one process, by name."""
 
