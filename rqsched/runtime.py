@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from . import facts, schema
 from .audit import Event
@@ -29,8 +31,18 @@ from .workflows import Registry, registry
 
 _log = logging.getLogger(__name__)
 
+_CONNECT_SECONDS = 3
+_ANSWER_SECONDS = 10
+
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
+
+
+def connect(url: str) -> Redis:
+    """Make a client that never hangs: an unreachable Redis is an error after seconds, and retries are ours."""
+    return Redis.from_url(
+        url, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 1)
+    )
 
 
 class Runtime:
@@ -47,10 +59,9 @@ class Runtime:
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url)
+        self.redis_url = urls.redis_url
         self.transport = Transport(
-            settings,
-            Redis.from_url(urls.redis_url),
-            {name: Redis.from_url(url) for name, url in settings.connections.items()},
+            settings, connect(urls.redis_url), {name: connect(url) for name, url in settings.connections.items()}
         )
         self.workflows = workflows or registry
         self.subscribers: list[Subscriber] = []

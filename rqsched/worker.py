@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from redis import Redis
 from rq import Queue, Worker
 from rq.job import Job
 
@@ -78,9 +79,19 @@ class Child:
 class Supervisor:
     """Keeps one child of each role alive until it is told to end."""
 
-    def __init__(self, queues: Sequence[str], *, output: IO[bytes] | None = None) -> None:
-        """Prepare the children; `output` is a file they write to instead of this process's terminal."""
-        self._keepers = [_Keeper(role, queues, output) for role in ROLES]
+    def __init__(
+        self,
+        queues: Sequence[str],
+        *,
+        output: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare the children.
+
+        They write to `output`, a file, instead of this process's terminal, and find `environment` beside what this
+        process has.
+        """
+        self._keepers = [_Keeper(role, queues, output, {**os.environ, **(environment or {})}) for role in ROLES]
         self._asked = 0
 
     @property
@@ -88,45 +99,66 @@ class Supervisor:
         """The children that were started."""
         return [Child(k.role, k.process.pid, k.restarts) for k in self._keepers if k.process is not None]
 
-    def run(self, on_turn: Callable[[], None] | None = None) -> int:
-        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. `on_turn` is called in between.
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._asked > 0
 
-        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children.
+    def run(self, on_turn: Callable[[], None] | None = None) -> int:
+        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. Each turn `on_turn` is called.
+
+        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children. An error
+        in `on_turn` ends everything and is raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop())
-        while not self._asked:
-            for keeper in self._keepers:
-                keeper.keep()
-            if on_turn is not None:
-                on_turn()
-            time.sleep(_TURN_SECONDS)
-        return self._finish()
+        turn = on_turn or _nothing
+        try:
+            while not self.is_stopping:
+                for keeper in self._keepers:
+                    keeper.keep()
+                self._turn(turn)
+        except BaseException:
+            self.stop()
+            self._finish(_nothing)
+            raise
+        self._finish(turn)
+        return 0
 
     def stop(self) -> None:
         """Ask to end; asking again is more urgent, see `run`."""
         self._asked += 1
 
-    def _finish(self) -> int:
+    def _turn(self, on_turn: Callable[[], None]) -> None:
+        on_turn()
+        time.sleep(_TURN_SECONDS)
+
+    def _finish(self, on_turn: Callable[[], None]) -> None:
         heard = 0
         while any(keeper.is_running for keeper in self._keepers):
             if heard < self._asked:
                 heard = self._asked
                 for keeper in self._keepers:
                     keeper.end(signal.SIGTERM if heard < _KILLED_AT else signal.SIGKILL)
-            time.sleep(_TURN_SECONDS)
-        return 0
+            self._turn(on_turn)
+
+
+def _nothing() -> None:
+    """Do nothing in a turn."""
 
 
 class _Keeper:
     """Starts one child, and again when it ended: soon at first, later when it never lives long."""
 
-    def __init__(self, role: str, queues: Sequence[str], output: IO[bytes] | None) -> None:
+    def __init__(
+        self, role: str, queues: Sequence[str], output: IO[bytes] | None, environment: Mapping[str, str]
+    ) -> None:
         self.role = role
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = 0
         self._command = [sys.executable, "-m", "rqsched.worker", role, *queues]
         self._output = output
+        self._environment = environment
         self._delay = _RESTART_AFTER
         self._started_at = 0.0
         self._start_at: float | None = 0.0
@@ -160,7 +192,12 @@ class _Keeper:
         self.restarts += self.process is not None
         # A session of its own: Ctrl-C reaches the supervisor alone, which tells the children in its own order.
         self.process = subprocess.Popen(  # noqa: S603 - this very interpreter
-            self._command, stdout=self._output, stderr=self._output, stdin=subprocess.DEVNULL, start_new_session=True
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            env=self._environment,
+            start_new_session=True,
         )
         self._started_at, self._start_at = now, None
         _log.info("%s started with pid %d", self.role, self.process.pid, extra={"action": "child_started"})
@@ -192,7 +229,8 @@ def dispatch(runtime: Runtime) -> None:
 
 def work(runtime: Runtime, queues: Sequence[str]) -> None:
     """Be an ordinary RQ worker with RQ's own scheduler, for the user's own jobs too."""
-    redis, settings = runtime.transport.redis, runtime.settings
+    # A client of its own: RQ blocks on it for minutes, and sets its timeouts itself.
+    redis, settings = Redis.from_url(runtime.redis_url), runtime.settings
     serializer = settings.serializer_for(queues[0])
     worker = RunWorker(
         [Queue(name, connection=redis, serializer=serializer) for name in queues],
