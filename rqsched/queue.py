@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import tenacity
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError
+from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Retry
@@ -38,7 +38,9 @@ EXECUTE = "rqsched.jobs.execute"
 """The functions that RQ calls; their paths are stored in Redis, so they are API."""
 LINK_TIMEOUT = 600
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
-_TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError)
+_TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
+_TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
+"""How Redis begins to say that it cannot write now, whatever was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Arm:
 
 def is_transient(error: BaseException) -> bool:
     """Tell whether Redis may answer the next time."""
-    return isinstance(error, _TRANSIENT)
+    is_refusal = isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT_WORDS)
+    return is_refusal or isinstance(error, _TRANSIENT)
 
 
 class Transport:
@@ -118,8 +121,16 @@ class Transport:
         posts = [Post(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
         return self._patiently(lambda: self._links.put(posts, now=now)) if posts else 0
 
+    def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
+        """Tell for each link whether it is live."""
+        texts = [str(link) for link in ids]
+        return self._patiently(lambda: self._links.live(texts, now=now)) if texts else []
+
     def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
-        """Enqueue the jobs of pending runs that have no live one; returns how many were written."""
+        """Enqueue the jobs of pending runs that have no live one; returns how many were written.
+
+        A named connection that does not answer, or a queue that takes no job, is logged and holds up nobody else.
+        """
         return sum(self._deliver(lane, some, now) for lane, some in self._by_lane(runs))
 
     def _deliver(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> int:
@@ -127,7 +138,15 @@ class Transport:
             _log.error("no connection %r is configured", runs[0].connection, extra={"action": "connection_unknown"})
             return 0
         posts = [Post(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
-        return self._patiently(lambda: lane.put(posts, now=now))
+        try:
+            return self._patiently(lambda: lane.put(posts, now=now))
+        except RedisError as error:
+            if lane.redis is self.redis and is_transient(error):
+                raise
+            text = "%d runs wait for queue %s on connection %s: %s"
+            connection = runs[0].connection or "default"
+            _log.error(text, len(runs), lane.queue.name, connection, error, extra={"action": "deliver_failed"})
+            return 0
 
     def _job_timeout(self, run: Run) -> int:
         """Give RQ's bound of the whole job: the attempt, and then the time to record how it ended."""
@@ -135,7 +154,10 @@ class Transport:
         return timeout + int(self.settings.completion_outage.total_seconds())
 
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
-        """Tell for each pending run whether its current delivery is live; a missing connection counts as live."""
+        """Tell for each pending run whether its current delivery is live.
+
+        What cannot be told (a connection that is not configured, or does not answer) counts as live: it is left alone.
+        """
         found: dict[str, bool] = {}
         for lane, some in self._by_lane(runs):
             found |= dict(zip((run.uid for run in some), self._live(lane, some, now), strict=True))
@@ -144,7 +166,13 @@ class Transport:
     def _live(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> list[bool]:
         if lane is None:
             return [True] * len(runs)
-        return self._patiently(lambda: lane.live([str(job_id_of(run)) for run in runs], now=now))
+        try:
+            return self._patiently(lambda: lane.live([str(job_id_of(run)) for run in runs], now=now))
+        except RedisError as error:
+            if lane.redis is self.redis and is_transient(error):
+                raise
+            _log.warning("queue %s not compared: %s", lane.queue.name, error, extra={"action": "compare_failed"})
+            return [True] * len(runs)
 
     def _by_lane(self, runs: Iterable[Run]) -> list[tuple[Lane | None, list[Run]]]:
         grouped: dict[tuple[str | None, str], list[Run]] = {}
@@ -235,7 +263,7 @@ class Transport:
     def _patiently(call: Callable[[], T]) -> T:
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3),
-            wait=tenacity.wait_exponential_jitter(initial=0.05, max=0.5, jitter=0.05),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
             retry=tenacity.retry_if_exception(is_transient),
             reraise=True,
         )

@@ -7,6 +7,7 @@ it never starves the others. Any number of passes may run at once.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
@@ -16,8 +17,9 @@ from typing import Any
 from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
-from . import facts, lifecycle, scans, settlement, store
+from . import backfills, facts, lifecycle, scans, settlement, store
 from .draft import Draft
+from .errors import BackendUnavailableError
 from .queue import Arm, retry_of
 from .runs import settle_run
 from .runtime import Runtime
@@ -35,6 +37,8 @@ SIGHTINGS = 3
 EXTERNAL_SILENCE = timedelta(minutes=10)
 """How long an external run stays active without a heartbeat (Open Job Spec)."""
 _TZDATA = "tzdata"
+_RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
+"""`2025b` of the system's files is `2025.2` of the package."""
 
 Progress = Callable[[int], None]
 """Told how many rows were compared since the last call."""
@@ -60,6 +64,8 @@ class Recovered:
     """Runs without a sign of life, settled."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
+    backfills: int = 0
+    """Interrupted backfills that were gone on with."""
     failed: int = 0
     """Rows that could not be mended now; the log says why."""
 
@@ -87,8 +93,19 @@ def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None =
 
 
 def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
-    """Make a pass if no worker made one within the interval; a Redis key spreads the turns."""
-    return recover(runtime) if take_turn(runtime) else None
+    """Make a pass if no worker made one within the interval; a Redis key spreads the turns.
+
+    For the links of plain `rq worker`s, which also record here what their application registers. A pass that fails is
+    logged: the link that gave the occasion has done its work.
+    """
+    if not take_turn(runtime):
+        return None
+    try:
+        runtime.record_workflows()
+        return recover(runtime)
+    except Exception:  # noqa: BLE001
+        _log.exception("not reconciled", extra={"action": "reconcile_failed"})
+        return None
 
 
 def take_turn(runtime: Runtime) -> bool:
@@ -101,17 +118,47 @@ def take_turn(runtime: Runtime) -> bool:
 
 
 def passes(runtime: Runtime, *, deep: bool = False) -> Iterator[Recovered]:
-    """Yield the counts of one batch after the other, so that a dispatcher can fire in between."""
-    is_flushed = not runtime.has_epoch()
-    yield from _retime(runtime)
-    yield from _heal_nextless(runtime)
-    yield from _arm_links(runtime, everything=deep or is_flushed)
-    yield from _arm_retries(runtime, everything=deep or is_flushed)
-    yield from _redeliver(runtime, everything=deep or is_flushed)
-    yield from _settle_lost(runtime)
-    yield from _drain(runtime)
-    if is_flushed:
+    """Yield the counts of one batch after the other, so that a dispatcher can fire in between.
+
+    A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is mended still.
+    Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
+    """
+    is_flushed = _is_flushed(runtime)
+    everything = deep or is_flushed
+    sections = [
+        _retime(runtime),
+        _heal_nextless(runtime),
+        _arm_links(runtime, everything=everything),
+        _arm_retries(runtime, everything=everything),
+        _redeliver(runtime, everything=everything),
+        _settle_lost(runtime),
+        _drain(runtime),
+    ]
+    broken: list[BaseException] = []
+    for section in sections:
+        yield from _guarded(section, broken)
+    if is_flushed and not broken:
         runtime.mark_epoch()
+    yield from _guarded(_resume_backfills(runtime), broken)
+
+
+def _is_flushed(runtime: Runtime) -> bool:
+    try:
+        return not runtime.has_epoch()
+    except RedisError as error:
+        _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
+        return False
+
+
+def _guarded(section: Iterator[Recovered], broken: list[BaseException]) -> Iterator[Recovered]:
+    try:
+        yield from section
+    except BackendUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one section never starves the others
+        _log.warning("a part of reconcile ended early: %s", error, exc_info=True, extra={"action": "section_failed"})
+        broken.append(error)
+        yield Recovered(failed=1)
 
 
 # ---- links
@@ -124,21 +171,14 @@ def _arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
         now = runtime.now()
         fired_soon = now - runtime.settings.grace
         arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
-        yield Recovered(checked=len(rows), links=_armed(runtime, arms, now))
+        yield Recovered(checked=len(rows), links=runtime.transport.arm(arms, now=now))
 
 
 def _arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     until = None if everything else runtime.now() + SOON
     for rows in _pages(runtime, lambda connection, after: scans.retrying(connection, until, after, BATCH)):
-        yield Recovered(checked=len(rows), retries=_armed(runtime, [retry_of(run) for run in rows], runtime.now()))
-
-
-def _armed(runtime: Runtime, arms: Sequence[Arm], now: datetime) -> int:
-    try:
-        return runtime.transport.arm(arms, now=now)
-    except RedisError as error:
-        _log.warning("%d links not armed: %s", len(arms), error, extra={"action": "arm_failed"})
-        return 0
+        armed = runtime.transport.arm([retry_of(run) for run in rows], now=runtime.now())
+        yield Recovered(checked=len(rows), retries=armed)
 
 
 # ---- next times
@@ -168,12 +208,22 @@ def _plan_again(connection: Connection, schedule: Schedule, now: datetime) -> Ch
 def _retime(runtime: Runtime) -> Iterator[Recovered]:
     """Recompute next times once after the timezone database changed (cron.md)."""
     current = tzdata_version()
-    if runtime.database.read(lambda connection: facts.fact(connection, _TZDATA)) == current:
+    known = runtime.database.read(lambda connection: facts.fact(connection, _TZDATA))
+    if known is not None and not _is_newer(current, known):  # older: a process that a deploy has not reached yet
         return
     for uids in _pages(runtime, lambda connection, after: scans.timed_otherwise(connection, current, after, BATCH)):
         moved = [_mend(runtime, uid, _retimed) for uid in uids]
         yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
     runtime.database.transact(lambda connection: facts.set_fact(connection, _TZDATA, current))
+
+
+def _is_newer(tzdata: str, known: str) -> bool:
+    """Tell whether a release of the rules is to replace another; what names no release is only told apart."""
+    releases = _RELEASE.search(tzdata), _RELEASE.search(known)
+    if None in releases:
+        return tzdata != known
+    mine, theirs = ((int(r[1]), int(r[2]) if r[2] else ord(r[3]) - ord("a") + 1) for r in releases if r)
+    return mine > theirs
 
 
 def _retimed(connection: Connection, schedule: Schedule, now: datetime) -> Change:
@@ -197,6 +247,8 @@ def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, da
         if change is None or change.is_empty:
             return False
         runtime.publish([change])
+    except BackendUnavailableError:
+        raise
     except Exception:  # noqa: BLE001 - one row never starves the others
         _log.exception("schedule %s cannot be mended now", uid, extra={"action": "mend_failed"})
         return None
@@ -213,24 +265,13 @@ def _redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     for rows in _pages(runtime, lambda connection, after: scans.pending(connection, before, after, BATCH)):
         dead = _dead(runtime, rows)
         again = runtime.database.transact(partial(store.next_deliveries, dead=dead))
-        _deliver(runtime, again)
+        runtime.transport.deliver(again, now=runtime.now())
         yield Recovered(checked=len(rows), deliveries=len(again))
 
 
 def _dead(runtime: Runtime, rows: Sequence[Run]) -> list[Run]:
-    try:
-        live = runtime.transport.live_deliveries(rows, now=runtime.now())
-    except RedisError as error:
-        _log.warning("%d deliveries not compared: %s", len(rows), error, extra={"action": "compare_failed"})
-        return []
+    live = runtime.transport.live_deliveries(rows, now=runtime.now())
     return [run for run, is_live in zip(rows, live, strict=True) if not is_live]
-
-
-def _deliver(runtime: Runtime, again: Sequence[Run]) -> None:
-    try:
-        runtime.transport.deliver(again, now=runtime.now())
-    except RedisError as error:
-        _log.warning("%d runs not enqueued: %s", len(again), error, extra={"action": "deliver_failed"})
 
 
 def _settle_lost(runtime: Runtime) -> Iterator[Recovered]:
@@ -250,6 +291,8 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
     for run, beat in runs:
         try:
             counts.lost += _lose_one(runtime, run, beat, reason)
+        except BackendUnavailableError:
+            raise
         except Exception:  # noqa: BLE001 - one row never starves the others
             _log.exception("run %s cannot be settled now", run.uid, extra={"action": "mend_failed"})
             counts.failed += 1
@@ -274,6 +317,29 @@ def _drain(runtime: Runtime) -> Iterator[Recovered]:
 
 def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     return settlement.drain(schedule, store.open_runs(connection, [schedule])[schedule.uid], now=now)
+
+
+# ---- backfills
+
+
+def _resume_backfills(runtime: Runtime) -> Iterator[Recovered]:
+    """Go on with backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
+    before = runtime.now() - runtime.settings.grace
+    for uids in _pages(runtime, lambda connection, after: backfills.interrupted(connection, before, after, BATCH)):
+        for uid in uids:
+            yield from _resume(runtime, uid)
+
+
+def _resume(runtime: Runtime, uid: str) -> Iterator[Recovered]:
+    try:
+        yield Recovered(backfills=1)
+        for _, rows in backfills.resume(runtime, uid):
+            yield Recovered(checked=len(rows))
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one row never starves the others
+        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "mend_failed"})
+        yield Recovered(failed=1)
 
 
 # ---- pages

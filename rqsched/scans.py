@@ -119,7 +119,8 @@ def silent(
     connection: Connection, since: datetime, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read external runs without a heartbeat since then."""
-    found = _has(RunStatus.RUNNING), runs.c.executor == "external", runs.c.heartbeat_at <= since
+    heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
+    found = _has(RunStatus.RUNNING), runs.c.executor == "external", heard_at <= since
     return _running(connection, found, after, limit)
 
 
