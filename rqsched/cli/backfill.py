@@ -1,0 +1,98 @@
+"""The command that fires a past range: a bar while it works, and a row for each occurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from rqsched.backfills import DEFAULT_BOUND, Backfill, Range
+from rqsched.handles import ScheduleHandle
+from rqsched.lifecycle import BackfillRow
+from rqsched.policy import OverlapPolicy
+
+from . import values
+from .application import app
+from .command import command
+from .options import Overlap, ScheduleId
+from .output import notice, progress_bar
+from .session import Session
+
+COLUMNS = ("Occurrence", "Outcome", "Instance", "Reason")
+_SHOWN = 50
+
+
+@command(app)
+def backfill(
+    session: Session,
+    schedule_id: ScheduleId,
+    start: Annotated[str, typer.Option("--start", help="The first instant, inclusive.")],
+    end: Annotated[str, typer.Option("--end", help="The last one, exclusive; cut at now.")],
+    overlap: Overlap = None,
+    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = DEFAULT_BOUND,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be started; write nothing.")] = False,
+) -> None:
+    """Fire the occurrences of a past range that have no run yet.
+
+    Interrupted, it goes on where it stopped when it is run again: what has a run is reported as already_run.
+    """
+    wanted = Range(
+        values.instant("--start", start),
+        values.instant("--end", end),
+        None if overlap is None else OverlapPolicy.of(overlap),
+        bound,
+        session.context,
+    )
+    handle = session.schedule(schedule_id)
+    if dry_run:
+        given = {"overlap": wanted.overlap, "bound": bound, "dry_run": True}
+        _show(session, handle, handle.backfill(wanted.start_at, wanted.end_at, **given).rows, "dry_run")
+    else:
+        _show(session, handle, _fired(handle, wanted), "backfill_started")
+
+
+def _fired(handle: ScheduleHandle, wanted: Range) -> Iterator[BackfillRow]:
+    """Yield what the backfill does, chunk by chunk, while a bar follows it."""
+    total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
+    with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
+        done: Backfill | None = None
+        for done, rows in handle.iter_backfill(wanted):
+            advance(len(rows))
+            yield from rows
+        if done is not None and done.reason:
+            notice(f"The backfill stopped: {done.reason}.")
+
+
+def _show(session: Session, handle: ScheduleHandle, rows: Iterable[BackfillRow], outcome: str) -> None:
+    writer = session.writer
+    if writer.is_lines:
+        writer.lines(row.to_dict() for row in rows)
+        return
+    rows = list(rows)
+    if not writer.is_table:
+        writer.json(_facts(handle, rows, outcome))
+        return
+    if rows:
+        writer.table(COLUMNS, [(r.occurrence_at, r.outcome, r.instance_id, r.reason) for r in rows[:_SHOWN]])
+    if len(rows) > _SHOWN:
+        writer.say(f"... and {len(rows) - _SHOWN} more; --output jsonl shows all.")
+    counts = ", ".join(f"{count} {name}" for name, count in _counts(rows).items()) or "no occurrences"
+    writer.say(f"{'Dry run' if outcome == 'dry_run' else 'Backfill'} of {handle.schedule_id}: {counts}.")
+
+
+def _facts(handle: ScheduleHandle, rows: list[BackfillRow], outcome: str) -> dict[str, Any]:
+    return {
+        "schedule_id": handle.schedule_id,
+        "outcome": outcome,
+        "fires_attempted": len(rows),
+        "counts": _counts(rows),
+        "results": [row.to_dict() for row in rows],
+    }
+
+
+def _counts(rows: list[BackfillRow]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.outcome] = counts.get(row.outcome, 0) + 1
+    return counts

@@ -1,0 +1,295 @@
+"""What `rqsched doctor` looks at: each check is one question to SQL or Redis, and its answer says what to do.
+
+Every check only reads. One that cannot be answered is a problem itself, never an exception.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Any
+
+import sqlalchemy as sa
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Worker
+from rq.registry import FailedJobRegistry
+from sqlalchemy.exc import SQLAlchemyError
+
+import rqsched
+from rqsched import listing, presence, scans, schema
+from rqsched.clock import SystemClock
+from rqsched.config import Settings
+from rqsched.database import Database, Patience
+from rqsched.embedded import resolve_urls
+from rqsched.errors import RqschedError
+from rqsched.ids import iso_utc
+from rqsched.listing import Filters
+from rqsched.reconcile import SOON
+from rqsched.runtime import Runtime, import_workflows
+
+from .command import explain
+
+SKEW = timedelta(seconds=1)
+"""Clocks that differ by more are worth a warning."""
+DEEP = 1_000
+"""More waiting links than this say that nobody keeps up."""
+_MOST = 1_000
+_SECONDS = 3
+_BACKENDS = (RqschedError, RedisError, SQLAlchemyError, OSError)
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    """As it should be."""
+    WARNING = "warning"
+    """It works, but not as well as it could."""
+    PROBLEM = "problem"
+    """Schedules do not fire, or will not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    level: Level
+    detail: str
+    advice: str | None = None
+    """What to do; None when there is nothing to do."""
+
+
+Answer = tuple[Level, str] | tuple[Level, str, str]
+Check = Callable[[Runtime], Answer]
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding a check, in the order in which they matter; later ones are left out where they make no sense."""
+    yield Finding("versions", Level.OK, _versions())
+    yield _asked("imports", lambda: _imports(settings), "Fix the module, or take it out of RQSCHED_IMPORTS.")
+    try:
+        runtime = _open(settings)
+    except _BACKENDS as error:
+        yield Finding("servers", Level.PROBLEM, explain(error), "Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL.")
+        return
+    with closing(runtime):
+        yield from _examine(runtime)
+
+
+def _examine(runtime: Runtime) -> Iterator[Finding]:
+    sound: set[str] = set()
+    for name, needs, check, advice in _CHECKS:
+        if not needs <= sound:
+            continue
+        finding = _asked(name, lambda check=check: check(runtime), advice)  # type: ignore[misc]
+        if finding.level is not Level.PROBLEM:
+            sound.add(name)
+        yield finding
+
+
+def _asked(name: str, check: Callable[[], Answer], advice: str) -> Finding:
+    try:
+        level, detail, *own = check()
+    except _BACKENDS as error:
+        return Finding(name, Level.PROBLEM, explain(error), advice)
+    return Finding(name, level, detail, None if level is Level.OK else (own or [advice])[0])
+
+
+def _open(settings: Settings) -> Runtime:
+    """Open a runtime that gives up soon: an unreachable server is what doctor is there to find."""
+    urls = resolve_urls(settings)
+    url = sa.make_url(urls.database_url)
+    if not settings.is_sqlite:
+        url = url.update_query_dict({"connect_timeout": str(_SECONDS)})
+    patience = Patience(total=timedelta(seconds=_SECONDS))
+    database = Database(url.render_as_string(hide_password=False), patience=patience)
+    runtime = Runtime(settings, database=database)
+    runtime.transport.redis.connection_pool.connection_kwargs |= {
+        "socket_connect_timeout": _SECONDS,
+        "socket_timeout": _SECONDS,
+    }
+    return runtime
+
+
+def _versions() -> str:
+    names = ("rq", "redis", "SQLAlchemy", "croniter", "tzdata")
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    return f"rqsched {rqsched.__version__}, Python {platform.python_version()}, {packages}"
+
+
+def _imports(settings: Settings) -> Answer:
+    import_workflows(settings)
+    return Level.OK, ", ".join(settings.imports) or "none"
+
+
+# ---- SQL
+
+
+def _database(runtime: Runtime) -> Answer:
+    is_sqlite = runtime.database.is_sqlite
+    query = sa.text("SELECT sqlite_version()" if is_sqlite else "SHOW server_version")
+    found = runtime.database.read(lambda connection: connection.execute(query).scalar_one())
+    where = runtime.database.engine.url
+    return Level.OK, f"{'SQLite' if is_sqlite else 'PostgreSQL'} {found} at {where.host or ''}{where.database}"
+
+
+def _schema(runtime: Runtime) -> Answer:
+    schema.require_current(runtime.database)
+    return Level.OK, f"at {schema.HEAD}"
+
+
+def _overdue(runtime: Runtime) -> Answer:
+    late = runtime.now() - runtime.settings.grace - runtime.settings.lease
+    rows, _ = runtime.database.read(lambda connection: scans.due_links(connection, late, None, _MOST))
+    if not rows:
+        return Level.OK, "no schedule is overdue"
+    count = f"{len(rows)}{'+' if len(rows) == _MOST else ''}"
+    return Level.PROBLEM, f"{count} overdue, the oldest since {iso_utc(rows[0][1])}"
+
+
+# ---- Redis
+
+
+def _redis(runtime: Runtime) -> Answer:
+    redis = runtime.transport.redis
+    before = time.perf_counter()
+    redis.ping()
+    took = time.perf_counter() - before
+    server: Any = redis.info("server")
+    name = "Valkey" if "valkey_version" in server else "Redis"
+    found = server.get("valkey_version") or server["redis_version"]
+    return Level.OK, f"{name} {found} answers in {took * 1000:.1f} ms"
+
+
+def _eviction(runtime: Runtime) -> Answer:
+    memory: Any = runtime.transport.redis.info("memory")
+    policy, limit = memory["maxmemory_policy"], memory["maxmemory"]
+    if policy == "noeviction":
+        return Level.OK, policy
+    return Level.PROBLEM if limit else Level.WARNING, f"{policy}, maxmemory {limit}"
+
+
+def _persistence(runtime: Runtime) -> Answer:
+    facts: Any = runtime.transport.redis.info("persistence")
+    if facts["aof_enabled"]:
+        is_written = facts.get("aof_last_write_status", "ok") == "ok"
+        return (Level.OK, "append-only file") if is_written else (Level.PROBLEM, "the append-only file is not written")
+    if facts.get("rdb_last_bgsave_status", "ok") != "ok":
+        return Level.PROBLEM, "snapshots fail"
+    return Level.WARNING, "no append-only file"
+
+
+def _connections(runtime: Runtime) -> Answer:
+    others = runtime.transport.connections
+    for name, redis in others.items():
+        try:
+            redis.ping()
+        except RedisError as error:
+            return Level.PROBLEM, f"{name}: {error}"
+    return Level.OK, ", ".join(others) or "none"
+
+
+def _depth(runtime: Runtime) -> Answer:
+    transport, now = runtime.transport, runtime.now().timestamp()
+    waiting = int(transport.redis.llen(transport.list_key)) + int(  # type: ignore[arg-type]
+        transport.redis.zcount(transport.scheduled_key, "-inf", now)  # type: ignore[arg-type]
+    )
+    armed = int(transport.redis.zcard(transport.scheduled_key))  # type: ignore[arg-type]
+    level = Level.WARNING if waiting > DEEP else Level.OK
+    return level, f"{waiting} due, {armed} armed on {transport.control.name!r}"
+
+
+def _failed_links(runtime: Runtime) -> Answer:
+    count = FailedJobRegistry(queue=runtime.transport.control).count
+    return (Level.WARNING if count else Level.OK), f"{count} failed"
+
+
+# ---- both
+
+
+def _ownership(runtime: Runtime) -> Answer:
+    if runtime.has_epoch():
+        return Level.OK, "the control queue belongs to this database"
+    return Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet"
+
+
+def _clock(runtime: Runtime) -> Answer:
+    theirs = {"Redis": _redis_time(runtime.transport.redis)}
+    host = SystemClock().now()
+    if not runtime.database.is_sqlite:
+        theirs["SQL"] = runtime.database.now(host)
+    skews = {name: at - host for name, at in theirs.items()}
+    detail = ", ".join(f"{name} {skew.total_seconds():+.3f} s" for name, skew in skews.items())
+    return (Level.WARNING if any(abs(skew) > SKEW for skew in skews.values()) else Level.OK), detail
+
+
+def _redis_time(redis: Redis) -> datetime:
+    answer: Any = redis.time()
+    return datetime.fromtimestamp(answer[0] + answer[1] / 1_000_000, UTC)
+
+
+def _dispatchers(runtime: Runtime) -> Answer:
+    transport = runtime.transport
+    alive = presence.dispatchers(transport.redis, transport.control.name)
+    if alive:
+        return Level.OK, ", ".join(one.name for one in alive)
+    filters = Filters(statuses=("active",))
+    active = runtime.database.read(lambda connection: listing.count_schedules(connection, filters))
+    plain = Worker.count(queue=transport.control)
+    if plain:
+        return Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time"
+    return (Level.PROBLEM if active else Level.WARNING), f"none, and {active} active schedule(s)"
+
+
+def _workers(runtime: Runtime) -> Answer:
+    listening = Counter(name for one in Worker.all(connection=runtime.transport.redis) for name in one.queue_names())
+    before = runtime.now() - runtime.settings.grace
+    waiting, _ = runtime.database.read(lambda connection: scans.pending(connection, before, None, _MOST))
+    own = [run.queue or runtime.settings.default_queue for run in waiting if run.connection is None]
+    deserted = {name: count for name, count in Counter(own).items() if name not in listening}
+    if deserted:
+        names = ", ".join(f"{count} run(s) on {name!r}" for name, count in deserted.items())
+        return Level.PROBLEM, f"nobody works on {names}"
+    detail = ", ".join(f"{name} ({count})" for name, count in listening.items()) or "no RQ worker"
+    return (Level.OK if listening else Level.WARNING), detail
+
+
+def _links(runtime: Runtime) -> Answer:
+    now = runtime.now()
+    rows, _ = runtime.database.read(lambda connection: scans.due_links(connection, now + SOON, None, _MOST))
+    old = [link for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace]
+    dead = runtime.transport.live_links(old, now=now).count(False)
+    if not dead:
+        return Level.OK, f"{len(old)} due soon, all live"
+    return Level.PROBLEM, f"{dead} of {len(old)} due soon are not in Redis"
+
+
+_START_WORKER = "Start `rqsched worker`."
+_CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
+    (name, frozenset(needs.split()), check, advice)
+    for name, needs, check, advice in (
+        ("database", "", _database, "Start it, or set RQSCHED_DATABASE_URL to where it is."),
+        ("schema", "database", _schema, "Run `rqsched db upgrade`."),
+        ("redis", "", _redis, "Start it, or set RQSCHED_REDIS_URL to where it is."),
+        ("ownership", "schema redis", _ownership, "A worker's start or `rqsched recover` arms every link."),
+        ("clock", "database redis", _clock, "Run NTP on every machine; fires are timed by SQL's clock meanwhile."),
+        ("eviction", "redis", _eviction, "Set maxmemory-policy to noeviction: evicted links fire late."),
+        ("persistence", "redis", _persistence, "Set appendonly to yes, or a Redis restart delays everything armed."),
+        ("connections", "", _connections, "Fix RQSCHED_CONNECTIONS or start that server."),
+        ("dispatchers", "schema redis", _dispatchers, _START_WORKER),
+        ("workers", "schema redis", _workers, "Start `rqsched worker QUEUE` for that queue."),
+        ("overdue", "schema", _overdue, "Start `rqsched worker`; `rqsched recover` arms what is missing."),
+        ("links", "schema redis", _links, "Run `rqsched recover`; a worker does so every 15 seconds."),
+        ("failed links", "redis", _failed_links, "`rq info` and the workers' logs say why; reconcile arms them again."),
+        ("depth", "redis", _depth, "Start more workers."),
+    )
+)

@@ -1,0 +1,126 @@
+"""What makes a function a command: option groups become options, errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from typing import Any, get_type_hints
+
+import typer
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from rqsched.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    RqschedError,
+    SchemaError,
+)
+
+from .output import Output, dump
+from .session import Session
+
+FAILED, INVALID, NOT_FOUND, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
+"""Exit codes; docs/cli.md explains them."""
+
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (InvalidInputError, INVALID),
+    (ConfigError, INVALID),
+    (NotFoundError, NOT_FOUND),
+    (ConflictError, CONFLICT),
+    (BackendUnavailableError, UNAVAILABLE),
+    (SchemaError, UNAVAILABLE),
+    (RqschedError, FAILED),
+    (RedisError, UNAVAILABLE),
+    (SQLAlchemyError, UNAVAILABLE),
+)
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command of `app`.
+
+    A parameter whose type is a dataclass of annotated fields is a group of options: its fields become options, and
+    the function gets the dataclass. A group that is a context manager (Session) is open while the command runs.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name or function.__name__.replace("_", "-"))(_with_options(function))
+        return function
+
+    return register
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    parameters = inspect.signature(function, eval_str=True).parameters
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        arguments = {name: _argument(parameter, given) for name, parameter in parameters.items()}
+        _guarded(function, arguments)
+
+    options = [option for parameter in parameters.values() for option in _options(parameter)]
+    required = [option for option in options if option.default is option.empty]
+    optional = [option for option in options if option.default is not option.empty]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature([*required, *optional])  # type: ignore[attr-defined]
+    return run
+
+
+def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Yield the options a parameter stands for: itself, or the fields of its group."""
+    if not is_dataclass(parameter.annotation):
+        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        return
+    hints = get_type_hints(parameter.annotation, include_extras=True)
+    for field in fields(parameter.annotation):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+        )
+
+
+def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
+    group = parameter.annotation
+    if not is_dataclass(group) or not isinstance(group, type):
+        return given[parameter.name]
+    return group(**{field.name: given[field.name] for field in fields(group)})
+
+
+def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
+    """Call the function inside its groups' contexts; what it raises on purpose ends the process with its code."""
+    session = next((value for value in arguments.values() if isinstance(value, Session)), None)
+    try:
+        with ExitStack() as stack:
+            for value in arguments.values():
+                if isinstance(value, AbstractContextManager):
+                    stack.enter_context(value)
+            function(**arguments)
+    except tuple(kind for kind, _ in _CODES) as error:
+        _tell(error, session.output if session else Output.TABLE)
+        raise typer.Exit(next(code for kind, code in _CODES if isinstance(error, kind))) from None
+
+
+def _tell(error: Exception, output: Output) -> None:
+    """Write the error to standard error: a line for people, a JSON object for programs."""
+    message = explain(error)
+    code = error.code if isinstance(error, RqschedError) else "backend_unavailable"
+    line = f"Error: {message}" if output is Output.TABLE else dump({"error": code, "message": message})
+    sys.stderr.write(line + "\n")
+
+
+def explain(error: Exception) -> str:
+    """Write an error as one line; drivers' errors without their statements."""
+    if isinstance(error, SQLAlchemyError):
+        text = f"the database refuses: {getattr(error, 'orig', None) or error}"
+    elif isinstance(error, RedisError):
+        text = f"Redis does not answer: {error}"
+    else:
+        text = " ".join([str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
+    return " ".join(text.split())

@@ -1,0 +1,38 @@
+"""Commands about the schema: db upgrade, db status. They need no Redis."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import typer
+
+from rqsched import schema
+from rqsched.database import Database
+from rqsched.embedded import database_url
+
+from .application import database_app
+from .command import FAILED, command
+from .session import Session
+
+
+@command(database_app)
+def upgrade(session: Session) -> None:
+    """Bring the database to the schema of this version; idempotent, safe when several processes do."""
+    with closing(Database(database_url(session.settings))) as database:
+        revision = schema.upgrade(database)
+    text = f"The database is at {revision} now." if revision else f"The database is at {schema.HEAD} already."
+    session.writer.record({"upgraded": revision is not None, "revision": revision or schema.HEAD}, text)
+
+
+@command(database_app)
+def status(session: Session) -> None:
+    """Show which schema the database has and which one this version needs; exit code 1 when they differ."""
+    with closing(Database(database_url(session.settings))) as database:
+        found = schema.status(database)
+    facts = {"current": found.current, "head": found.head, "is_current": found.is_current}
+    hint = "" if found.is_current else "; run `rqsched db upgrade`"
+    session.writer.record(
+        facts, f"The database is at {found.current or 'no schema'}, this version needs {found.head}{hint}."
+    )
+    if not found.is_current:
+        raise typer.Exit(FAILED)

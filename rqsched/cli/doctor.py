@@ -1,0 +1,38 @@
+"""The command that says what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from .application import app
+from .checks import Finding, Level, examine
+from .command import FAILED, command
+from .session import Session
+
+COLUMNS = ("Check", "Status", "Found", "What To Do")
+
+
+@command(app)
+def doctor(session: Session) -> None:
+    """Look at versions, servers, schema, clocks, workers and links. Exit code 1 when something is wrong."""
+    findings = list(examine(session.settings))
+    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
+    writer = session.writer
+    if writer.is_lines:
+        writer.lines(asdict(finding) for finding in findings)
+    elif not writer.is_table:
+        writer.json({"ok": not problems, "findings": [asdict(finding) for finding in findings]})
+    else:
+        writer.table(COLUMNS, [(f.check, f.level.value, f.detail, f.advice) for f in findings])
+        writer.say(_verdict(findings, problems))
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _verdict(findings: list[Finding], problems: list[Finding]) -> str:
+    warnings = sum(finding.level is Level.WARNING for finding in findings)
+    if not problems and not warnings:
+        return "Everything is fine."
+    return f"{len(problems)} problem(s), {warnings} warning(s)."

@@ -1,0 +1,281 @@
+"""The options of create, upsert and update, in groups: when, what, under which policy, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Any, cast
+
+import typer
+
+from rqsched.definition import Options
+from rqsched.errors import InvalidInputError
+from rqsched.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
+from rqsched.spec import Cron, Every, Once, Spec
+
+from . import values
+
+Texts = list[str] | None
+WHEN, WHAT, POLICY, FACTS = "When", "What", "Policy", "Facts"
+
+ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="Its id, unique in its namespace.")]
+Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=FACTS)]
+Overlap = Annotated[
+    str | None,
+    typer.Option(
+        "--overlap-policy",
+        "--overlap",
+        help=f"While an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
+        autocompletion=lambda: list(OverlapPolicy),
+        rich_help_panel=POLICY,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When it happens."""
+
+    cron: Annotated[Texts, typer.Option("--cron", help="Cron expression; may be repeated.", rich_help_panel=WHEN)] = (
+        None
+    )
+    interval: Annotated[
+        Texts,
+        typer.Option("--interval", "--every", help="`30m`, `PT30M` or seconds; may be repeated.", rich_help_panel=WHEN),
+    ] = None
+    offset: Annotated[
+        str | None,
+        typer.Option("--offset", help="Align the interval to the clock, this much later.", rich_help_panel=WHEN),
+    ] = None
+    from_completion: Annotated[
+        bool,
+        typer.Option("--from-completion", help="Count the interval from the end of each run.", rich_help_panel=WHEN),
+    ] = False
+    once: Annotated[
+        Texts, typer.Option("--once", help="One instant, ISO 8601; may be repeated.", rich_help_panel=WHEN)
+    ] = None
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", "--tz", help="Of the crons; default UTC.", rich_help_panel=WHEN)
+    ] = None
+    start_at: Annotated[
+        str | None, typer.Option("--start-at", help="No occurrence before this instant.", rich_help_panel=WHEN)
+    ] = None
+    end_at: Annotated[
+        str | None, typer.Option("--end-at", help="No occurrence from this instant on.", rich_help_panel=WHEN)
+    ] = None
+    jitter: Annotated[
+        str | None, typer.Option("--jitter", help="Spread fires over so long, such as 30s.", rich_help_panel=WHEN)
+    ] = None
+
+    def spec(self) -> Spec:
+        """Give the declared spec; raises InvalidInputError when nothing says when."""
+        members = self._members()
+        if not members:
+            raise InvalidInputError("spec", "is missing; give --cron, --interval or --once")
+        return Spec(members, self.timezone or "UTC", *self._window())
+
+    def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
+        """Give the spec after a change: what is not said stays as it is. None when nothing is said."""
+        said = (self.timezone, self.start_at, self.end_at)
+        members = self._members()
+        if not (members or any(said) or {"start-at", "end-at"} & set(unset)):
+            return None
+        start_at, end_at = self._window()
+        return Spec(
+            members or current.members,
+            self.timezone or current.timezone,
+            None if "start-at" in unset else start_at or current.start_at,
+            None if "end-at" in unset else end_at or current.end_at,
+        )
+
+    def options(self) -> Options:
+        """Give what does not belong to the spec itself."""
+        return {} if self.jitter is None else {"jitter": values.span("--jitter", self.jitter)}
+
+    def _members(self) -> list[Cron | Every | Once]:
+        offset = None if self.offset is None else values.span("--offset", self.offset)
+        if not self.interval and (offset is not None or self.from_completion):
+            raise InvalidInputError("--interval", "is missing; --offset and --from-completion are about one")
+        every = [
+            Every(values.span("--interval", text), offset=offset, from_completion=self.from_completion)
+            for text in self.interval or ()
+        ]
+        once = [Once(values.instant("--once", text)) for text in self.once or ()]
+        return [*(Cron(text) for text in self.cron or ()), *every, *once]
+
+    def _window(self) -> tuple[Any, Any]:
+        start_at = None if self.start_at is None else values.instant("--start-at", self.start_at)
+        return start_at, None if self.end_at is None else values.instant("--end-at", self.end_at)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a run executes, and where."""
+
+    args: Annotated[
+        str | None, typer.Option("--args", help="Positional arguments, a JSON list.", rich_help_panel=WHAT)
+    ] = None
+    kwargs: Annotated[
+        str | None, typer.Option("--kwargs", help="Keyword arguments, a JSON object.", rich_help_panel=WHAT)
+    ] = None
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue of its runs.", rich_help_panel=WHAT)] = (
+        None
+    )
+    connection: Annotated[
+        str | None, typer.Option("--connection", help="The named Redis of its runs.", rich_help_panel=WHAT)
+    ] = None
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="The longest an attempt may take.", rich_help_panel=WHAT)
+    ] = None
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Above 0: to the front of the queue.", rich_help_panel=WHAT)
+    ] = None
+    executor: Annotated[str | None, typer.Option("--executor", help="`rq` or `external`.", rich_help_panel=WHAT)] = None
+
+    def options(self) -> Options:
+        """Give what was said."""
+        return _given(
+            args=self.args and values.json_of("--args", self.args, list),
+            kwargs=self.kwargs and values.json_of("--kwargs", self.kwargs, dict),
+            queue=self.queue,
+            connection=self.connection,
+            timeout=None if self.timeout is None else values.seconds("--timeout", self.timeout),
+            priority=self.priority,
+            executor=self.executor,
+        )
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a fire does about overlap, missed time, failure and exhaustion."""
+
+    overlap: Overlap = None
+    buffer_limit: Annotated[
+        int | None, typer.Option("--buffer-limit", help="The most runs that wait.", rich_help_panel=POLICY)
+    ] = None
+    missed: Annotated[
+        str | None,
+        typer.Option("--missed", help=f"Missed occurrences: {', '.join(MissedPolicy)}.", rich_help_panel=POLICY),
+    ] = None
+    catch_up_window: Annotated[
+        str | None, typer.Option("--catch-up-window", help="Later than this is missed.", rich_help_panel=POLICY)
+    ] = None
+    catch_up_limit: Annotated[
+        int | None, typer.Option("--catch-up-limit", help="The most under --missed all.", rich_help_panel=POLICY)
+    ] = None
+    catch_up: Annotated[
+        str | None,
+        typer.Option("--catch-up", help=f"Where resume goes on: {', '.join(CatchUp)}.", rich_help_panel=POLICY),
+    ] = None
+    max_runs: Annotated[
+        int | None, typer.Option("--max-runs", help="How many runs may start.", rich_help_panel=POLICY)
+    ] = None
+    on_exhausted: Annotated[
+        str | None, typer.Option("--on-exhausted", help="After that: done or delete.", rich_help_panel=POLICY)
+    ] = None
+    total_repeats: Annotated[
+        int | None, typer.Option("--total-repeats", help="Done after so many successes.", rich_help_panel=POLICY)
+    ] = None
+    environment: Annotated[
+        Texts, typer.Option("--environment", help="Fire only there; may be repeated.", rich_help_panel=POLICY)
+    ] = None
+    max_retries: Annotated[
+        int | None, typer.Option("--max-retries", help="Attempts after the first; default 3.", rich_help_panel=POLICY)
+    ] = None
+    then: Annotated[
+        str | None,
+        typer.Option("--then", help=f"Attempts used up: {', '.join(Exhausted)}.", rich_help_panel=POLICY),
+    ] = None
+    backoff_base: Annotated[
+        str | None, typer.Option("--backoff-base", help="The first delay of a retry.", rich_help_panel=POLICY)
+    ] = None
+    backoff_factor: Annotated[
+        float | None, typer.Option("--backoff-factor", help="Its growth; default 2.", rich_help_panel=POLICY)
+    ] = None
+    backoff_cap: Annotated[
+        str | None, typer.Option("--backoff-cap", help="The longest; default 10 bases.", rich_help_panel=POLICY)
+    ] = None
+    max_consecutive_failures: Annotated[
+        int | None,
+        typer.Option("--max-consecutive-failures", help="Dead after so many in a row.", rich_help_panel=POLICY),
+    ] = None
+
+    def options(self, retry: RetryPolicy | None = None) -> Options:
+        """Give what was said; what is said of retries changes `retry`."""
+        changes = self._retry()
+        return _given(
+            overlap=self.overlap,
+            buffer_limit=self.buffer_limit,
+            missed=self.missed,
+            catch_up_window=_span("--catch-up-window", self.catch_up_window),
+            catch_up_limit=self.catch_up_limit,
+            catch_up=self.catch_up,
+            max_runs=self.max_runs,
+            on_exhausted=self.on_exhausted,
+            total_repeats=self.total_repeats,
+            environments=self.environment,
+            retry=replace(retry or RetryPolicy(), **changes) if changes else None,
+        )
+
+    def _retry(self) -> dict[str, Any]:
+        said = {
+            "max_retries": self.max_retries,
+            "then": self.then,
+            "base": _span("--backoff-base", self.backoff_base),
+            "factor": self.backoff_factor,
+            "cap": _span("--backoff-cap", self.backoff_cap),
+            "max_consecutive_failures": self.max_consecutive_failures,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the schedule; runs get copies of labels, memo and search attributes."""
+
+    label: Annotated[
+        Texts, typer.Option("--label", "-l", help="name=value; may be repeated.", rich_help_panel=FACTS)
+    ] = None
+    memo: Annotated[str | None, typer.Option("--memo", help="A JSON object.", rich_help_panel=FACTS)] = None
+    search_attribute: Annotated[
+        Texts, typer.Option("--search-attribute", help="name=value, JSON or text; repeatable.", rich_help_panel=FACTS)
+    ] = None
+    description: Annotated[str | None, typer.Option("--description", rich_help_panel=FACTS)] = None
+    owner: Annotated[str | None, typer.Option("--owner", rich_help_panel=FACTS)] = None
+
+    def options(self) -> Options:
+        """Give what was said."""
+        attributes = self.search_attribute
+        return _given(
+            labels=self.label and values.pairs("--label", self.label),
+            memo=self.memo and values.json_of("--memo", self.memo, dict),
+            search_attributes=attributes and values.json_pairs("--search-attribute", attributes),
+            description=self.description,
+            owner=self.owner,
+        )
+
+
+_BLANK: dict[str, Any] = {
+    "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
+    "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
+    "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None, "args": [], "kwargs": {},
+}  # fmt: skip
+_OF_SPEC = ("start-at", "end-at")
+
+
+def blanked(unset: Sequence[str]) -> Options:
+    """Give the blank value of each named option; raises InvalidInputError for one that cannot be blank."""
+    for name in unset:
+        if name not in _BLANK and name not in _OF_SPEC:
+            known = ", ".join(sorted([*_BLANK, *_OF_SPEC]))
+            raise InvalidInputError("--unset", f"{name!r} is not one of {known}")
+    return cast("Options", {name.replace("-", "_"): _BLANK[name] for name in unset if name in _BLANK})
+
+
+def _given(**said: Any) -> Options:
+    return cast("Options", {name: value for name, value in said.items() if value is not None})
+
+
+def _span(option: str, text: str | None) -> timedelta | None:
+    return None if text is None else values.span(option, text)

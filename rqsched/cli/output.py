@@ -1,0 +1,151 @@
+"""How a command answers: tables and sentences for people, JSON for programs. Only answers go to standard output.
+
+In a terminal tables have rules and colours; elsewhere they are bare columns that a pipe can cut. Nothing a user stored
+(a note, an error) can move the cursor or colour the screen: control characters are shown as a replacement character.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rqsched.ids import iso_utc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_WIDE = 100_000
+_COLOURS = {
+    "active": "green",
+    "succeeded": "green",
+    "created": "green",
+    "ok": "green",
+    "paused": "yellow",
+    "warning": "yellow",
+    "retrying": "yellow",
+    "dead": "bold red",
+    "failed": "bold red",
+    "lost": "bold red",
+    "problem": "bold red",
+    "running": "cyan",
+    "pending": "cyan",
+}
+
+
+class Output(StrEnum):
+    """The form of a command's answer."""
+
+    TABLE = "table"
+    """For people."""
+    JSON = "json"
+    """One JSON document."""
+    JSONL = "jsonl"
+    """One JSON object a line, without an envelope."""
+
+
+def shown(value: Any) -> str:
+    """Write one value for people; `-` when there is none."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, datetime):
+        return iso_utc(value.replace(microsecond=0))
+    if isinstance(value, (dict, list, tuple)):
+        value = dump(value)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(value))
+
+
+def dump(value: Any, *, indent: int | None = None) -> str:
+    """Write JSON; instants are ISO 8601 UTC, spans are seconds."""
+    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return iso_utc(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value).__name__} is not JSON-native")
+
+
+class Writer:
+    """The one who writes a command's answer, to the standard output of the moment it was made."""
+
+    def __init__(self, output: Output, stdout: IO[str] | None = None) -> None:
+        self.output = output
+        self._stdout = stdout or sys.stdout
+        is_terminal = self._stdout.isatty()
+        self.console = Console(
+            file=self._stdout, markup=False, highlight=False, emoji=False, width=None if is_terminal else _WIDE
+        )
+
+    @property
+    def is_table(self) -> bool:
+        """Whether people read it."""
+        return self.output is Output.TABLE
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether it is one JSON object a line."""
+        return self.output is Output.JSONL
+
+    def say(self, text: str) -> None:
+        """Tell people something; programs are not told."""
+        if self.is_table:
+            self.console.print(text, soft_wrap=True)
+
+    def json(self, value: Any) -> None:
+        """Write one JSON document: indented, or on a line of its own."""
+        self._stdout.write(dump(value, indent=2 if self.output is Output.JSON else None) + "\n")
+
+    def record(self, facts: Mapping[str, Any], text: str) -> None:
+        """Answer with one fact: the text for people, the facts for programs."""
+        if self.is_table:
+            self.say(text)
+        else:
+            self.json(facts)
+
+    def lines(self, rows: Iterable[Any]) -> None:
+        """Write each row as a line of JSON."""
+        for row in rows:
+            self.json(row)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Draw a table; for people only."""
+        is_terminal = self.console.is_terminal
+        table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, show_edge=False)
+        for name in columns:
+            table.add_column(name, overflow="fold", no_wrap=not is_terminal)
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row))
+        self.console.print(table)
+
+
+def _cell(value: Any) -> Text:
+    text = shown(value)
+    return Text(text, style=_COLOURS.get(text, ""))
+
+
+def notice(text: str) -> None:
+    """Tell people something beside the answer: on standard error."""
+    Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error while the block runs, in a terminal only; gives what moves it."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda steps: progress.advance(task, steps)

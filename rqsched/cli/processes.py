@@ -1,0 +1,59 @@
+"""Commands that are processes: worker, web, dev. They run until a signal ends them and log to standard error."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from rqsched import worker as workers
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+
+from .application import app
+from .command import command
+from .session import Verbose
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@command(app)
+def worker(
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUES]...", help="Queues of runs, the most urgent first.")
+    ] = None,
+    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Mend what went stale first.")] = True,
+    verbose: Verbose = 0,
+) -> None:
+    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Start as many as you like."""
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
+    raise typer.Exit(workers.serve(queues or [Settings().default_queue], recover=recover))
+
+
+@command(app)
+def web(
+    host: Annotated[str, typer.Option("--host", help="Beyond loopback RQSCHED_TOKENS must be set.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    verbose: Verbose = 0,
+) -> None:
+    """Serve the HTTP API, and the dashboard where it is installed."""
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
+    _extra("rqsched.http", "http").serve(host, port)
+
+
+@command(app)
+def dev(verbose: Verbose = 0) -> None:
+    """Try it: an embedded Valkey, SQLite and a worker in this terminal, and a screen that shows what fires."""
+    del verbose
+    raise typer.Exit(_extra("rqsched.dev", "demo").run_dev(Settings()))
+
+
+def _extra(module: str, extra: str) -> ModuleType:
+    """Import what an optional extra brings; raises ConfigError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[{extra}]' brings it.") from error

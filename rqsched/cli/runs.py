@@ -1,0 +1,143 @@
+"""Commands about what a schedule has done: history, runs, cancel, terminate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from rqsched.handles import RunHandle, ScheduleHandle
+from rqsched.listing import MAX_PAGE, AuditRecord
+from rqsched.payload import loads
+from rqsched.state import Run, RunStatus
+
+from .application import app
+from .command import CONFLICT, command
+from .options import ScheduleId
+from .session import Session
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its uid, number or instance id.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="Of a page.")]
+HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs")
+RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Instance", "Error")
+_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
+_PRIVATE = ("token",)
+_SHORT_ERROR = 60
+
+
+@command(app)
+def history(
+    session: Session,
+    schedule_id: ScheduleId,
+    limit: Limit = 100,
+    after_sequence: Annotated[int, typer.Option("--after-sequence", min=0, help="Only later events.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Every remaining event.")] = False,
+) -> None:
+    """Show a schedule's audit events, oldest first; also after it was deleted."""
+    handle = session.newest(schedule_id)
+    if every:
+        _show_events(session, handle, handle.iter_history(after_sequence), has_more=False)
+        return
+    events = handle.history(limit, after_sequence)
+    has_more = len(events) == limit and bool(handle.history(1, events[-1].sequence))
+    _show_events(session, handle, events, has_more=has_more)
+
+
+def _show_events(
+    session: Session, handle: ScheduleHandle, events: list[AuditRecord] | Iterator[AuditRecord], *, has_more: bool
+) -> None:
+    writer = session.writer
+    if writer.is_lines:
+        writer.lines(_event(event) for event in events)
+        return
+    events = list(events)
+    if not writer.is_table:
+        cursor = events[-1].sequence if has_more else None
+        named = {"schedule_id": handle.schedule_id, "namespace": handle.namespace}
+        page = {"events": [_event(event) for event in events], "next_cursor": cursor, "has_more": has_more}
+        writer.json(named | page)
+        return
+    if not events:
+        writer.say("No events.")
+        return
+    writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e)) for e in events])
+    if has_more:
+        writer.say(f"More events available. Re-run with --after-sequence={events[-1].sequence} (or --all) to continue.")
+
+
+def _event(event: AuditRecord) -> dict[str, Any]:
+    return asdict(event)
+
+
+def _refs(event: AuditRecord) -> str:
+    refs = (("wf", event.workflow_instance_id), ("run", event.workflow_run_id))
+    return " ".join(f"{name}={value}" for name, value in refs if value)
+
+
+@command(app)
+def runs(
+    session: Session,
+    schedule_id: ScheduleId,
+    status: Annotated[list[RunStatus] | None, typer.Option("--status", help="Only these.")] = None,
+    limit: Limit = 50,
+    page_token: Annotated[str | None, typer.Option("--page-token", help="Where the next page starts.")] = None,
+) -> None:
+    """Show a schedule's runs, newest first; also after it was deleted."""
+    statuses = tuple(one.value for one in status or ())
+    page = session.newest(schedule_id).runs(limit, page_token, statuses)
+    writer, facts = session.writer, [run_facts(run.state) for run in page.items]
+    if writer.is_lines:
+        writer.lines(facts)
+    elif not writer.is_table:
+        writer.json({"schedule_id": schedule_id, "runs": facts, "next_page_token": page.next_cursor})
+    elif not facts:
+        writer.say("No runs.")
+    else:
+        writer.table(RUNS, [_row(run.state) for run in page.items])
+        if page.next_cursor:
+            writer.say(f"Next page token: {page.next_cursor}")
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """Give every fact of a run as a JSON-native object."""
+    facts = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
+    return facts | {name: facts[name] and loads(facts[name]) for name in _JSON_FIELDS}
+
+
+def _row(run: Run) -> tuple[Any, ...]:
+    took = run.ended_at - run.started_at if run.ended_at and run.started_at else None
+    error = (run.error or "").strip().splitlines()[-1:] or [""]
+    return (
+        run.number,
+        run.kind.value,
+        run.occurrence_at,
+        run.status.value,
+        run.attempt,
+        run.started_at,
+        None if took is None else f"{took.total_seconds():.2f}s",
+        run.instance_id,
+        error[0][:_SHORT_ERROR],
+    )
+
+
+@command(app)
+def cancel(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
+    """End a run: a waiting one never starts, a running one sees it at its next checkpoint."""
+    _end(session, session.newest(schedule_id).run(run).cancel(), "cancelled")
+
+
+@command(app)
+def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
+    """End a run and kill its process."""
+    _end(session, session.newest(schedule_id).run(run).terminate(), "terminated")
+
+
+def _end(session: Session, run: RunHandle, wanted: str) -> None:
+    """Answer what the run is now; one that had ended otherwise before is a conflict."""
+    is_done = run.status == wanted
+    text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had ended before'}."
+    session.writer.record(run_facts(run.state), text)
+    if not is_done:
+        raise typer.Exit(CONFLICT)

@@ -1,0 +1,191 @@
+"""Commands that say what schedules there are to be, and show them: create, upsert, update, list, describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from rqsched.definition import Options
+from rqsched.description import describe as describe_schedule
+from rqsched.handles import ScheduleHandle
+from rqsched.listing import MAX_PAGE, Page
+from rqsched.state import ScheduleStatus
+
+from . import values
+from .application import app
+from .command import command
+from .options import Action, Facts, Note, Policy, ScheduleId, Texts, Timing, blanked
+from .output import shown
+from .session import Session
+
+Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.")]
+COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire")
+_UPCOMING = 5
+
+
+@command(app)
+def create(
+    session: Session,
+    schedule_id: ScheduleId,
+    workflow: Workflow,
+    timing: Timing,
+    action: Action,
+    policy: Policy,
+    facts: Facts,
+    note: Note = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+) -> None:
+    """Create a schedule; refused when its id is taken."""
+    spec, options = timing.spec(), _options(timing, action, policy, facts)
+    handle = session.scheduler.create(
+        schedule_id,
+        workflow,
+        spec,
+        note=note,
+        namespace=session.namespace,
+        paused=paused,
+        context=session.context,
+        **options,
+    )
+    session.report(handle, "created")
+
+
+@command(app)
+def upsert(
+    session: Session,
+    schedule_id: ScheduleId,
+    workflow: Workflow,
+    timing: Timing,
+    action: Action,
+    policy: Policy,
+    facts: Facts,
+    note: Note = None,
+    paused: Annotated[
+        bool | None, typer.Option("--paused/--active", help="Default: a known schedule stays as it is.")
+    ] = None,
+) -> None:
+    """Create a schedule, or make the known one exactly what is declared here."""
+    spec, options = timing.spec(), _options(timing, action, policy, facts)
+    handle, outcome = session.scheduler.upsert(
+        schedule_id,
+        workflow,
+        spec,
+        note=note,
+        namespace=session.namespace,
+        paused=paused,
+        context=session.context,
+        **options,
+    )
+    session.report(handle, outcome)
+
+
+def _options(timing: Timing, action: Action, policy: Policy, facts: Facts) -> Options:
+    return {**timing.options(), **action.options(), **policy.options(), **facts.options()}
+
+
+@command(app)
+def update(
+    session: Session,
+    schedule_id: ScheduleId,
+    timing: Timing,
+    action: Action,
+    policy: Policy,
+    facts: Facts,
+    note: Note = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="A registered name or a dotted path.")] = None,
+    unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
+    if_version: Annotated[int | None, typer.Option("--if-version", help="Refuse unless it is at this version.")] = None,
+) -> None:
+    """Change what is given and leave the rest; the next time moves only with the timing."""
+    blank = blanked(unset or ())
+    handle = session.schedule(schedule_id)
+    before = handle.state.version
+    options: Options = {
+        **blank,
+        **timing.options(),
+        **action.options(),
+        **policy.options(handle.state.policies.retry),
+        **facts.options(),
+    }
+    spec = timing.changed(handle.state.spec, unset or ())
+    handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, **options)
+    session.report(handle, "unchanged" if handle.state.version == before else "updated")
+
+
+@command(app, "list")
+def list_schedules(
+    session: Session,
+    status: Annotated[
+        list[ScheduleStatus] | None, typer.Option("--status", help="Only these; deleted ones only so.")
+    ] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", "--workflow-type")] = None,
+    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="A part of the id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="Of a page.")] = 50,
+    page_token: Annotated[str | None, typer.Option("--page-token", help="Where the next page starts.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
+) -> None:
+    """List schedules in the order they were created."""
+    filters: dict[str, Any] = {
+        "namespace": session.namespace,
+        "status": [one.value for one in status or ()],
+        "workflow": workflow,
+        "labels": values.pairs("--label", label or ()),
+        "owner": owner,
+        "text": text,
+    }
+    if every:
+        page = Page(session.scheduler.iter(**filters))
+    else:
+        page = session.scheduler.list(limit=limit, cursor=page_token, **filters)
+    _show_page(session, page)
+
+
+def _show_page(session: Session, page: Page[ScheduleHandle]) -> None:
+    writer, token = session.writer, page.next_cursor
+    if writer.is_lines:
+        writer.lines(_facts(handle) for handle in page.items)
+    elif not writer.is_table:
+        writer.json({"schedules": [_facts(handle) for handle in page.items], "next_page_token": token})
+    else:
+        rows = [_row(handle) for handle in page.items]
+        if not rows:
+            writer.say("No schedules.")
+            return
+        writer.table(COLUMNS, rows)
+        if token:
+            writer.say(f"Next page token: {token}")
+
+
+def _facts(handle: ScheduleHandle) -> dict[str, Any]:
+    return describe_schedule(handle.state).to_dict()
+
+
+def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
+    state = handle.state
+    return handle.schedule_id, handle.workflow, handle.status, state.due_at, state.last_run_at
+
+
+@command(app)
+def describe(session: Session, schedule_id: ScheduleId) -> None:
+    """Show everything there is to know of a schedule."""
+    handle = session.schedule(schedule_id)
+    facts = handle.describe().to_dict()
+    upcoming = handle.upcoming(_UPCOMING)
+    if not session.writer.is_table:
+        session.writer.json(facts | {"upcoming": upcoming})
+        return
+    told = facts | {"upcoming": ", ".join(shown(at) for at in upcoming)}
+    session.writer.table(("Field", "Value"), _told(told))
+
+
+_BLANK: tuple[Any, ...] = (None, "", [], {})
+_BORING = frozenset({"uid", "position", "latest_run_uid", "spec"})
+
+
+def _told(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Leave out what says nothing: blanks, and what only programs want."""
+    return [(name, value) for name, value in facts.items() if name not in _BORING and value not in _BLANK]

@@ -1,0 +1,140 @@
+"""The session of one command: what every command takes, and what it opens on the way. Connections are made lazily."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import typer
+
+from rqsched import schema
+from rqsched.audit import CommandContext
+from rqsched.config import Settings
+from rqsched.handles import ScheduleHandle
+from rqsched.scheduler import Scheduler
+
+from .output import Output, Writer, shown
+
+_PANEL = "Common"
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Log to standard error; -vv logs more.", rich_help_panel=_PANEL),
+]
+
+
+@dataclass
+class Session:
+    """What every command takes. As a context: standard output is the answer's alone, connections close at the end."""
+
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Default: RQSCHED_NAMESPACE.", rich_help_panel=_PANEL),
+    ] = None
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to answer.", rich_help_panel=_PANEL)] = (
+        Output.TABLE
+    )
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", help="Why; recorded with the audit event of what changes.", rich_help_panel=_PANEL),
+    ] = None
+    verbose: Verbose = 0
+
+    def __enter__(self) -> Session:
+        """Keep standard output for the answer: whatever a user's module prints goes to standard error."""
+        self.writer = Writer(self.output)
+        self._stack = ExitStack()
+        self._stack.enter_context(redirect_stdout(sys.stderr))
+        self._stack.enter_context(logging_to_stderr(self.verbose))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        del error
+        if "scheduler" in self.__dict__:
+            self.scheduler.close()
+        self._stack.close()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of the environment."""
+        return Settings()
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the environment, its schema checked; raises SchemaError."""
+        scheduler = Scheduler.from_env(settings=self.settings)
+        if not self.settings.is_sqlite:
+            schema.require_current(scheduler.runtime.database)
+        return scheduler
+
+    @property
+    def named(self) -> str:
+        """The namespace that was asked for, or the settings'."""
+        return self.settings.namespace if self.namespace is None else self.namespace
+
+    @property
+    def context(self) -> CommandContext:
+        """Who asks, for the audit event."""
+        return CommandContext(principal=_principal(), source="cli", reason=self.reason)
+
+    def schedule(self, schedule_id: str) -> ScheduleHandle:
+        """Find a schedule; raises ScheduleNotFoundError."""
+        return self.scheduler.get(schedule_id, namespace=self.namespace)
+
+    def newest(self, schedule_id: str) -> ScheduleHandle:
+        """Find a schedule, deleted or not: its history and runs stay readable."""
+        return self.scheduler.newest(schedule_id, namespace=self.namespace)
+
+    def report(self, handle: ScheduleHandle, outcome: str, **more: Any) -> None:
+        """Answer what became of a schedule."""
+        facts = {
+            "schedule_id": handle.schedule_id,
+            "namespace": handle.namespace,
+            "outcome": outcome,
+            "uid": handle.uid,
+            "status": handle.status,
+            "next_run_at": handle.next_run_at,
+            "version": handle.state.version,
+        }
+        when = f"; next fire {shown(handle.next_run_at)}" if handle.next_run_at else ""
+        self.writer.record(facts | more, f"Schedule {handle.schedule_id} {outcome} ({handle.status}{when}).")
+
+
+def _principal() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"uid:{os.getuid()}"
+
+
+class _Terse(logging.Formatter):
+    """One line a record: a traceback is for those who asked for logs."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Leave the traceback out."""
+        del ei
+        return ""
+
+
+@contextmanager
+def logging_to_stderr(verbose: int) -> Iterator[None]:
+    """Send logs to standard error: warnings as bare lines, or with -v everything with its origin."""
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT) if verbose else _Terse("%(message)s"))
+    before = root.level
+    root.setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

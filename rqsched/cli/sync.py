@@ -1,0 +1,58 @@
+"""The command that brings a declared set of schedules about."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rqsched.declarations import Declaration
+from rqsched.scheduler import Synced
+
+from .application import app
+from .command import command
+from .document import read
+from .output import progress_bar
+from .session import Session
+
+File = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="JSON or TOML.")]
+
+
+@command(app)
+def sync(
+    session: Session,
+    file: File,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete what an earlier sync made and this lacks.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
+) -> None:
+    """Make the schedules those a file declares: created, updated or left unchanged."""
+    declared = read(file)
+    if dry_run:
+        _show(session, session.scheduler.preview_sync(declared, prune=prune, namespace=session.namespace), "Would be: ")
+    else:
+        _show(session, _synced(session, declared, prune=prune), "")
+
+
+def _synced(session: Session, declared: list[Declaration], *, prune: bool) -> Synced:
+    with progress_bar("Synchronising", len(declared)) as advance:
+        return session.scheduler.sync(
+            declared,
+            prune=prune,
+            namespace=session.namespace,
+            context=session.context,
+            progress=lambda *_: advance(1),
+        )
+
+
+def _show(session: Session, synced: Synced, intro: str) -> None:
+    outcomes = asdict(synced)
+    changed = [(schedule_id, name) for name, ids in outcomes.items() for schedule_id in ids]
+    if session.writer.is_lines:
+        session.writer.lines({"schedule_id": schedule_id, "outcome": name} for schedule_id, name in changed)
+        return
+    told = [row for row in changed if row[1] != "unchanged"]
+    if session.writer.is_table and told:
+        session.writer.table(("Schedule ID", "Outcome"), told)
+    session.writer.record(outcomes, intro + ", ".join(f"{len(ids)} {name}" for name, ids in outcomes.items()) + ".")

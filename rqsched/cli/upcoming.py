@@ -1,0 +1,95 @@
+"""The command that shows what fires next: a table, and a timeline drawn in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from heapq import merge
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from rqsched import listing
+from rqsched.description import iter_upcoming
+from rqsched.duration import format_short
+from rqsched.state import Schedule
+
+from .application import app
+from .command import command
+from .output import shown
+from .session import Session
+
+Fire = tuple[datetime, str, str]
+"""When, which schedule, which workflow."""
+COLUMNS = ("Fires At", "In", "Schedule ID", "Workflow Type")
+WIDTH = 60
+_MOST_LINES = 20
+_LABEL = 24
+
+
+@command(app)
+def upcoming(
+    session: Session,
+    schedule_id: Annotated[
+        str | None, typer.Argument(metavar="[SCHEDULE_ID]", help="Default: all active schedules.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
+) -> None:
+    """Show the next fires of one schedule, or of all."""
+    schedules = _schedules(session, schedule_id, count)
+    now, writer = session.scheduler.runtime.now(), session.writer
+    fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))
+    facts = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
+    if writer.is_lines:
+        writer.lines(facts)
+    elif not writer.is_table:
+        writer.json({"now": now, "upcoming": facts})
+    elif not fires:
+        writer.say("Nothing is going to fire.")
+    else:
+        writer.table(COLUMNS, [(at, _until(now, at), name, workflow) for at, name, workflow in fires])
+        for line in draw(fires, now):
+            writer.say(line)
+
+
+def _schedules(session: Session, schedule_id: str | None, count: int) -> list[Schedule]:
+    """Read the schedules that can be among the next `count` fires: nobody's second fire is before its first."""
+    if schedule_id is not None:
+        return [session.schedule(schedule_id).state]
+    return session.scheduler.runtime.database.read(lambda c: listing.soonest(c, session.named, count))
+
+
+def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
+    for at in iter_upcoming(schedule, now):
+        yield at, schedule.schedule_id, schedule.definition.workflow
+
+
+def _until(now: datetime, at: datetime) -> str:
+    if at <= now:
+        return "due"
+    return format_short(timedelta(seconds=max(1, round((at - now).total_seconds()))))
+
+
+def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
+    """Draw fires over time from `now` to the last one: a line a schedule, a digit where several fall together."""
+    end = max(at for at, _, _ in fires)
+    names = list(dict.fromkeys(name for _, name, _ in fires))
+    label = min(max(len(name) for name in names), _LABEL)
+    step = max(end - now, timedelta(seconds=1)) / (WIDTH - 1)
+    lines = ["", " " * (label + 1) + _axis(now, end)]
+    for name in names[:_MOST_LINES]:
+        cells = [max(0, int((at - now) / step)) for at, whose, _ in fires if whose == name]
+        lines.append(f"{shown(name)[:label]:<{label}} {_line(cells)}")
+    more = len(names) - _MOST_LINES
+    return lines + ([f"... and {more} more schedules"] if more > 0 else [])
+
+
+def _axis(now: datetime, end: datetime) -> str:
+    left, right = f"now {now:%H:%M:%S}", f"{end:%Y-%m-%d %H:%M:%S} UTC"
+    return left + right.rjust(WIDTH - len(left))
+
+
+def _line(cells: Sequence[int]) -> str:
+    counts = [cells.count(cell) for cell in range(WIDTH)]
+    return "".join("·" if n == 0 else "●" if n == 1 else str(n) if n < 10 else "+" for n in counts)
