@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rqsched import Cron, Every, RetryPolicy, Scheduler
+from rqsched.declarations import Declaration
 from rqsched.policy import Exhausted
-from rqsched.scheduler import Declaration
 
 from .backup import back_up
 from .logs import tend_logs
@@ -32,7 +32,7 @@ def schedules(scheduler: Scheduler) -> list[Declaration]:
         Declaration(
             "deliver-report",
             deliver_report,
-            Every("30s"),
+            Every("15s"),
             {
                 "kwargs": {"samples": samples, "path": str(ops / "report.json")},
                 "retry": RETRY,
