@@ -11,6 +11,7 @@ import typer
 
 from rqsched import worker as workers
 from rqsched.config import Settings
+from rqsched.dev import run_dev
 from rqsched.errors import ConfigError
 
 from .application import app
@@ -45,10 +46,15 @@ def web(
 
 
 @command(app)
-def dev(verbose: Verbose = 0) -> None:
+def dev(
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0, metavar="N", help="End by itself after so long.")
+    ] = None,
+    verbose: Verbose = 0,
+) -> None:
     """Try it: an embedded Valkey, SQLite and a worker in this terminal, and a screen that shows what fires."""
-    del verbose
-    raise typer.Exit(_extra("rqsched.dev", "demo").run_dev(Settings()))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=_FORMAT)
+    raise typer.Exit(run_dev(Settings(), seconds=seconds))
 
 
 def _extra(module: str, extra: str) -> ModuleType:
