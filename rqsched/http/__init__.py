@@ -1,0 +1,14 @@
+"""HTTP: one ASGI application over a Scheduler, with three surfaces and one error mapping.
+
+>>> from rqsched.http import create_app
+>>> app = create_app(scheduler)  # doctest: +SKIP
+
+`uvicorn --factory rqsched.http:create_app` runs it from `RQSCHED_*`; `rqsched web` does so with safer defaults.
+"""
+
+from .application import create_app
+from .auth import Principal, Role
+from .limits import Limits
+from .serving import serve
+
+__all__ = ["Limits", "Principal", "Role", "create_app", "serve"]

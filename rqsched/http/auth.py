@@ -1,0 +1,197 @@
+"""Who may do what: bearer tokens with a role and namespaces, and the rule for when there are none.
+
+Tokens come from the settings as a JSON list; a secret is only ever compared through its SHA-256 digest, in constant
+time, and never kept, logged or shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.requests import HTTPConnection
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+
+from .errors import ForbiddenError, UnauthorizedError
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Role(IntEnum):
+    """What a principal may do; each role may do everything of those before it."""
+
+    READ = 1
+    """Look."""
+    OPERATE = 2
+    """Pause, resume, restart, trigger, backfill, cancel and terminate; execute runs as an external worker."""
+    ADMIN = 3
+    """Create, change and delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """On whose behalf a request runs; its name is recorded with what it changes."""
+
+    name: str
+    role: Role
+    namespaces: frozenset[str] | None = None
+    """None sees all of them; nothing of any other exists for it."""
+
+    def sees(self, namespace: str) -> bool:
+        """Tell whether a namespace exists for it."""
+        return self.namespaces is None or namespace in self.namespaces
+
+
+LOCAL = Principal("local", Role.ADMIN)
+"""Whoever reaches the loopback interface where no token is configured."""
+
+Authenticate: TypeAlias = Callable[[HTTPConnection], "Principal | None"]
+"""An application's own authentication: gives the principal of a request, None when it knows none."""
+
+
+class _Entry(BaseModel):
+    """One token of RQSCHED_TOKENS."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    role: Literal["read", "operate", "admin"]
+    namespaces: Literal["*"] | list[str] = "*"
+    token: Annotated[str, Field(min_length=16)] | None = None
+    token_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> _Entry:
+        if (self.token is None) == (self.token_sha256 is None):
+            raise ValueError("give token_sha256 (or token), and not both")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        return bytes.fromhex(self.token_sha256) if self.token_sha256 else _digest(self.token or "")
+
+    @property
+    def principal(self) -> Principal:
+        namespaces = None if self.namespaces == "*" else frozenset(self.namespaces)
+        return Principal(self.name, Role[self.role.upper()], namespaces)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+class Tokens:
+    """The configured tokens, as digests."""
+
+    def __init__(self, entries: Sequence[tuple[bytes, Principal]] = ()) -> None:
+        self._entries = tuple(entries)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Tokens:
+        """Read them from the settings; raises ConfigError that names the entry and never its value."""
+        if settings.tokens is None:
+            return cls()
+        try:
+            entries = [_entry(number, raw) for number, raw in enumerate(json.loads(settings.tokens.get_secret_value()))]
+        except json.JSONDecodeError:
+            raise ConfigError("RQSCHED_TOKENS: write a JSON list.") from None
+        return cls([(entry.digest, entry.principal) for entry in entries])
+
+    def __bool__(self) -> bool:
+        """Whether any is configured."""
+        return bool(self._entries)
+
+    def find(self, secret: str) -> Principal | None:
+        """Find whose secret this is. Every entry is compared, so that the time says nothing about a match."""
+        digest, found = _digest(secret), None
+        for known, principal in self._entries:
+            if hmac.compare_digest(known, digest):
+                found = principal
+        return found
+
+
+def _entry(number: int, raw: Any) -> _Entry:
+    try:
+        return _Entry.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"RQSCHED_TOKENS[{number}]{'.' + where if where else ''}: {reason}.") from None
+
+
+class Authenticator:
+    """Finds the principal of a request: by the application's own rule, by token, or by coming from this machine."""
+
+    def __init__(self, tokens: Tokens, authenticate: Authenticate | None = None) -> None:
+        self.tokens = tokens
+        self._authenticate = authenticate
+
+    def principal_of(self, connection: HTTPConnection) -> Principal:
+        """Give the principal; raises UnauthorizedError or ForbiddenError."""
+        if self._authenticate is not None and (principal := self._authenticate(connection)) is not None:
+            return principal
+        if self.tokens:
+            return self._by_token(connection)
+        if self._authenticate is not None:
+            raise UnauthorizedError
+        _require_local(connection)
+        return LOCAL
+
+    def _by_token(self, connection: HTTPConnection) -> Principal:
+        scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
+        principal = self.tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
+        if principal is None:
+            raise UnauthorizedError
+        return principal
+
+
+# ---- without tokens: this machine only
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine's loopback interface."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _require_local(connection: HTTPConnection) -> None:
+    """Refuse peers on other machines, and web pages that a local browser shows (rebinding, cross-site forms)."""
+    peer = connection.client.host if connection.client else ""
+    if _is_address(peer) and not is_loopback(peer):
+        raise ForbiddenError("no token is configured, so only this machine is served; set RQSCHED_TOKENS.")
+    host = urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
+    if "." in host and not is_loopback(host):
+        raise ForbiddenError("no token is configured, so only loopback host names are served; set RQSCHED_TOKENS.")
+    if connection.scope["method"] not in SAFE_METHODS and _is_cross_site(connection):
+        raise ForbiddenError("a page of another site may not change anything here.")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_cross_site(connection: HTTPConnection) -> bool:
+    if connection.headers.get("sec-fetch-site", "none") in {"cross-site", "same-site"}:
+        return True
+    origin = connection.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != connection.headers.get("host")

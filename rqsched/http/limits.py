@@ -1,0 +1,48 @@
+"""Limits: how large a body may be and how many requests a principal may send. In memory, per process."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from time import monotonic
+
+from .errors import RateLimitedError
+
+_MOST_BUCKETS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process of the HTTP surface admits."""
+
+    body_bytes: int = 1024 * 1024
+    """The largest request body."""
+    rate: float = 500.0
+    """Requests a second each principal may send in the long run; 0 is no limit."""
+    burst: int = 2_000
+    """Requests it may send at once after it was quiet."""
+
+
+class TokenBuckets:
+    """A token bucket for each principal; the ones unused longest are forgotten, full as they are by then."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._rate, self._burst = limits.rate, limits.burst
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, name: str) -> None:
+        """Take one request's worth; raises RateLimitedError that says when the next one is admitted."""
+        if not self._rate:
+            return
+        now = monotonic()
+        with self._lock:
+            left, seen_at = self._buckets.pop(name, (float(self._burst), now))
+            left = min(self._burst, left + (now - seen_at) * self._rate)
+            self._buckets[name] = (max(left - 1, 0.0) if left >= 1 else left, now)
+            if len(self._buckets) > _MOST_BUCKETS:
+                self._buckets.popitem(last=False)
+        if left < 1:
+            raise RateLimitedError(max(1, math.ceil((1 - left) / self._rate)))

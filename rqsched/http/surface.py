@@ -1,0 +1,62 @@
+"""A surface: a prefix of the application with an error form and headers of its own, also where no route matches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+
+from .errors import Problem
+
+
+def render_problem(problem: Problem, request_id: str) -> Response:
+    """Render problem details (RFC 9457), the native form."""
+    body = {
+        "type": f"urn:rqsched:error:{problem.code}",
+        "title": problem.code.replace("_", " "),
+        "status": problem.status,
+        "detail": problem.detail,
+        "code": problem.code,
+        "request_id": request_id,
+    }
+    errors = [{"field": field.field, "message": field.message, "code": field.code} for field in problem.fields]
+    return JSONResponse(
+        body | ({"errors": errors} if errors else {}),
+        status_code=problem.status,
+        headers=dict(problem.headers),
+        media_type="application/problem+json",
+    )
+
+
+def _no_headers(connection: HTTPConnection) -> Mapping[str, str]:
+    del connection
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """How one prefix answers."""
+
+    prefix: str
+    """Such as `/ojs`, without a slash at the end; the empty one is everything else."""
+    render: Callable[[Problem, str], Response] = render_problem
+    """Gives the answer for a problem; the text is the request's id. Headers of the problem are added afterwards."""
+    headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
+    """What every answer carries, errors included."""
+    has_slash: bool = False
+    """Whether its routes end in a slash. Callers may write either: the other form is corrected before routing."""
+
+    def holds(self, path: str) -> bool:
+        """Tell whether a path is under the prefix."""
+        return path == self.prefix or path.startswith(self.prefix + "/")
+
+
+DEFAULT = Surface("")
+
+
+def surface_of(surfaces: Sequence[Surface], path: str) -> Surface:
+    """Find the surface of a path, the most specific first."""
+    found = [surface for surface in surfaces if surface.holds(path)]
+    return max(found, key=lambda surface: len(surface.prefix), default=DEFAULT)
