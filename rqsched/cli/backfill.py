@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.backfills import DEFAULT_BOUND, Backfill, Range
+from rqsched.backfills import DEFAULT_BOUND, Range
 from rqsched.handles import ScheduleHandle
 from rqsched.lifecycle import BackfillRow
 from rqsched.policy import OverlapPolicy
@@ -46,8 +46,8 @@ def backfill(
     )
     handle = session.schedule(schedule_id)
     if dry_run:
-        given = {"overlap": wanted.overlap, "bound": bound, "dry_run": True}
-        _show(session, handle, handle.backfill(wanted.start_at, wanted.end_at, **given).rows, "dry_run")
+        planned = handle.backfill(wanted.start_at, wanted.end_at, overlap=wanted.overlap, bound=bound, dry_run=True)
+        _show(session, handle, planned.rows, "dry_run")
     else:
         _show(session, handle, _fired(handle, wanted), "backfill_started")
 
@@ -56,12 +56,11 @@ def _fired(handle: ScheduleHandle, wanted: Range) -> Iterator[BackfillRow]:
     """Yield what the backfill does, chunk by chunk, while a bar follows it."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
-        done: Backfill | None = None
         for done, rows in handle.iter_backfill(wanted):
             advance(len(rows))
             yield from rows
-        if done is not None and done.reason:
-            notice(f"The backfill stopped: {done.reason}.")
+            if done.reason:
+                notice(f"The backfill stopped: {done.reason}.")
 
 
 def _show(session: Session, handle: ScheduleHandle, rows: Iterable[BackfillRow], outcome: str) -> None:

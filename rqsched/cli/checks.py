@@ -32,6 +32,7 @@ from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
 from rqsched.ids import iso_utc
 from rqsched.listing import Filters
+from rqsched.migrations import HEAD
 from rqsched.reconcile import SOON
 from rqsched.runtime import Runtime, import_workflows
 
@@ -144,7 +145,7 @@ def _database(runtime: Runtime) -> Answer:
 
 def _schema(runtime: Runtime) -> Answer:
     schema.require_current(runtime.database)
-    return Level.OK, f"at {schema.HEAD}"
+    return Level.OK, f"at {HEAD}"
 
 
 def _overdue(runtime: Runtime) -> Answer:
@@ -200,10 +201,10 @@ def _connections(runtime: Runtime) -> Answer:
 
 def _depth(runtime: Runtime) -> Answer:
     transport, now = runtime.transport, runtime.now().timestamp()
-    waiting = int(transport.redis.llen(transport.list_key)) + int(  # type: ignore[arg-type]
-        transport.redis.zcount(transport.scheduled_key, "-inf", now)  # type: ignore[arg-type]
+    waiting = int(transport.redis.llen(transport.list_key)) + int(
+        transport.redis.zcount(transport.scheduled_key, "-inf", now)
     )
-    armed = int(transport.redis.zcard(transport.scheduled_key))  # type: ignore[arg-type]
+    armed = int(transport.redis.zcard(transport.scheduled_key))
     level = Level.WARNING if waiting > DEEP else Level.OK
     return level, f"{waiting} due, {armed} armed on {transport.control.name!r}"
 

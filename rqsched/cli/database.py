@@ -9,6 +9,7 @@ import typer
 from rqsched import schema
 from rqsched.database import Database
 from rqsched.embedded import database_url
+from rqsched.migrations import HEAD
 
 from .application import database_app
 from .command import FAILED, command
@@ -20,8 +21,8 @@ def upgrade(session: Session) -> None:
     """Bring the database to the schema of this version; idempotent, safe when several processes do."""
     with closing(Database(database_url(session.settings))) as database:
         revision = schema.upgrade(database)
-    text = f"The database is at {revision} now." if revision else f"The database is at {schema.HEAD} already."
-    session.writer.record({"upgraded": revision is not None, "revision": revision or schema.HEAD}, text)
+    text = f"The database is at {revision} now." if revision else f"The database is at {HEAD} already."
+    session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
 
 @command(database_app)
@@ -31,8 +32,7 @@ def status(session: Session) -> None:
         found = schema.status(database)
     facts = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else "; run `rqsched db upgrade`"
-    session.writer.record(
-        facts, f"The database is at {found.current or 'no schema'}, this version needs {found.head}{hint}."
-    )
+    text = f"The database is at {found.current or 'no schema'}, this version needs {found.head}{hint}."
+    session.writer.record(facts, text)
     if not found.is_current:
         raise typer.Exit(FAILED)

@@ -66,7 +66,7 @@ def _refuse_twins(declared: list[Declaration]) -> None:
 def _entry(index: int, entry: object) -> Declaration:
     if not isinstance(entry, Mapping):
         raise InvalidInputError(f"schedules[{index}]", f"is a {type(entry).__name__}; write an object")
-    facts = {_ALIASES.get(name, name): value for name, value in entry.items()}
+    facts = {_ALIASES.get(str(name), str(name)): value for name, value in entry.items()}
     try:
         return _declaration(facts)
     except InvalidInputError as error:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console
@@ -21,9 +21,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rqsched.ids import iso_utc
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _WIDE = 100_000
 _COLOURS = {
@@ -122,13 +119,23 @@ class Writer:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Draw a table; for people only."""
-        is_terminal = self.console.is_terminal
-        table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, show_edge=False)
+        if not self.console.is_terminal:
+            self._stdout.writelines(_bare(columns, rows))
+            return
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in columns:
-            table.add_column(name, overflow="fold", no_wrap=not is_terminal)
+            table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*(_cell(value) for value in row))
         self.console.print(table)
+
+
+def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield a table's lines as columns two blanks apart, as wide as they need to be."""
+    texts = [columns, *([shown(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() + "\n"
 
 
 def _cell(value: Any) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from rqsched.definition import Options
 from rqsched.description import describe as describe_schedule
 from rqsched.handles import ScheduleHandle
-from rqsched.listing import MAX_PAGE, Page
+from rqsched.listing import MAX_PAGE
 from rqsched.state import ScheduleStatus
 
 from . import values
@@ -138,20 +138,20 @@ def list_schedules(
         "text": text,
     }
     if every:
-        page = Page(session.scheduler.iter(**filters))
+        _show(session, session.scheduler.iter(**filters), None)
     else:
         page = session.scheduler.list(limit=limit, cursor=page_token, **filters)
-    _show_page(session, page)
+        _show(session, page.items, page.next_cursor)
 
 
-def _show_page(session: Session, page: Page[ScheduleHandle]) -> None:
-    writer, token = session.writer, page.next_cursor
+def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None) -> None:
+    writer = session.writer
     if writer.is_lines:
-        writer.lines(_facts(handle) for handle in page.items)
+        writer.lines(_facts(handle) for handle in handles)
     elif not writer.is_table:
-        writer.json({"schedules": [_facts(handle) for handle in page.items], "next_page_token": token})
+        writer.json({"schedules": [_facts(handle) for handle in handles], "next_page_token": token})
     else:
-        rows = [_row(handle) for handle in page.items]
+        rows = [_row(handle) for handle in handles]
         if not rows:
             writer.say("No schedules.")
             return
