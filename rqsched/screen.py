@@ -213,7 +213,7 @@ def _span(span: timedelta) -> str:
 def _said(run: Run) -> str:
     if run.status is RunStatus.SUCCEEDED:
         return run.result or ""
-    return run.error.splitlines()[-1] if run.error else ""
+    return run.error.splitlines()[0] if run.error else ""
 
 
 def _clock(instant: datetime) -> str:
