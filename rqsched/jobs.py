@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rq import Retry
+from rq import Retry, get_current_job
 
 from . import links, runs
 from .ids import parse_run_job_id
@@ -14,13 +14,13 @@ from .runtime import current_runtime
 _WAITS = 1_000_000
 
 
-def fire(link_id: str) -> Retry | None:
-    """Fire one link under a plain `rq worker`, and reconcile now and then on the way.
+def fire(link_id: str | None = None) -> Retry | None:
+    """Fire one link (the one whose job RQ performs) under a plain `rq worker`, and reconcile now and then on the way.
 
     A link that came early, or whose schedule is held by somebody else, comes again: RQ is told when.
     """
     runtime = current_runtime()
-    fired = links.fire(runtime, [link_id])[0]
+    fired = links.fire(runtime, [link_id or _job_id()])[0]
     reconcile_in_turn(runtime)
     if fired.again_at is None:
         return None
@@ -28,9 +28,20 @@ def fire(link_id: str) -> Retry | None:
     return Retry(max=_WAITS, interval=max(1, math.ceil(wait)))
 
 
-def execute(job_id: str) -> None:
-    """Execute one delivery of a run's attempt. Its result is kept in SQL: nothing of the user's goes through Redis."""
-    job = parse_run_job_id(job_id)
+def execute(job_id: str | None = None) -> None:
+    """Execute one delivery of a run's attempt: the one whose job RQ performs.
+
+    Its result is kept in SQL alone: nothing of the user's goes through Redis.
+    """
+    name = job_id or _job_id()
+    job = parse_run_job_id(name)
     if job is None:
-        raise ValueError(f"{job_id!r} is no run job of ours")
+        raise ValueError(f"{name!r} is no run job of ours")
     runs.execute(current_runtime(), job)
+
+
+def _job_id() -> str:
+    job = get_current_job()
+    if job is None:
+        raise LookupError("RQ performs no job here; name the link or run job")
+    return str(job.id)

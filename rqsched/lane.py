@@ -39,7 +39,7 @@ class Kind:
     """What the jobs of a lane have in common."""
 
     func: str
-    """Dotted path of the function RQ calls with the job's id."""
+    """Dotted path of the function RQ calls, without arguments: the job's id says everything."""
     result_ttl: int
     failure_ttl: int
     retry: Retry | None = None
@@ -73,7 +73,7 @@ class Lane:
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(posts):
                 flat = [text for post in chunk for text in self._texts(post, now)]
-                args = [*self._head(now), self.kind.func, _WAKE_SECONDS, len(self._shared), *self._shared, *flat]
+                args = [*self._head(now), _WAKE_SECONDS, len(self._shared), *self._shared, *flat]
                 self._arm(keys=self._keys, args=args, client=pipe)
             for answers in pipe.execute():
                 written += sum(answers)
@@ -99,8 +99,7 @@ class Lane:
     def _texts(self, post: Post, now: datetime) -> tuple[Any, ...]:
         is_future = post.due_at is not None and post.due_at > now
         score = repr(post.due_at.timestamp()) if is_future and post.due_at else ""
-        data = _dump(self.queue.serializer, self.kind.func, post.id)
-        return post.id, score, data, post.timeout, int(post.is_front)
+        return post.id, score, post.timeout, int(post.is_front)
 
     @cached_property
     def _arm(self) -> Any:
@@ -112,26 +111,25 @@ class Lane:
 
     @cached_property
     def _shared(self) -> list[Any]:
-        """The names and values that RQ itself would write for every job of this kind."""
+        """The names and values that RQ itself would write for every job of this kind.
+
+        No value is longer than 64 bytes: Redis keeps such hashes in half the memory.
+        """
         job = self.queue.create_job(
             self.kind.func,
-            args=(),
             timeout=1,
+            description=self.kind.func,
             result_ttl=self.kind.result_ttl,
             failure_ttl=self.kind.failure_ttl,
             retry=self.kind.retry,
         )
         fields = job.to_dict(include_meta=False, include_result=False)
+        fields["data"] = zlib.compress(self.queue.serializer.dumps((self.kind.func, None, [], {})), 9)
         return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
 
 
-_OWN = frozenset({"data", "timeout", "created_at", "description", "status", "enqueued_at"})
+_OWN = frozenset({"timeout", "created_at", "status", "enqueued_at"})
 """What the script writes for each job by itself."""
-
-
-def _dump(serializer: Any, func: str, job_id: str) -> bytes:
-    data: bytes = serializer.dumps((func, None, [job_id], {}))
-    return zlib.compress(data, 1)
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

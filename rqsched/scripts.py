@@ -44,10 +44,10 @@ return answers
 ARM = (
     _LIVENESS
     + """
-local func, wake_seconds, shared = ARGV[5], ARGV[6], tonumber(ARGV[7])
-local first_job = 8 + shared
+local wake_seconds, shared = ARGV[5], tonumber(ARGV[6])
+local first_job = 7 + shared
 local template = {}
-for i = 8, first_job - 1 do template[#template + 1] = ARGV[i] end
+for i = 7, first_job - 1 do template[#template + 1] = ARGV[i] end
 
 local function place(id, score, is_front)
   if score == '' then
@@ -62,18 +62,17 @@ local function place(id, score, is_front)
   return #head == 0 or tonumber(score) < tonumber(head[2])
 end
 
-local function arm(id, score, data, timeout, front)
+local function arm(id, score, timeout, front)
   if is_live(id) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
-  redis.call('HSET', hash, 'data', data, 'timeout', timeout, 'created_at', now,
-    'description', func .. "('" .. id .. "')", unpack(template))
+  redis.call('HSET', hash, 'timeout', timeout, 'created_at', now, unpack(template))
   return place(id, score, front == '1') and 2 or 1
 end
 
 local answers, is_first = {}, false
-for i = first_job, #ARGV, 5 do
-  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+for i = first_job, #ARGV, 4 do
+  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   is_first = is_first or answer == 2
   answers[#answers + 1] = answer > 0 and 1 or 0
 end
@@ -88,9 +87,9 @@ return answers
 )
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
-ARGV go on with the function's path, the life of the wake key in seconds, the number of shared texts and those: the
-names and values every hash gets. Then five texts a job: id, score ('' puts it on the list), data, timeout, and '1' to
-push it in front. A job that becomes the earliest wakes a dispatcher.
+ARGV go on with the life of the wake key in seconds, the number of shared texts and those: the names and values every
+hash gets. Then four texts a job: id, score ('' puts it on the list), timeout, and '1' to push it in front. A job that
+becomes the earliest wakes a dispatcher.
 """
 
 LEASE = """
