@@ -85,6 +85,11 @@ class Outcome:
     buffer_depth: int | None = None
 
 
+def refused(reason: str) -> Outcome:
+    """Give the outcome of an offer that starts nothing."""
+    return Outcome("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
+
+
 class Draft:
     """The schedule and its open runs as the decision so far wants them."""
 
@@ -195,7 +200,7 @@ class Draft:
             occurrence_time=occurrence_at,
             blocking_run_id=blocking,
         )
-        return Outcome("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
+        return refused(reason)
 
     def _add_run(self, offer: Offer, overlap: OverlapPolicy) -> Run:
         schedule, definition = self.schedule, self.schedule.definition
@@ -391,19 +396,28 @@ class Draft:
     # ---- what is due when the schedule stops or its timing changes
 
     def write_off(self, reason: str) -> None:
-        """Give what is already due its outcome, for no fire will: the stored occurrence is skipped, later ones missed.
+        """Give what is already due its outcome, for no fire will: the first of it is skipped, what follows is missed.
 
         Already due means nominally, also inside the jitter. What this decision has evaluated itself is left alone.
         """
-        schedule = self.schedule
-        if not schedule.is_active:
+        if not self.schedule.is_active:
             return
         self.record_gaps(self.now)
-        stored = schedule.next_run_at
-        if stored is not None and schedule.evaluated_to < stored <= self.now:
-            self.skip(stored, reason)
-            self.miss_passed(kept=stored, policy=reason)
+        first = self._first_without_outcome()
+        if first is not None and first <= self.now:
+            self.set(next_run_at=first)
+            self.skip(first, reason)
+            self.miss_passed(kept=first, policy=reason)
             self.set(evaluated_to=self.now)
+
+    def _first_without_outcome(self) -> datetime | None:
+        """The stored next time, or what follows it when this decision fires it: that may be due inside its jitter."""
+        schedule = self.schedule
+        if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
+            return schedule.next_run_at
+        if schedule.spec.is_from_completion:
+            return None
+        return schedule.spec.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))
 
     def miss_passed(self, *, kept: datetime, policy: str) -> None:
         """Count every occurrence from the stored one to now as missed, `kept` apart."""

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from . import facts, lifecycle, store
 from .audit import CommandContext
-from .draft import Outcome
+from .draft import Outcome, refused
 from .errors import (
     IdempotencyConflictError,
     InvalidInputError,
@@ -147,6 +147,19 @@ def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
     return change.after, outcome
 
 
+def preview_upsert(runtime: Runtime, request: Request) -> str:
+    """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
+    named, now = request.named, runtime.now()
+    known = runtime.database.read(lambda c: store.find_named(c, named.namespace, named.schedule_id))
+    if known is None:
+        return "created"
+    change = lifecycle.update(
+        known, request.definition, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
+    )
+    is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
+    return "updated" if is_switched or not change.is_empty else "unchanged"
+
+
 def _upserted(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
     now = runtime.now()
     change = lifecycle.update(
@@ -194,10 +207,12 @@ def trigger(
 
     def work(connection: Connection) -> tuple[Change, Outcome]:
         schedule = store.lock_one(connection, uid)
-        if schedule is None or schedule.status is ScheduleStatus.DELETED:
-            raise ScheduleNotFoundError(schedule.schedule_id if schedule else uid)
-        if (known := _known_trigger(connection, schedule, wanted)) is not None:
-            return Change(schedule, schedule), _outcome_of(known)
+        if schedule is None:
+            raise ScheduleNotFoundError(uid)
+        if (known := _known_outcome(connection, schedule, wanted)) is not None:
+            return Change(schedule, schedule), known
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
         change, outcome = lifecycle.trigger(
             schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
         )
@@ -209,19 +224,21 @@ def trigger(
     return change.after, outcome
 
 
-def _known_trigger(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
-    """Find the run this very trigger, or an earlier one with its key, has started."""
+def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> Outcome | None:
+    """Find what this very trigger, or an earlier one with its key, has done already (its answer was lost)."""
+    if (run := _known_run(connection, schedule, wanted)) is not None:
+        return Outcome("buffered" if run.status.value == "buffered" else "triggered", run)
+    return refused(schedule.last_skip_reason or "") if schedule.operation == wanted.uid else None
+
+
+def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
     mine = store.find_run(connection, wanted.uid)
-    if mine is not None or wanted.idempotency_key is None:
+    if mine is not None or wanted.idempotency_key is None or schedule.status is ScheduleStatus.DELETED:
         return mine
     known = store.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
     if known is not None and known.kind is not RunKind.MANUAL:
         raise IdempotencyConflictError(wanted.idempotency_key)
     return known
-
-
-def _outcome_of(run: Run) -> Outcome:
-    return Outcome("buffered" if run.status.value == "buffered" else "triggered", run)
 
 
 def purge(runtime: Runtime, uid: str) -> None:
@@ -251,6 +268,14 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
         return load_path(name).defaults
     routing = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
     return {field: value for field, value in routing.items() if value is not None}
+
+
+def require_connection(runtime: Runtime, name: str | None) -> None:
+    """Check that a schedule's connection is a configured one; raises InvalidInputError."""
+    known = runtime.settings.connections
+    if name is not None and name not in known:
+        configured = ", ".join(sorted(known)) or "none is"
+        raise InvalidInputError("connection", f"{name!r} is not configured ({configured}); see RQSCHED_CONNECTIONS")
 
 
 def is_registered(runtime: Runtime, name: str) -> bool:

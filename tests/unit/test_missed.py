@@ -105,9 +105,10 @@ def test_catching_up_all_runs_one_after_another_under_buffer_all() -> None:
     assert types(change) == ["Missed", "Triggered", "Buffered", "Buffered", "Buffered"]
 
 
-def test_catching_up_ends_with_max_runs() -> None:
+def test_catching_up_ends_with_max_runs_and_what_was_due_too_is_skipped() -> None:
     change = fire(down(ALLOW | {"missed": "all"}, max_runs=2), now=NOON + 10 * MINUTE)
-    assert types(change) == ["Triggered", "Triggered", "Completed"]
+    assert types(change) == ["Triggered", "Triggered", "Completed", *["TriggerSkipped"] * 8]
+    assert change.after.last_skip_reason == "remaining_actions_exhausted"
 
 
 def test_what_a_backfill_ran_is_not_missed() -> None:
