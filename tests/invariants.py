@@ -229,7 +229,8 @@ def i8_executions(runtime: Runtime, executed: Iterable[tuple[str, int]]) -> None
     doubled = [f"I8: attempt {attempt} of run {uid} ran {n} times" for (uid, attempt), n in counts.items() if n > 1]
     ran = Counter(uid for uid, _ in counts.elements())
     for story in read_stories(runtime):
-        at_most_once = story.schedule.policies.retry.max_retries == 0
+        had_another_policy = any("policies" in event.payload.get("changed_fields", ()) for event in story.events)
+        at_most_once = story.schedule.policies.retry.max_retries == 0 and not had_another_policy
         for run in story.runs:
             if run.status is RunStatus.SUCCEEDED and not ran[run.uid]:
                 doubled.append(f"I8: run {run.number} of {story.name} succeeded and never ran")

@@ -112,7 +112,9 @@ class _Walk:
     spec: Spec | None = None
     windows: list[Window] = field(default_factory=list)
     extra: set[datetime] = field(default_factory=set)
-    """Occurrences a `resume(catch_up="once")` brought back."""
+    """Occurrences a `resume(catch_up="once")` brought back, where the timing tells which."""
+    is_other_timing: bool = False
+    """The timing changed since the last window closed."""
 
     @property
     def current(self) -> Window | None:
@@ -120,6 +122,7 @@ class _Walk:
 
     def open(self, at: datetime) -> None:
         assert self.spec is not None
+        self.is_other_timing = False
         self.windows.append(Window(self.spec, at))
 
     def close(self, at: datetime) -> None:
@@ -151,6 +154,7 @@ def _respecify(walk: _Walk, event: AuditRecord) -> None:
     old, new = walk.spec, Spec.from_json(event.payload["spec"])
     walk.spec = new
     if walk.current is None:
+        walk.is_other_timing = True
         return
     at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
     kept = None if next_fire is None or old is None else datetime.fromisoformat(next_fire)
@@ -167,7 +171,8 @@ def _reopen(walk: _Walk, event: AuditRecord) -> None:
     if next_fire is not None and datetime.fromisoformat(next_fire) != spec.next_after(at):
         moved = _reanchored(spec, at)
         walk.spec = moved if moved.next_after(at) == datetime.fromisoformat(next_fire) else spec
-    if next_fire is not None and datetime.fromisoformat(next_fire) == at and walk.windows:
+    is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == at
+    if is_at_once and walk.windows and not spec.is_from_completion and not walk.is_other_timing:
         since = walk.windows[-1].closed_at or at
         walk.extra |= set(spec.last_between(since, at, 1)) or set(walk.windows[-1].spec.last_between(since, at, 1))
     walk.open(at)

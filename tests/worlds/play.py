@@ -1,0 +1,39 @@
+"""Playing seeds: a failing one says how to replay it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.worlds.stage import Stage
+from tests.worlds.world import World
+
+_MEMORY = Path("/dev/shm")
+
+
+def play(stage: Stage, seed: int, *, steps: int | None = None) -> World:
+    """Play one world; an AssertionError names the seed, the way to replay it and what led to it."""
+    world = World(stage, seed)
+    try:
+        world.live(steps)
+    except BaseException as error:
+        error.add_note(f"seed {seed}; replay it with: python -m tests.worlds --seed {seed}\n" + "\n".join(world.log))
+        raise
+    return world
+
+
+def trace(stage: Stage, seed: int) -> list[str]:
+    """What happens in a world, step by step."""
+    return play(stage, seed).log
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path | None]:
+    """A folder in memory where there is one: a world writes thousands of times."""
+    if not _MEMORY.is_dir():
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="rqsched-worlds-", dir=_MEMORY) as name:
+        yield Path(name)
