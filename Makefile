@@ -31,7 +31,7 @@ check: $(VENV)/.dev ## before you submit: fix nothing, tell everything (ruff, fo
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.dev ## every benchmark; one JSON object each
-	@set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script" $(ARGS); done
+	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.dev ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

@@ -102,6 +102,8 @@ class PostgresServer:
     user: int | None
     port: int = field(default_factory=free_port)
     process: Process | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """What differs from the settings of a test server; `fsync` on for a benchmark."""
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
@@ -136,7 +138,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """It answers on its port."""
-        settings = {**_SETTINGS, "port": str(self.port)}
+        settings = {**_SETTINGS, **self.settings, "port": str(self.port)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self.process = start(
             [self.binaries / "postgres", "-D", self.folder, *options],
@@ -179,12 +181,13 @@ def valkey(folder: Path, **options: object) -> Iterator[ValkeyServer]:
 
 
 @contextmanager
-def postgres() -> Iterator[PostgresServer]:
+def postgres(**settings: str) -> Iterator[PostgresServer]:
     """A PostgreSQL that runs inside the block, with its files in a folder of its own under the temporary folder."""
     # Not below pytest's own temporary folder: that is closed to the unprivileged user.
     with tempfile.TemporaryDirectory(prefix="rqsched-postgres-") as name:
         base = Path(name)
         server = _postgres_in(base)
+        server.settings = settings
         server.initialise()
         server.start()
         try:

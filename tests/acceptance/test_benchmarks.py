@@ -34,4 +34,4 @@ def test_a_benchmark_prints_one_json_object(name: str) -> None:
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)["versions"]["rq"]
+    assert json.loads(done.stdout)["cores"] >= 1

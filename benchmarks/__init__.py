@@ -1,0 +1,1 @@
+"""What rqsched costs, each beside a peer measured in the same run. `python -m benchmarks` runs them all."""

@@ -1,0 +1,78 @@
+"""The herd: schedules all due at one instant, until the last run is on its queue; against RQ's scheduler.
+
+    python -m benchmarks.herd --schedules 10000 --rounds 3
+
+RQ's scheduler only moves ids from the set to the list, without a database; it takes 1 000 a second by design, so its
+time is measured with its own pause between the passes. The aim is at most half its time.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from redis import Redis
+from rq import Queue
+from rq.scheduler import RQScheduler
+
+from benchmarks.lab import (
+    DATABASES,
+    START,
+    Lab,
+    alternate,
+    arguments,
+    fill,
+    fire_all,
+    lab,
+    minutes,
+    ratio,
+    report,
+    summary,
+)
+from rqsched import Cron
+from rqsched.testing import ManualClock
+
+
+def ours(place: Lab, kind: str, count: int) -> float:
+    clock = ManualClock(START)
+    with place.runtime(kind, clock) as runtime:
+        fill(runtime, count, Cron("1 12 * * *"))
+        clock.advance(minutes(1))
+        return fire_all(runtime, count)
+
+
+def theirs(place: Lab, count: int) -> float:
+    redis = Redis.from_url(place.valkey.url)
+    redis.flushall()
+    queue = Queue("herd", connection=redis)
+    due = datetime.now(UTC) - timedelta(seconds=5)
+    for start in range(0, count, 1_000):
+        for _ in range(start, min(start + 1_000, count)):
+            queue.schedule_job(queue.create_job("time.time"), due)
+    scheduler = RQScheduler([queue], connection=redis, logging_level="ERROR")
+    scheduler.acquire_locks()
+    started = time.perf_counter()
+    scheduler.enqueue_scheduled_jobs()
+    while queue.count < count:
+        time.sleep(scheduler.interval)
+        scheduler.enqueue_scheduled_jobs()
+    elapsed = time.perf_counter() - started
+    scheduler.release_locks()
+    return elapsed
+
+
+def main() -> None:
+    given = arguments(__doc__, schedules=10_000, rounds=3)
+    with lab() as place:
+        sides = {kind: (lambda kind=kind: ours(place, kind, given.schedules)) for kind in DATABASES}
+        samples = alternate(given.rounds, {"rq_scheduler": lambda: theirs(place, given.schedules), **sides})
+    figures = {
+        "seconds": {name: summary(values, 2) for name, values in samples.items()},
+        "ratio_to_rq_scheduler": {kind: ratio(samples[kind], samples["rq_scheduler"]) for kind in DATABASES},
+        "aim": "at most 0.5",
+    }
+    report("herd", vars(given), figures)
+
+
+if __name__ == "__main__":
+    main()

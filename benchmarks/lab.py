@@ -1,0 +1,178 @@
+"""What the benchmarks share: real servers, a database full of schedules, rounds that alternate, one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from rq import Queue, SimpleWorker
+
+from rqsched import lifecycle, schema, store
+from rqsched.config import Settings
+from rqsched.database import Database
+from rqsched.definition import define
+from rqsched.dispatcher import Dispatcher
+from rqsched.ids import new_uid
+from rqsched.lifecycle import Identity
+from rqsched.runtime import Runtime
+from rqsched.spec import SpecLike
+from rqsched.testing import ManualClock
+from rqsched.timezone import tzdata_version
+from rqsched.workflows import workflow
+from tests.servers import PostgresServer, ValkeyServer, postgres, valkey
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DATABASES = ("postgres", "sqlite")
+DURABLE = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on"}
+
+
+@workflow("benchmark-noop")
+def noop() -> None:
+    """Do nothing."""
+
+
+@dataclass
+class Lab:
+    """The servers of one benchmark, durable as in production."""
+
+    folder: Path
+    valkey: ValkeyServer
+    postgres: PostgresServer
+
+    def database_url(self, kind: str) -> str:
+        """Make an empty, migrated database and give its URL."""
+        url = self.postgres.create_database() if kind == "postgres" else f"sqlite:///{self.folder}/{time.time_ns()}.db"
+        database = Database(url)
+        schema.upgrade(database)
+        database.close()
+        return url
+
+    @contextmanager
+    def runtime(self, kind: str, clock: ManualClock | None = None) -> Iterator[Runtime]:
+        """Give a runtime on an empty database and an empty Valkey."""
+        Redis.from_url(self.valkey.url).flushall()
+        settings = Settings(database_url=self.database_url(kind), redis_url=self.valkey.url)
+        runtime = Runtime(settings, clock=clock)
+        runtime.has_epoch() or runtime.mark_epoch()
+        try:
+            yield runtime
+        finally:
+            runtime.close()
+
+
+@contextmanager
+def lab() -> Iterator[Lab]:
+    """Start the servers and end them."""
+    with tempfile.TemporaryDirectory(prefix="rqsched-bench-") as name, postgres(**DURABLE) as sql:
+        folder = Path(name)
+        with valkey(folder) as redis:
+            yield Lab(folder, redis, sql)
+
+
+# ---- filling
+
+
+def fill(
+    runtime: Runtime, count: int, spec: SpecLike, *, prefix: str = "s", arm: bool = True, batch: int = 1_000
+) -> None:
+    """Create `count` schedules as `create` does, a thousand a transaction."""
+    definition = define(None, {}, workflow="benchmark-noop", spec=spec, defaults={})
+    now = runtime.now()
+    for start in range(0, count, batch):
+        changes = [
+            lifecycle.create(
+                Identity(new_uid(now), "default", f"{prefix}{number}"), definition, now=now, tzdata=tzdata_version()
+            )
+            for number in range(start, min(start + batch, count))
+        ]
+        runtime.database.transact(lambda connection, changes=changes: store.write(connection, changes))
+        if arm:
+            runtime.publish(changes)
+
+
+def analyse(runtime: Runtime) -> None:
+    """Let the database see how large its tables have become, as autovacuum would in time."""
+    with runtime.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def fire_all(runtime: Runtime, count: int) -> float:
+    """Fire `count` due links with one dispatcher; returns seconds."""
+    dispatcher = Dispatcher(runtime)
+    started, fired = time.perf_counter(), 0
+    while fired < count:
+        fired += dispatcher.run_once()
+    return time.perf_counter() - started
+
+
+def work_noops(url: str, count: int) -> float:
+    """Let one RQ SimpleWorker do `count` no-op jobs; returns seconds of the work alone."""
+    redis = Redis.from_url(url)
+    queue = Queue("benchmark-noops", connection=redis)
+    queue.enqueue_many([Queue.prepare_data("time.time", result_ttl=0) for _ in range(count)])
+    started = time.perf_counter()
+    SimpleWorker([queue], connection=redis).work(burst=True, logging_level="ERROR")
+    return time.perf_counter() - started
+
+
+# ---- measuring
+
+
+def alternate(rounds: int, sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Measure the sides in turn, so that a slow moment of the machine falls on all of them."""
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            samples[name].append(side())
+    return samples
+
+
+def summary(samples: Sequence[float], digits: int = 1) -> dict[str, Any]:
+    """Give median, least, most and p95 of a figure."""
+    ranked = sorted(samples)
+    p95 = ranked[min(len(ranked) - 1, round(0.95 * (len(ranked) - 1)))]
+    return {
+        "median": round(statistics.median(ranked), digits),
+        "min": round(ranked[0], digits),
+        "max": round(ranked[-1], digits),
+        "p95": round(p95, digits),
+        "n": len(ranked),
+    }
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> float:
+    """Give the ratio of two medians."""
+    return round(statistics.median(ours) / statistics.median(theirs), digits)
+
+
+def report(name: str, parameters: dict[str, Any], figures: dict[str, Any]) -> None:
+    """Print the one JSON object of a benchmark."""
+    versions = {package: version(package) for package in ("rqsched", "rq", "redis", "sqlalchemy", "psycopg")}
+    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
+    print(json.dumps({"benchmark": name, "parameters": parameters, **figures, "versions": versions, **machine}))
+
+
+def arguments(text: str | None, **defaults: int | float) -> argparse.Namespace:
+    """Read `--name value` for each default."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    return parser.parse_args()
+
+
+def minutes(count: float) -> timedelta:
+    """Give a span of minutes."""
+    return timedelta(minutes=count)
