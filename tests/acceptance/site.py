@@ -34,7 +34,7 @@ class Site:
     def hold_now(self, schedule_id: str = "hold", **options: Any) -> RunHandle:
         """Have a run that is to execute until `open_gate`."""
         kwargs = {"log": str(self.log), "gate": str(self.gate)}
-        schedule = self.scheduler.create(schedule_id, HOLD, Every("1d"), kwargs=kwargs, **options)
+        schedule = self.scheduler.create(schedule_id, HOLD, Every("24h"), kwargs=kwargs, **options)
         run = schedule.trigger().run
         assert run is not None
         return run
