@@ -20,7 +20,7 @@ from .ids import backfill_instance_id, iso_utc
 from .jitter import jittered
 from .policy import CatchUp, OverlapPolicy, for_backfill
 from .spec import Member, Once, Spec
-from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, dump_spec
+from .state import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dump_spec
 
 _TICK = timedelta(microseconds=1)
 TIMING = frozenset({"spec", "jitter"})
@@ -447,7 +447,8 @@ def backfill(
         outcome = draft.enqueue(offer) if policy is OverlapPolicy.SKIP else draft.offer(offer)
         rows.append(_row(nominal, outcome))
     draft.drain()
-    return draft.seal(), rows
+    change = draft.seal()
+    return change, [_after_drain(row, draft, change) for row in rows]
 
 
 def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
@@ -460,6 +461,15 @@ def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
         outcome.reason,
         run.uid if run else None,
     )
+
+
+def _after_drain(row: BackfillRow, draft: Draft, change: Change) -> BackfillRow:
+    """Tell what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
+    if row.outcome != "buffered" or row.run_uid is None:
+        return row
+    if draft.run(row.run_uid).status is not RunStatus.BUFFERED:
+        return replace(row, outcome="started")
+    return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
 
 
 def backfill_name(schedule: Schedule, occurrence_at: datetime) -> str:
