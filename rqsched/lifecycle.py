@@ -187,9 +187,7 @@ def _fire_before_next(draft: Draft, stored: datetime) -> None:
 def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
     if max_runs is None:
         return None
-    before = schedule.definition.max_runs
-    used = schedule.run_count if before is None else before - (schedule.remaining or 0)
-    return max(max_runs - used, 0)
+    return max(max_runs - schedule.run_count, 0)
 
 
 def retimed(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:

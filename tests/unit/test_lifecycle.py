@@ -252,6 +252,15 @@ def test_max_runs_below_what_has_started_ends_the_schedule() -> None:
     assert change.after.remaining == 0
 
 
+def test_what_remains_after_max_runs_was_lowered_and_raised_again_is_what_has_not_started() -> None:
+    schedule = active(policies=Policies(overlap="allow"), max_runs=5)
+    for _ in range(4):
+        schedule = fire(schedule).after
+    for max_runs, remaining in ((2, 0), (10, 6)):
+        schedule = update(schedule, again(schedule, "@hourly", max_runs=max_runs), now=NOON + 5 * HOUR).after
+        assert schedule.remaining == remaining
+
+
 def test_a_paused_schedule_is_updated_and_stays_paused() -> None:
     paused = pause(active(), now=NOON).after
     change = update(paused, again(paused, "*/20 * * * *"), now=NOON + MINUTE)
