@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from . import audit
-from .catchup import Survey, survey
+from .catchup import Missed, Survey, survey
 from .draft import Draft, Offer, Outcome, stored_due_of
 from .ids import iso_utc
 from .policy import RetryPolicy
@@ -46,8 +46,7 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, world
 def _record_missed(draft: Draft, seen: Survey, world: World) -> None:
     if (missed := seen.missed) is None:
         return
-    already_run = sum(missed.first <= nominal <= missed.last for nominal in world.ran.difference(seen.fires))
-    count = missed.count - already_run
+    count = missed.count - sum(_is_counted(draft.schedule, nominal, missed) for nominal in world.ran - {*seen.fires})
     if count <= 0:
         return
     draft.set(missed_count=draft.schedule.missed_count + count)
@@ -60,6 +59,12 @@ def _record_missed(draft: Draft, seen: Survey, world: World) -> None:
         fired=[iso_utc(nominal) for nominal in seen.fires] or None,
         policy=draft.schedule.policies.missed.value,
     )
+
+
+def _is_counted(schedule: Schedule, nominal: datetime, missed: Missed) -> bool:
+    """Tell whether an occurrence is among those missed; before a change of timing only the stored one is."""
+    is_known = nominal > schedule.timing_changed_at or nominal == schedule.next_run_at
+    return is_known and missed.first <= nominal <= missed.last
 
 
 def _start(draft: Draft, seen: Survey, world: World) -> str | None:
