@@ -71,10 +71,15 @@ def test_every_attempt_leaves_its_entry() -> None:
 
 def test_the_entries_and_the_error_are_kept_within_bounds() -> None:
     many = json.dumps([{"attempt": number} for number in range(1, 61)])
-    change = end(retrying(CONTINUE), Verdict(Ending.FAILED, error="x" * 10_000), run(1, attempts=many))
+    error = "ValueError: boom\n" + "x" * 10_000 + "\nraised here"
+    change = end(retrying(CONTINUE), Verdict(Ending.FAILED, error=error), run(1, attempts=many))
     ((_, after),) = change.changed_runs
     assert len(json.loads(after.attempts)) == settlement.MAX_ATTEMPTS_KEPT
-    assert after.error == "x" * settlement.MAX_ERROR + " [cut]"
+    assert after.error is not None
+    assert after.error.startswith("ValueError: boom\n")
+    assert after.error.endswith("\nraised here")
+    assert "[cut]" in after.error
+    assert len(after.error) < settlement.MAX_ERROR + 20
 
 
 @pytest.mark.parametrize("verdict", [FAILED, LOST], ids=["failed", "lost"])
