@@ -344,7 +344,7 @@ def span_of(event: Event) -> tuple[datetime, datetime, set[datetime]]:
 @pytest.mark.parametrize("is_delayed", [False, True], ids=["on a grid", "from completion"])
 @pytest.mark.parametrize("seed", range(10))
 def test_the_invariants_hold_on_every_walk(seed: int, is_delayed: bool) -> None:
-    for nth in range(20):
+    for nth in range(12):
         walk = Walk(f"{seed} {nth}", is_delayed=is_delayed)
         try:
             for _ in range(70):
