@@ -1,0 +1,42 @@
+"""The router of the native surface, and how it answers errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rqsched.errors import ScheduleStateError
+from rqsched.http.body import StrictRoute
+from rqsched.http.errors import Problem
+from rqsched.http.surface import Surface, render_problem
+
+from .answers import ProblemAnswer
+from .backfills import router as backfills
+from .operations import router as operations
+from .runs import router as runs
+from .schedules import router as schedules
+from .workflows import router as workflows
+
+_BAD_REQUEST = frozenset({"pause", "resume"})
+_PROBLEM: dict[str, Any] = {
+    "description": "Problem details (RFC 9457).",
+    "model": ProblemAnswer,
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}},
+}
+
+
+def _render(problem: Problem, request_id: str) -> Response:
+    """Answer 400 to a pause or resume in the wrong status, as the Pipelit document says."""
+    error = problem.error
+    if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
+        problem = replace(problem, status=400)
+    return render_problem(problem, request_id)
+
+
+SURFACE = Surface("/api/v1", render=_render, has_slash=True)
+router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses={"default": _PROBLEM})
+for _part in (schedules, operations, runs, backfills, workflows):
+    router.include_router(_part)
