@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import InvalidPayloadError
+from .payload import MEMO_BYTES, NOTE_BYTES, json_text
 
 CREATED = "ScheduleCreated"
 PAUSED = "SchedulePaused"
@@ -82,7 +83,18 @@ class CommandContext:
     reason: str | None = None
     """Free text for the next operator."""
     context: Mapping[str, Any] | None = None
-    """More JSON-native facts, as the Durable Workflow control plane records them."""
+    """More JSON-native facts, as the Durable Workflow control plane records them; at most 256 KiB."""
+
+    def __post_init__(self) -> None:
+        """Refuse what an audit event could not hold; raises InvalidPayloadError."""
+        for name in ("principal", "request_id", "source", "reason"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise InvalidPayloadError(f"context.{name}", f"must be text, not {type(value).__name__}")
+            json_text(f"context.{name}", value, NOTE_BYTES)
+        if not isinstance(self.context, Mapping | None):
+            raise InvalidPayloadError("context", f"must be an object, not {type(self.context).__name__}")
+        json_text("context", None if self.context is None else dict(self.context), MEMO_BYTES)
 
     def to_json(self) -> dict[str, Any]:
         """Render the attributes that were given; absent ones are omitted, never blank."""

@@ -19,6 +19,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
 EXECUTORS = ("rq", "external")
 MAX_JITTER = timedelta(days=1)
+MAX_ENVIRONMENT = 255
 
 
 class Options(TypedDict, total=False):
@@ -76,9 +77,14 @@ class Options(TypedDict, total=False):
     """`rq` (default) or `external`."""
 
 
+def is_id(value: object) -> bool:
+    """Tell whether a schedule or namespace may be called so."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
 def require_id(value: object, field: str = "schedule_id") -> str:
     """Check a schedule id or namespace; raises InvalidIdError."""
-    if isinstance(value, str) and _ID.fullmatch(value):
+    if isinstance(value, str) and is_id(value):
         return value
     raise InvalidIdError(field, f"{value!r} is refused; use 1 to 255 of A-Z a-z 0-9 . _ : -, a letter or digit first")
 
@@ -166,15 +172,30 @@ _POLICY_NAMES = {
 
 def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
     changes = {field: options[name] for name, field in _POLICY_NAMES.items() if name in options}
-    if "retry" in changes and changes["retry"] is None:
-        changes["retry"] = RetryPolicy()
+    if "retry" in changes:
+        changes["retry"] = _retry(changes["retry"])
     if changes.get("max_successes") == 0:
         changes["max_successes"] = None
-    if isinstance(changes.get("environments"), str):
-        raise InvalidPolicyError("environments", "must be a list of names, such as ['production']")
+    if "environments" in changes:
+        changes["environments"] = _environments(changes["environments"])
     if "catch_up_window" in changes:
         changes["catch_up_window"] = _span_or_none("catch_up_window", changes["catch_up_window"])
     return replace(base.parsed_policies, **changes)
+
+
+def _environments(names: Any) -> tuple[str, ...]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
+    if not is_list or not all(isinstance(name, str) and 0 < len(name) <= MAX_ENVIRONMENT for name in names):
+        raise InvalidPolicyError("environments", "must be a list of names, such as ['production']")
+    return tuple(names)
+
+
+def _retry(policy: Any) -> RetryPolicy:
+    if policy is None:
+        return RetryPolicy()
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidPolicyError("retry", f"must be a RetryPolicy, not {type(policy).__name__}")
+    return policy
 
 
 def _require_consistent(definition: Definition) -> None:

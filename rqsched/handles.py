@@ -1,4 +1,4 @@
-"""Handles: one schedule and one run as a caller holds them.
+"""Handles: one schedule as a caller holds it; a run's is in `run_handle`.
 
 A handle means the incarnation it was made from: after delete and re-create under the same id it says "not found", so a
 stale handle never resurrects or re-pauses what changed.
@@ -6,116 +6,28 @@ stale handle never resurrects or re-pauses what changed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
-from . import backfills, lifecycle, listing, operations, runs, store
+from . import backfills, lifecycle, listing, operations, store
 from .audit import CommandContext
 from .backfills import Backfill, Range
 from .definition import Options, define, require_note
 from .description import Description, describe, upcoming
-from .draft import Outcome
 from .errors import RunNotFoundError, ScheduleNotFoundError
 from .ids import new_uid
 from .lifecycle import BackfillRow
 from .listing import AuditRecord, Page
 from .policy import CatchUp, OverlapPolicy
+from .run_handle import RunHandle, TriggerResult, trigger_result
 from .runtime import Runtime
-from .settlement import Ending
 from .spec import SpecLike
-from .state import Run, Schedule, ScheduleStatus
+from .state import Schedule, ScheduleStatus
 from .timezone import tzdata_version
 
-
-class RunHandle:
-    """One run: its facts as they were read, and what one may do to it."""
-
-    def __init__(self, runtime: Runtime, run: Run) -> None:
-        self._runtime = runtime
-        self._run = run
-
-    def __repr__(self) -> str:
-        return f"<Run {self.instance_id} {self.status}>"
-
-    def __getattr__(self, name: str) -> Any:
-        """Give any fact of the run: uid, number, kind, occurrence_at, attempt, error, started_at, ended_at ..."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._run, name)
-
-    @property
-    def status(self) -> str:
-        """The run's status as it was read."""
-        return self._run.status.value
-
-    @property
-    def kind(self) -> str:
-        """`scheduled`, `manual` or `backfill`."""
-        return self._run.kind.value
-
-    @property
-    def result(self) -> Any:
-        """What the workflow returned; None until it succeeded."""
-        return None if self._run.result is None else json.loads(self._run.result)
-
-    @property
-    def state(self) -> Run:
-        """Every fact of the run."""
-        return self._run
-
-    @property
-    def attempts(self) -> list[dict[str, Any]]:
-        """The ended attempts: attempt, started_at, ended_at, outcome, error."""
-        ended: list[dict[str, Any]] = json.loads(self._run.attempts)
-        return ended
-
-    @property
-    def lineage(self) -> dict[str, Any]:
-        """The ScheduleTriggered event that ties the run to its schedule."""
-        event: dict[str, Any] = json.loads(self._run.lineage)
-        return event
-
-    def refresh(self) -> RunHandle:
-        """Read the run again; raises RunNotFoundError when it was purged."""
-        found = self._runtime.database.read(lambda connection: store.find_run(connection, self._run.uid))
-        if found is None:
-            raise RunNotFoundError(self._run.uid)
-        self._run = found
-        return self
-
-    def cancel(self) -> RunHandle:
-        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, Ending.CANCELLED)
-        return self
-
-    def terminate(self) -> RunHandle:
-        """End the run and have RQ kill its horse. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, Ending.TERMINATED)
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerResult:
-    """What a manual trigger did."""
-
-    outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    run: RunHandle | None = None
-    reason: str | None = None
-    """Why nothing was started."""
-    buffer_depth: int | None = None
-
-    @property
-    def instance_id(self) -> str | None:
-        """The instance id of the run; None when nothing was started."""
-        return self.run.instance_id if self.run else None
-
-    def __bool__(self) -> bool:
-        """Whether a run was started or buffered."""
-        return self.run is not None
+__all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +124,7 @@ class ScheduleHandle:
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
         listing.require_limit(limit)
+        listing.require_sequence(after_sequence)
         return self._runtime.database.read(
             lambda connection: listing.history(connection, self.uid, limit=limit, after_sequence=after_sequence)
         )
@@ -299,7 +212,7 @@ class ScheduleHandle:
 
     def update(
         self,
-        workflow: str | None = None,
+        workflow: str | Callable[..., Any] | None = None,
         spec: SpecLike | None = None,
         *,
         note: str | None = None,
@@ -312,11 +225,12 @@ class ScheduleHandle:
         Raises VersionConflictError when `if_version` is given and the schedule has changed since.
         """
         require_note(note)
-        defaults = None if workflow is None else operations.workflow_defaults(self._runtime, workflow)
-        define(self._schedule.definition, options, workflow=workflow, spec=spec, defaults=defaults)
+        name, defaults = self._named_workflow(workflow, options)
+        operations.require_connection(self._runtime, options.get("connection"))
+        define(self._schedule.definition, options, workflow=name, spec=spec, defaults=defaults)
 
         def decide(_: Any, schedule: Schedule, operation: str) -> Any:
-            definition = define(schedule.definition, options, workflow=workflow, spec=spec, defaults=defaults)
+            definition = define(schedule.definition, options, workflow=name, spec=spec, defaults=defaults)
             return lifecycle.update(
                 schedule,
                 definition,
@@ -328,6 +242,15 @@ class ScheduleHandle:
             )
 
         return self._operate(decide, if_version)
+
+    def _named_workflow(
+        self, workflow: str | Callable[..., Any] | None, options: Options
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        if workflow is None:
+            return None, None
+        name = self._runtime.workflows.name_of(workflow)
+        is_external = options.get("executor", self._schedule.definition.executor) == "external"
+        return name, {} if is_external else operations.workflow_defaults(self._runtime, name)
 
     def delete(
         self, *, purge: bool = False, reason: str | None = None, context: CommandContext | None = None
@@ -361,7 +284,7 @@ class ScheduleHandle:
         self._schedule, outcome = operations.trigger(
             self._runtime, self.uid, overlap=policy, is_forced=force, idempotency_key=key, context=context
         )
-        return _result(self._runtime, outcome)
+        return trigger_result(self._runtime, outcome)
 
     def backfill(
         self,
@@ -397,8 +320,3 @@ class ScheduleHandle:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
         yield from backfills.iterate(self._runtime, backfill)
-
-
-def _result(runtime: Runtime, outcome: Outcome) -> TriggerResult:
-    run = RunHandle(runtime, outcome.run) if outcome.run else None
-    return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
 from .errors import InvalidLimitError
+from .payload import dumps
 from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from .state import Run, Schedule
 from .tables import audit_events, runs, schedules
@@ -68,6 +69,13 @@ def require_limit(limit: int, most: int = MAX_PAGE) -> int:
     return limit
 
 
+def require_sequence(after_sequence: int) -> int:
+    """Check where a page of audit events starts; raises InvalidLimitError."""
+    if isinstance(after_sequence, bool) or not isinstance(after_sequence, int) or not 0 <= after_sequence < 2**63:
+        raise InvalidLimitError("after_sequence", "must be a whole number from 0, such as the last sequence you have")
+    return after_sequence
+
+
 def list_schedules(
     connection: Connection, filters: Filters, *, limit: int, cursor: str | None, newest_first: bool = False
 ) -> Page[Schedule]:
@@ -105,10 +113,13 @@ def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnEleme
 
 
 def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    if connection.dialect.name == "sqlite":
-        path = '$."' + name.replace('"', '\\"') + '"'
-        return sa.literal(value) == sa.func.json_extract(column, path)
-    return sa.cast(column, JSONB).contains({name: value})
+    """Say that a JSON object holds a member. On SQLite by its rows, for a path cannot name every key."""
+    if connection.dialect.name != "sqlite":
+        return sa.cast(column, JSONB).contains({name: value})
+    member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
+    wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
+    same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
+    return sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
 
 
 def write_cursor(instant: datetime, uid: str) -> str:

@@ -7,7 +7,8 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,7 +28,7 @@ from .ids import new_uid
 from .lifecycle import Identity, Trigger
 from .policy import OverlapPolicy
 from .runtime import Runtime
-from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus
+from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
 from .tables import audit_events, backfills, runs, schedules
 from .timezone import tzdata_version
 from .workflows import load_path
@@ -153,8 +154,9 @@ def preview_upsert(runtime: Runtime, request: Request) -> str:
     known = runtime.database.read(lambda c: store.find_named(c, named.namespace, named.schedule_id))
     if known is None:
         return "created"
+    declared = _declared(known, request)
     change = lifecycle.update(
-        known, request.definition, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
+        known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
     )
     is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
     return "updated" if is_switched or not change.is_empty else "unchanged"
@@ -164,7 +166,7 @@ def _upserted(runtime: Runtime, connection: Connection, schedule: Schedule, requ
     now = runtime.now()
     change = lifecycle.update(
         schedule,
-        request.definition,
+        _declared(schedule, request),
         now=now,
         note=request.note,
         tzdata=tzdata_version(),
@@ -172,19 +174,27 @@ def _upserted(runtime: Runtime, connection: Connection, schedule: Schedule, requ
         operation=operation,
         keep_next=request.keep_next,
     )
-    is_paused = change.after.status is ScheduleStatus.PAUSED
-    if request.paused is None or is_paused == request.paused:
-        return change
-    if request.paused and change.after.is_active:
-        return lifecycle.then(
-            change, lifecycle.pause(change.after, now=now, context=request.context, operation=operation)
-        )
-    if not request.paused and is_paused:
-        resumed = lifecycle.resume(
-            change.after, open_runs(connection, change.after), now=now, context=request.context, operation=operation
-        )
-        return lifecycle.then(change, resumed)
-    return change
+    return lifecycle.then(change, _switched(connection, change.after, request, now, operation))
+
+
+def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
+    """Pause or un-pause where it is asked for; Waymark's registration makes active what was done or dead, too."""
+    context = request.context
+    if request.paused and schedule.is_active:
+        return lifecycle.pause(schedule, now=now, context=context, operation=operation)
+    if request.paused is not False:
+        return unchanged(schedule)
+    runs = open_runs(connection, schedule)
+    if schedule.status is ScheduleStatus.PAUSED:
+        return lifecycle.resume(schedule, runs, now=now, context=context, operation=operation)
+    if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
+        return lifecycle.restart(schedule, runs, now=now, context=context, operation=operation)
+    return unchanged(schedule)
+
+
+def _declared(known: Schedule, request: Request) -> Definition:
+    """Give what is asked for, but who made a schedule stays: `sync` prunes what a sync made, and nothing else."""
+    return replace(request.definition, managed_by=known.definition.managed_by)
 
 
 def open_runs(connection: Connection, schedule: Schedule) -> list[Run]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import InvalidPayloadError
-from .state import dumps
 
 ARGUMENT_BYTES = 256 * 1024
 MEMO_BYTES = 256 * 1024
@@ -16,6 +15,11 @@ NOTE_BYTES = 4 * 1024
 MAX_LABELS = 64
 MAX_LABEL_CHARACTERS = 255
 MAX_DEPTH = 64
+
+
+def dumps(value: object) -> str:
+    """Write canonical JSON: sorted keys, no blanks, so that equal values are equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def json_text(field: str, value: Any, limit: int) -> str:

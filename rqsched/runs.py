@@ -118,6 +118,7 @@ def _context(runtime: Runtime, claim: Claim, timeout: int) -> RunContext:
         started_at=started_at,
         deadline_at=started_at + timedelta(seconds=timeout),
         trigger_number=run.trigger_number,
+        repeat_number=schedule.success_count,
         labels=json.loads(run.labels),
         memo=json.loads(run.memo),
         search_attributes=json.loads(run.search_attributes),

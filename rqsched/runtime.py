@@ -26,6 +26,7 @@ from .embedded import resolve_urls
 from .errors import BackendUnavailableError, ConfigError, RedisUnavailableError
 from .ids import new_uid
 from .queue import Transport, is_transient
+from .signals import everywhere
 from .state import Change
 from .workflows import Registry, registry
 
@@ -64,7 +65,7 @@ class Runtime:
             settings, connect(urls.redis_url), {name: connect(url) for name, url in settings.connections.items()}
         )
         self.workflows = workflows or registry
-        self.subscribers: list[Subscriber] = []
+        self.subscribers: list[Subscriber] = [everywhere.emit]
         self._clock = clock
         self._database_clock = DatabaseClock(SystemClock())
         self._measured_at: datetime | None = None

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack
+
+from sqlalchemy.engine import Connection
 
 from . import listing, operations, reconcile, schema, signals, store, tick
 from .audit import CommandContext
 from .clock import Clock
 from .config import Settings
 from .declarations import SYNC, Declaration, Declarations
-from .definition import Options, define, require_id, require_note
-from .errors import InvalidInputError, ScheduleNotFoundError
+from .definition import Options, define, is_id, require_id, require_note
+from .errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from .handles import ScheduleHandle
 from .listing import AuditRecord, Filters, Page
 from .operations import Named, Request
 from .reconcile import Progress, Recovered
 from .runtime import Runtime, import_workflows
 from .spec import Cron, Every, SpecLike
-from .state import Definition, Schedule
+from .state import Definition, Schedule, ScheduleStatus
 from .timing import Timing
 from .workflows import Registry
 
+_log = logging.getLogger(__name__)
+
+Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
 
@@ -58,18 +64,27 @@ class Scheduler:
         workflows: Registry | None = None,
         **overrides: Any,
     ) -> None:
-        """Connect lazily; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
+        """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
-        Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
+        Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
+        database that does not answer now is no error: the first operation will say so if it still does not.
         """
         given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
         self.runtime = Runtime(self.settings, clock=clock, workflows=workflows)
-        if self.settings.is_sqlite:
-            schema.upgrade(self.runtime.database)
+        self._check_schema()
         self.declarations = Declarations(self.runtime.workflows)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
+
+    def _check_schema(self) -> None:
+        if self.settings.is_sqlite:
+            schema.upgrade(self.runtime.database)
+            return
+        try:
+            schema.require_current(self.runtime.database)
+        except BackendUnavailableError as error:
+            _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Scheduler:
@@ -146,7 +161,8 @@ class Scheduler:
         Without a set, it is what the decorators of this scheduler declared. Everything is checked before anything is
         written. `progress` is told each id and its outcome.
         """
-        given = self.declarations.all() if declarations is None else declarations
+        given = self.declarations.all() if declarations is None else list(declarations)
+        _require_distinct(given)
         wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for declared, request in wanted:
@@ -163,7 +179,9 @@ class Scheduler:
         self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
     ) -> Synced:
         """Say what `sync` would do now, with the same checks; writes nothing."""
-        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in declarations]
+        given = list(declarations)
+        _require_distinct(given)
+        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for schedule_id, request in wanted:
             done[operations.preview_upsert(self.runtime, request)].append(schedule_id)
@@ -192,16 +210,11 @@ class Scheduler:
         return [handle for handle in managed if handle.schedule_id not in kept]
 
     def _define(self, workflow: str | Callable[..., Any], spec: SpecLike, options: Mapping[str, Any]) -> Definition:
-        name = self._workflow_name(workflow)
+        name = self.runtime.workflows.name_of(workflow)
+        operations.require_connection(self.runtime, options.get("connection"))
         is_external = options.get("executor") == "external"
         defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
         return define(None, options, workflow=name, spec=spec, defaults=defaults)
-
-    def _workflow_name(self, workflow: str | Callable[..., Any]) -> str:
-        if isinstance(workflow, str):
-            return workflow
-        known = next((known for known in self.runtime.workflows.all() if known.target is workflow), None)
-        return known.name if known else f"{workflow.__module__}.{workflow.__qualname__}"
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:
         return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))
@@ -242,12 +255,17 @@ class Scheduler:
 
     def get(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        named = Named(self._namespace(namespace), schedule_id)
-        found = self.runtime.database.read(
-            lambda connection: store.find_named(connection, named.namespace, named.schedule_id)
-        )
+        return self._found(store.find_named, schedule_id, namespace)
+
+    def _found(
+        self, find: Callable[[Connection, str, str], Schedule | None], schedule_id: str, namespace: str | None
+    ) -> ScheduleHandle:
+        where = self._namespace(namespace)
+        if not (is_id(schedule_id) and is_id(where)):  # no row can have it, and a driver may refuse it as a value
+            raise ScheduleNotFoundError(schedule_id, where)
+        found = self.runtime.database.read(lambda connection: find(connection, where, schedule_id))
         if found is None:
-            raise ScheduleNotFoundError(schedule_id, named.namespace)
+            raise ScheduleNotFoundError(schedule_id, where)
         return self._handle(found)
 
     def list(
@@ -257,6 +275,7 @@ class Scheduler:
         workflow: str | None = None,
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
         owner: str | None = None,
         managed_by: str | None = None,
         text: str | None = None,
@@ -267,6 +286,8 @@ class Scheduler:
         """Read a page (1 to 500) of schedules in the order they were created; deleted ones only when asked for."""
         listing.require_limit(limit)
         statuses = (status,) if isinstance(status, str) else tuple(status or ())
+        for name in statuses:
+            _require_status(name)
         filters = Filters(
             namespace=self._namespace(namespace),
             statuses=statuses,
@@ -274,6 +295,7 @@ class Scheduler:
             owner=owner,
             managed_by=managed_by,
             labels=labels or {},
+            search_attributes=search_attributes or {},
             text=text,
         )
         page = self.runtime.database.read(
@@ -301,12 +323,7 @@ class Scheduler:
 
     def newest(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
         """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
-        found = self.runtime.database.read(
-            lambda connection: listing.find_newest(connection, self._namespace(namespace), schedule_id)
-        )
-        if found is None:
-            raise ScheduleNotFoundError(schedule_id, self._namespace(namespace))
-        return self._handle(found)
+        return self._found(listing.find_newest, schedule_id, namespace)
 
     # ---- keeping it going
 
@@ -324,15 +341,34 @@ class Scheduler:
         """
         return tick.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
 
-    def on(self, name: str, subscriber: Callable[[dict[str, Any]], None]) -> None:
-        """Call `subscriber(data)` in this process after commit, for each event of a type or signal.
+    def on(self, name: str, subscriber: Subscriber) -> None:
+        """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
 
-        Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`. An error in it is logged.
+        Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises
+        InvalidInputError. An error in a subscriber is logged and harms nothing. Fires are committed by workers: to
+        hear of them there, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
         """
         self.signals.add(name, subscriber)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events recorded before an instant, for good; returns how many. Sequences stay gapless onward."""
+        """Delete audit events recorded before an instant, for good; returns how many.
+
+        Of one namespace, or (None) of all of them. What is recorded later goes on with the next sequence.
+        """
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; give an aware datetime, such as one with tzinfo=UTC")
         return self.runtime.database.transact(lambda c: listing.prune_history(c, before, namespace))
+
+
+def _require_status(name: str) -> None:
+    known = [status.value for status in ScheduleStatus]
+    if name not in known:
+        raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
+
+
+def _require_distinct(declarations: Iterable[Declaration]) -> None:
+    seen: set[str] = set()
+    for declared in declarations:
+        if declared.schedule_id in seen:
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+        seen.add(declared.schedule_id)

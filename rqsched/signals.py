@@ -1,13 +1,18 @@
-"""Signals: what subscribers of this process are told after a commit, in our words and in Open Job Spec's."""
+"""Signals: what subscribers of this process are told after a commit, in our words and in Open Job Spec's.
+
+Whoever commits tells: fires are committed by the dispatcher of `rqsched worker` (or by a plain `rq worker`, or by
+`tick()`), so what must hear of them registers with `on` in a module of RQSCHED_IMPORTS, which those processes import.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from . import audit
-from .audit import Event
+from .audit import CONTRACT, Event
+from .errors import InvalidInputError
 from .ids import iso_utc, uid_to_uuid
 from .state import Change
 
@@ -18,18 +23,29 @@ SKIPPED = "cron.skipped"
 EVERY = "*"
 _SKIP_REASONS = {"overlap_policy_skip": "overlap_skip", "buffer_full": "overlap_skip"}
 
-Subscriber = Callable[[dict[str, Any]], None]
+Subscriber = Callable[[dict[str, Any]], Any]
+"""Called with `{"event": name, "data": {...}}`; what it returns is not looked at."""
+S = TypeVar("S", bound=Subscriber)
+NAMES = frozenset({*CONTRACT, TRIGGERED, SKIPPED, EVERY})
+"""What one may subscribe to."""
 
 
 class Signals:
-    """The subscribers of one scheduler, by event name."""
+    """Subscribers by event name: those of one scheduler, or of a whole process."""
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[Subscriber]] = {}
 
     def add(self, name: str, subscriber: Subscriber) -> None:
-        """Add a subscriber to an event type, a signal or `*`."""
+        """Add a subscriber to an event type, a signal or `*`; raises InvalidInputError for any other name."""
+        if name not in NAMES:
+            raise InvalidInputError("name", f"{name!r} is no event; known are {', '.join(sorted(NAMES))}")
         self._subscribers.setdefault(name, []).append(subscriber)
+
+    def remove(self, name: str, subscriber: Subscriber) -> None:
+        """Tell a subscriber no more; nothing happens when it is not there."""
+        if subscriber in self._subscribers.get(name, ()):
+            self._subscribers[name].remove(subscriber)
 
     def emit(self, change: Change, event: Event) -> None:
         """Tell everyone who asked; a subscriber that raises is logged and harms nothing."""
@@ -40,6 +56,25 @@ class Signals:
         for name, message in messages:
             for subscriber in [*self._subscribers.get(name, ()), *self._subscribers.get(EVERY, ())]:
                 _call(subscriber, message)
+
+
+everywhere = Signals()
+"""What `on` fills: like `@workflow`, it runs at import, before there is any scheduler or worker to hand them to."""
+
+
+def on(name: str) -> Callable[[S], S]:
+    """Let a function hear of an event whichever scheduler or worker of this process commits it.
+
+    >>> @on("cron.skipped")
+    ... def warn(message: dict[str, Any]) -> None:
+    ...     print(message["data"]["reason"])
+    """
+
+    def register(subscriber: S) -> S:
+        everywhere.add(name, subscriber)
+        return subscriber
+
+    return register
 
 
 def _call(subscriber: Subscriber, message: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from .audit import Event
+from .payload import dumps as dumps
 from .policy import Policies
 from .spec import Spec
 
@@ -136,11 +137,6 @@ class Definition:
     def parsed_policies(self) -> Policies:
         """The policies as an object; cached by their text."""
         return Policies.loads(self.policies)
-
-
-def dumps(value: object) -> str:
-    """Write canonical JSON: sorted keys, no blanks, so that equal values are equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def dump_spec(spec: Spec) -> str:

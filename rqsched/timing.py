@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .definition import Options
 from .duration import require_interval
@@ -124,9 +124,10 @@ class Timing:
         self._timezone = name
         return self
 
-    def environments(self: _Self, *names: str) -> _Self:
-        """Fire only where RQSCHED_ENV is one of these."""
-        return self.option(environments=names)
+    def environments(self: _Self, *names: str | list[str]) -> _Self:
+        """Fire only where RQSCHED_ENV is one of these names, given one by one or as a list."""
+        flat = [name for given in names for name in ([given] if isinstance(given, str) else given)]
+        return self.option(environments=flat)
 
     def without_overlapping(self: _Self) -> _Self:
         """Skip an occurrence while an earlier run is unfinished."""
@@ -149,7 +150,7 @@ class Timing:
 
     def options(self) -> Options:
         """Give the options to create the schedule with."""
-        return Options(**self._options)  # type: ignore[typeddict-item]
+        return cast("Options", dict(self._options))
 
     def _members(self) -> list[Member]:
         is_narrowed = bool(self._window or self._weekdays or self._month_days)

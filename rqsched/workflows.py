@@ -80,6 +80,18 @@ class Registry:
         """Find a workflow by name, or import it by dotted path; raises UnknownWorkflowError."""
         return self._by_name.get(name) or load_path(name)
 
+    def name_of(self, workflow: str | Callable[..., Any]) -> str:
+        """Give the name a workflow goes by here: as registered, else its dotted path; raises InvalidInputError."""
+        if isinstance(workflow, str):
+            return workflow
+        known = next((known.name for known in self.all() if known.target is workflow), None)
+        if known is not None:
+            return known
+        module, name = getattr(workflow, "__module__", None), getattr(workflow, "__qualname__", None)
+        if not callable(workflow) or module is None or name is None:
+            raise InvalidInputError("workflow", f"{workflow!r} is no workflow; give its name, function or class")
+        return f"{module}.{name}"
+
     def remove(self, name: str) -> None:
         """Forget a name; for tests that play a deploy."""
         self._by_name.pop(name, None)
@@ -187,7 +199,9 @@ class RunContext:
     deadline_at: datetime
     """When the timeout ends the attempt."""
     trigger_number: int | None
-    """Which start of the schedule this is, from 1 (Pipelit's `repeat_number`)."""
+    """Which start of the schedule this is, from 1."""
+    repeat_number: int
+    """How many of its runs had succeeded before this attempt began (Pipelit's `current_repeat`)."""
     labels: Mapping[str, str]
     memo: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
@@ -198,6 +212,16 @@ class RunContext:
     """The error of the attempt before, if there was one."""
     result: Any = None
     ended_at: datetime | None = None
+
+    @property
+    def event_data(self) -> dict[str, Any]:
+        """The trigger event in the Pipelit document's words."""
+        return {
+            "scheduled_job_id": self.schedule_uid,
+            "scheduled_job_name": self.schedule_id,
+            "repeat_number": self.repeat_number,
+            "payload": dict(self.payload),
+        }
 
     def checkpoint(self) -> None:
         """Show that the run lives, and raise RunCancelled once it was cancelled, terminated or given up as lost."""

@@ -43,7 +43,7 @@ LAYERS = {
         "timing",
         "timezone",
     ),
-    "workflows": ("workflows", "machines"),
+    "workflows": ("workflows", "signals", "machines"),
     "embedded": ("embedded",),
     "store": ("tables", "database", "rows", "store", "facts", "scans", "listing", "schema", "migrations"),
     "chain": (
@@ -65,7 +65,7 @@ LAYERS = {
     ),
     "surface": (
         "__init__",
-        "signals",
+        "run_handle",
         "handles",
         "declarations",
         "dev",
