@@ -99,7 +99,7 @@ def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> Non
     try:
         with ExitStack() as stack:
             for value in arguments.values():
-                if isinstance(value, AbstractContextManager):
+                if is_dataclass(value) and isinstance(value, AbstractContextManager):  # a Path is one too
                     stack.enter_context(value)
             function(**arguments)
     except tuple(kind for kind, _ in _CODES) as error:

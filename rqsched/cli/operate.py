@@ -61,6 +61,7 @@ def recover(
 ) -> None:
     """Compare SQL with Redis and mend the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
     scheduler = session.scheduler
+    scheduler.runtime.transport.redis.ping()  # a pass waits an outage out; whoever asks for one wants to know
     filters = Filters(statuses=("active",))
     total = scheduler.runtime.database.read(lambda c: listing.count_schedules(c, filters)) if deep else None
     with progress_bar("Comparing", total) as advance:

@@ -119,17 +119,16 @@ def _principal() -> str:
 class _Terse(logging.Formatter):
     """One line a record: a traceback is for those who asked for logs."""
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Leave the traceback out."""
-        del ei
-        return ""
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the message alone."""
+        return record.getMessage()
 
 
 @contextmanager
 def logging_to_stderr(verbose: int) -> Iterator[None]:
     """Send logs to standard error: warnings as bare lines, or with -v everything with its origin."""
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_LOG_FORMAT) if verbose else _Terse("%(message)s"))
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT) if verbose else _Terse())
     before = root.level
     root.setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
     root.addHandler(handler)

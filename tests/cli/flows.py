@@ -1,0 +1,16 @@
+"""Workflows the commands' tests name; importing this prints, as careless modules do."""
+
+from __future__ import annotations
+
+from rqsched import workflow
+
+print("a user's module prints on import")  # noqa: T201 - standard output must stay the answer's alone
+
+
+@workflow("cli-hello", queue="high", timeout=30)
+def hello(name: str = "world") -> str:
+    return f"hello {name}"
+
+
+def unregistered() -> None:
+    """Named by its dotted path."""

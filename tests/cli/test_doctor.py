@@ -1,0 +1,177 @@
+"""doctor: each fault is found, and what to do about it is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Queue, Worker
+
+from rqsched import Every
+from rqsched.presence import Presence, dispatchers
+from tests.cli.conftest import HELLO, Cli
+
+
+def findings(cli: Cli, code: int) -> dict[str, dict[str, Any]]:
+    answer = cli("doctor", "-o", "json", code=code).json
+    assert answer["ok"] is (code == 0)
+    return {finding["check"]: finding for finding in answer["findings"]}
+
+
+def levels(cli: Cli, code: int) -> dict[str, str]:
+    return {name: finding["level"] for name, finding in findings(cli, code).items()}
+
+
+@pytest.fixture
+def served(cli: Cli) -> Cli:
+    """A database and a Redis with a dispatcher and an RQ worker that have shown themselves."""
+    runtime = cli.scheduler.runtime
+    runtime.mark_epoch()
+    Presence(runtime).show()
+    queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
+    Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()
+    return cli
+
+
+def test_everything_fine_is_exit_code_0(served: Cli) -> None:
+    served.scheduler.create("a", HELLO, Every("1h")).trigger()
+    found = findings(served, 0)
+    assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
+    assert set(found) == {
+        *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
+        *("connections", "dispatchers", "workers", "overdue", "links", "failed links", "depth"),
+    }
+    assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
+    assert "default (1)" in found["workers"]["detail"]
+
+
+def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
+    cli.past().create("a", HELLO, Every("30m"))
+    found = findings(cli, 1).values()
+    assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "overdue"}
+    assert all((finding["advice"] is None) == (finding["level"] == "ok") for finding in found)
+
+
+def test_nobody_to_fire_is_a_problem_only_with_active_schedules(cli: Cli) -> None:
+    assert levels(cli, 0)["dispatchers"] == "warning"
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    assert levels(cli, 1)["dispatchers"] == "problem"
+
+
+def test_plain_rq_workers_on_the_control_queue_do_as_well(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    redis = cli.scheduler.runtime.transport.redis
+    Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()
+    assert levels(cli, 0)["dispatchers"] == "ok"
+
+
+def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
+    past = served.past()
+    past.create("a", HELLO, Every("2h"), queue="deserted").trigger()
+    finding = findings(served, 1)["workers"]
+    assert finding["detail"] == "nobody works on 1 run(s) on 'deserted'"
+
+
+def test_dead_links_are_found(served: Cli) -> None:
+    served.scheduler.create("a", HELLO, Every("10s"))
+    redis = served.scheduler.runtime.transport.redis
+    redis.delete(served.scheduler.runtime.transport.scheduled_key)
+    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not in Redis"
+    served("recover", "--deep")
+    assert levels(served, 0)["links"] == "ok"
+
+
+def test_a_redis_of_another_database_is_found(served: Cli) -> None:
+    transport = served.scheduler.runtime.transport
+    transport.redis.set(transport.epoch_key, "somebody else")
+    finding = findings(served, 1)["ownership"]
+    assert "belongs to another database" in finding["detail"]
+
+
+@pytest.mark.parametrize(
+    ("config", "check", "level", "code"),
+    [
+        pytest.param({"maxmemory-policy": "allkeys-lru"}, "eviction", "warning", 0, id="evicts, but has no limit"),
+        pytest.param(
+            {"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"}, "eviction", "problem", 1, id="evicts at a limit"
+        ),
+        pytest.param({"appendonly": "no"}, "persistence", "warning", 0, id="nothing appended"),
+        pytest.param({"appendonly": "yes"}, "persistence", "ok", 0, id="appended"),
+    ],
+)
+def test_settings_of_redis_are_judged(
+    served: Cli, redis_config: Callable[..., None], config: dict[str, str], check: str, level: str, code: int
+) -> None:
+    redis_config(config)
+    assert levels(served, code)[check] == level
+
+
+@pytest.fixture
+def redis_config(redis: Redis) -> Any:
+    """Sets options of the server, and puts them back."""
+    before: dict[str, Any] = {}
+
+    def change(options: dict[str, str]) -> None:
+        for name, value in options.items():
+            before.update(redis.config_get(name))
+            redis.config_set(name, value)
+
+    yield change
+    for name, value in before.items():
+        redis.config_set(name, value)
+
+
+def test_servers_that_do_not_answer_are_problems_and_no_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:////nowhere/at/all.db")
+    monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
+    found = levels(cli, 1)
+    assert {name for name, level in found.items() if level == "problem"} == {"imports", "database", "redis"}
+    assert "schema" not in found
+
+
+def test_a_database_without_tables_is_told_to_upgrade(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
+    finding = findings(cli, 1)["schema"]
+    assert finding["advice"] == "Run `rqsched db upgrade`."
+
+
+def test_the_table_ends_in_a_verdict(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    out = cli("doctor", code=1).out
+    assert out.splitlines()[0].split() == ["Check", "Status", "Found", "What", "To", "Do"]
+    assert "1 problem(s)" in out.splitlines()[-1]
+
+
+@pytest.mark.postgres
+def test_postgresql_is_examined_too(cli: Cli, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", postgres_url)
+    found = findings(cli, 0)
+    assert found["database"]["detail"].startswith("PostgreSQL ")
+    assert "SQL " in found["clock"]["detail"]
+
+
+@pytest.mark.postgres
+def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
+    cli: Cli, empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", empty_postgres_url)
+    assert "run `rqsched db upgrade`" in cli("list", code=5).err
+    cli("db", "upgrade")
+    assert cli("list").out == "No schedules.\n"
+
+
+def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:
+    runtime = cli.scheduler.runtime
+    redis = runtime.transport.redis
+    presence = Presence(runtime)
+    presence.show()
+    assert [one.name.rpartition(":")[2] for one in dispatchers(redis, "rqsched")] == [str(os.getpid())]
+    redis.sadd("rqsched:dispatchers:rqsched", "gone:1")
+    assert len(dispatchers(redis, "rqsched")) == 1
+    assert redis.scard("rqsched:dispatchers:rqsched") == 1
+    presence.leave()
+    assert dispatchers(redis, "rqsched") == []

@@ -1,0 +1,96 @@
+"""pause, resume, restart, delete, trigger."""
+
+from __future__ import annotations
+
+import pytest
+
+from rqsched import Every
+from rqsched.handles import ScheduleHandle
+from tests.cli.conftest import HELLO, Cli
+
+
+@pytest.fixture
+def handle(cli: Cli) -> ScheduleHandle:
+    return cli.scheduler.create("a", HELLO, Every("1h"))
+
+
+def events(handle: ScheduleHandle) -> list[str]:
+    return [event.event_type for event in handle.history()]
+
+
+def test_pause_and_resume_say_what_the_schedule_is_now(cli: Cli, handle: ScheduleHandle) -> None:
+    paused = cli("pause", "a", "--note", "holiday", "--reason", "ticket 8", "-o", "json").json
+    assert (paused["outcome"], paused["status"], paused["next_run_at"]) == ("paused", "paused", None)
+    resumed = cli("resume", "a", "-o", "json").json
+    assert (resumed["outcome"], resumed["status"]) == ("resumed", "active")
+    assert resumed["next_run_at"]
+    assert handle.refresh().note == "holiday"
+    assert handle.history()[1].payload["reason"] == "ticket 8"
+
+
+def test_resume_takes_its_catch_up(cli: Cli) -> None:
+    past = cli.past().create("late", HELLO, Every("40m"))
+    past.pause()
+    overdue = past.state.paused_next_run_at
+    cli("resume", "late", "--catch-up", "once")
+    assert cli.scheduler.get("late").next_run_at == overdue
+
+
+def test_restart_revives_what_is_done(cli: Cli) -> None:
+    done = cli.scheduler.create("a", HELLO, Every("1h"), max_runs=1)
+    done.trigger()
+    assert done.refresh().status == "done"
+    assert cli("restart", "a", "-o", "json").json["status"] == "active"
+
+
+def test_delete_leaves_the_history_and_frees_the_id(cli: Cli, handle: ScheduleHandle) -> None:
+    assert cli("delete", "a", "--reason", "gone", "-o", "json").json["outcome"] == "deleted"
+    assert events(handle) == ["ScheduleCreated", "ScheduleDeleted"]
+    assert "ScheduleDeleted" in cli("history", "a").out
+    cli("create", "a", HELLO, "--every", "1h")
+
+
+def test_purge_removes_a_deleted_schedule_with_everything(cli: Cli, handle: ScheduleHandle) -> None:
+    cli("delete", "a")
+    assert cli("delete", "a", "--purge", "--yes").out.startswith("Schedule a purged")
+    cli("history", "a", code=3)
+
+
+def test_trigger_tells_the_run(cli: Cli, handle: ScheduleHandle) -> None:
+    answer = cli("trigger", "a", "-o", "json").json
+    assert answer["outcome"] == "triggered"
+    assert answer["instance_id"].startswith("schedule:a:manual:")
+    assert answer["run"]["status"] == "pending"
+    assert [run.uid for run in handle.runs().items] == [answer["run_id"]]
+
+
+def test_trigger_line_is_id_and_instance(cli: Cli, handle: ScheduleHandle) -> None:
+    line = cli("trigger", "a").out
+    assert line.startswith("[a] → schedule:a:manual:")
+
+
+def test_a_skipped_trigger_is_exit_code_4_with_its_reason(cli: Cli, handle: ScheduleHandle) -> None:
+    cli("trigger", "a")
+    answer = cli("trigger", "a", "-o", "json", code=4).json
+    assert (answer["outcome"], answer["reason"], answer["run_id"]) == ("skipped", "overlap_policy_skip", None)
+
+
+def test_trigger_with_another_policy_starts_beside_or_waits(cli: Cli, handle: ScheduleHandle) -> None:
+    cli("trigger", "a")
+    assert cli("trigger", "a", "--overlap-policy", "allow_all", "-o", "json").json["outcome"] == "triggered"
+    waiting = cli("trigger", "a", "--overlap-policy", "buffer_one", "-o", "json").json
+    assert (waiting["outcome"], waiting["buffer_depth"]) == ("buffered", 1)
+
+
+def test_a_paused_schedule_is_triggered_only_by_force(cli: Cli, handle: ScheduleHandle) -> None:
+    handle.pause()
+    refused = cli("trigger", "a", code=4)
+    assert "status_not_triggerable" in refused.out
+    assert "--force" in refused.err
+    cli("trigger", "a", "--force")
+
+
+def test_an_idempotency_key_starts_one_run(cli: Cli, handle: ScheduleHandle) -> None:
+    first, again = (cli("trigger", "a", "--idempotency-key", "k", "-o", "json").json["run_id"] for _ in range(2))
+    assert first == again
+    assert handle.refresh().run_count == 1

@@ -1,0 +1,134 @@
+"""tick, recover, prune-history, upcoming, db."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Cron, Every, Once
+from rqsched.cli.upcoming import draw
+from rqsched.tables import schedules
+from tests.cli.conftest import HELLO, Cli
+
+
+def test_tick_without_anything_due_says_so(cli: Cli) -> None:
+    cli.scheduler.create("later", HELLO, Every("1h"))
+    assert cli("tick").out == "No schedules due.\n"
+    assert cli("tick", "--json").json == []
+
+
+def test_tick_fires_what_is_due_and_says_a_line_each(cli: Cli) -> None:
+    past = cli.past()
+    handle = past.create("a", HELLO, Every("30m"))
+    past.create("b", HELLO, Every("30m"), overlap="skip").trigger()
+    lines = cli("tick").out.splitlines()
+    assert sorted(lines[:2]) == [
+        f"[a] → {handle.runs().items[0].instance_id}",
+        "[b] → skipped: overlap_policy_skip",
+    ]
+    assert lines[2:] == ["Processed 2 schedule(s)."]
+    assert cli("tick").out == "No schedules due.\n"
+
+
+def test_tick_takes_a_limit_and_answers_the_rows_of_its_document(cli: Cli) -> None:
+    past = cli.past()
+    for name in "ab":
+        past.create(name, HELLO, Every("30m"))
+    (row,) = cli("tick", "--limit", "1", "--json").json
+    assert row["outcome"] == "triggered"
+    assert set(row) >= {"schedule_id", "instance_id", "run_id", "occurrence_time", "last_fired_at", "next_fire_at"}
+
+
+def test_tick_with_a_fire_that_fails_is_exit_code_1_and_fires_the_others(cli: Cli) -> None:
+    past = cli.past()
+    broken = past.create("broken", HELLO, Every("30m"))
+    past.create("sound", HELLO, Every("30m"))
+    with cli.scheduler.runtime.database.engine.begin() as connection:
+        connection.execute(sa.update(schedules).where(schedules.c.uid == broken.uid).values(spec="{}"))
+    answer = cli("tick", code=1)
+    assert "[broken] → failed: " in answer.out
+    assert "[sound] → schedule:sound:" in answer.out
+    assert "Processed 2 schedule(s)." in answer.out
+
+
+@pytest.mark.parametrize("words", [["recover"], ["recover", "--deep"]], ids=" ".join)
+def test_recover_arms_what_redis_lost_and_counts_it(cli: Cli, words: list[str]) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    cli.scheduler.runtime.transport.redis.flushall()
+    counts = cli(*words, "-o", "json").json
+    assert (counts["links"], counts["mended"], counts["failed"]) == (1, 1, 0)
+    assert cli(*words, "-o", "json").json["mended"] == 0
+
+
+def test_prune_history_deletes_what_is_old_in_one_namespace(cli: Cli) -> None:
+    past = cli.past(hours=48)
+    old = past.create("a", HELLO, Every("1h"))
+    other = past.create("a", HELLO, Every("1h"), namespace="other")
+    cli("trigger", "a")
+    answer = cli("prune-history", "--older-than", "P1D", "--yes", "-o", "json").json
+    assert answer["pruned"] == 1
+    assert [event.sequence for event in old.history()] == [2]
+    assert len(other.history()) == 1
+    assert cli("prune-history", "--older-than", "24h", "--all-namespaces", "-y", "-o", "json").json["pruned"] == 1
+
+
+def test_prune_history_without_a_terminal_wants_yes(cli: Cli) -> None:
+    old = cli.past(hours=48).create("a", HELLO, Every("1h"))
+    assert "--yes" in cli("prune-history", "--before", "2099-01-01T00:00:00Z", code=2).err
+    assert len(old.history()) == 1
+
+
+def test_upcoming_merges_all_schedules_in_the_order_they_fire(cli: Cli) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
+    cli.scheduler.create("once", HELLO, Once(soon))
+    cli.scheduler.create("often", HELLO, Every("2m"))
+    cli.scheduler.create("paused", HELLO, Every("2m"), paused=True)
+    cli.scheduler.create("elsewhere", HELLO, Every("2m"), namespace="other")
+    rows = cli("upcoming", "--count", "4", "-o", "jsonl").lines
+    assert [row["schedule_id"] for row in rows] == ["often", "often", "once", "often"]
+    assert [row["fires_at"] for row in rows] == sorted(row["fires_at"] for row in rows)
+
+
+def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
+    cli.scheduler.create("nightly", HELLO, Cron("0 2 * * *"))
+    lines = cli("upcoming", "nightly", "-c", "3").out.splitlines()
+    assert [part.strip() for part in lines[0].split("  ") if part.strip()] == [
+        "Fires At",
+        "In",
+        "Schedule ID",
+        "Workflow Type",
+    ]
+    assert all("T02:00:00Z" in line for line in lines[1:4])
+    assert lines[-1].startswith("nightly ")
+    assert lines[-1].count("●") == 3
+
+
+def test_nothing_upcoming_says_so(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"), paused=True)
+    assert cli("upcoming", "a").out == "Nothing is going to fire.\n"
+    assert cli("upcoming", "-o", "json").json["upcoming"] == []
+
+
+def test_a_timeline_places_fires_in_proportion_and_counts_what_falls_together() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    minutes = [("a", 0), ("a", 30), ("b", 30), ("b", 30), ("a", 59)]
+    _, axis, first, second = draw([(now + timedelta(minutes=m), name, "w") for name, m in minutes], now)
+    assert axis.split() == ["now", "12:00:00", "2026-01-01", "12:59:00", "UTC"]
+    assert [index for index, cell in enumerate(first[2:]) if cell == "●"] == [0, 30, 59]
+    assert second[2:][30] == "2"
+
+
+def test_db_upgrade_makes_the_schema_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path / 'fresh.db'}")
+    assert cli("db", "status", "-o", "json", code=1).json["current"] is None
+    assert cli("db", "upgrade", "-o", "json").json["upgraded"] is True
+    assert cli("db", "upgrade", "-o", "json").json["upgraded"] is False
+    assert cli("db", "status", "-o", "json").json["is_current"] is True
+
+
+def test_db_commands_need_no_redis(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    cli("db", "upgrade")

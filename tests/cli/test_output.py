@@ -1,0 +1,124 @@
+"""The promise of --output: nothing but JSON on standard output, of every command, whatever user modules print."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rqsched import Every
+from rqsched.cli.output import Output, Writer, dump, shown
+from tests.cli.conftest import COMMAND, HELLO, Cli
+
+RANGE = ["--start", "2025-01-01T00:00:00Z", "--end", "2025-01-01T03:00:00Z"]
+ANSWERS: dict[str, Sequence[str]] = {
+    "create": ["create", "new", HELLO, "--every", "1h"],
+    "upsert": ["upsert", "a", HELLO, "--every", "1h"],
+    "update": ["update", "a", "--queue", "q"],
+    "list": ["list"],
+    "describe": ["describe", "a"],
+    "history": ["history", "a"],
+    "runs": ["runs", "a"],
+    "cancel": ["cancel", "a", "1"],
+    "terminate": ["terminate", "a", "1"],
+    "pause": ["pause", "a"],
+    "resume": ["resume", "paused"],
+    "restart": ["restart", "done"],
+    "delete": ["delete", "a"],
+    "trigger": ["trigger", "paused", "--force"],
+    "backfill": ["backfill", "paused", *RANGE],
+    "sync": ["sync", "file.json"],
+    "upcoming": ["upcoming"],
+    "tick": ["tick"],
+    "recover": ["recover"],
+    "prune-history": ["prune-history", "--older-than", "1h", "--yes"],
+    "db upgrade": ["db", "upgrade"],
+    "db status": ["db", "status"],
+    "doctor": ["doctor"],
+}
+WITHOUT = {"worker", "web", "dev", "db"}
+
+
+@pytest.fixture
+def world(cli: Cli, tmp_path: Path) -> Cli:
+    cli.scheduler.create("a", HELLO, Every("1h")).trigger()
+    cli.scheduler.create("paused", HELLO, Every("1h"), paused=True)
+    cli.scheduler.create("done", HELLO, Every("1h"), max_runs=1).trigger()
+    (tmp_path / "file.json").write_text(json.dumps([{"id": "s", "workflow": HELLO, "every": "1h"}]))
+    return cli
+
+
+def test_every_command_is_in_the_table_below() -> None:
+    commands = set(COMMAND.commands)  # type: ignore[attr-defined]
+    assert {name.split()[0] for name in ANSWERS} | WITHOUT == commands
+
+
+@pytest.mark.parametrize("words", ANSWERS.values(), ids=ANSWERS.keys())
+@pytest.mark.parametrize("output", ["json", "jsonl"])
+def test_standard_output_is_json_and_nothing_else(world: Cli, words: Sequence[str], output: str) -> None:
+    code = 1 if words == ["doctor"] else 0  # no worker runs here
+    answer = world(*words, "--output", output, code=code)
+    parsed = [answer.json] if output == "json" else answer.lines
+    assert all(isinstance(value, dict | list) for value in parsed)
+    assert "\x1b" not in answer.out
+
+
+@pytest.mark.parametrize("words", ANSWERS.values(), ids=ANSWERS.keys())
+def test_a_table_outside_a_terminal_has_no_colours(world: Cli, words: Sequence[str]) -> None:
+    answer = world(*words, code=1 if words == ["doctor"] else 0)
+    assert answer.out
+    assert "\x1b" not in answer.out
+
+
+def test_what_a_user_module_prints_goes_to_standard_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path.cwd() / "chatty.py").write_text("print('loud')")
+    monkeypatch.setenv("RQSCHED_IMPORTS", "chatty")
+    answer = cli("list", "-o", "json")
+    assert answer.json["schedules"] == []
+    assert "loud" in answer.err
+
+
+def test_verbose_logs_go_to_standard_error(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    cli.scheduler.runtime.transport.redis.flushall()
+    answer = cli("recover", "-v", "-o", "json")
+    assert "INFO rqsched.reconcile: recovered" in answer.err
+    assert answer.json["links"] == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_rules_and_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    Writer(Output.TABLE, terminal).table(("Schedule ID", "Status"), [("a", "active")])
+    assert "\x1b[32mactive" in terminal.getvalue()
+    assert "───" in terminal.getvalue()
+
+
+def test_a_value_is_shown_on_one_line() -> None:
+    at = datetime(2026, 1, 1, 12, 30, 0, 999, UTC)
+    assert [shown(value) for value in (None, "", 0, at, {"a": 1}, "x\ny")] == [
+        "-",
+        "-",
+        "0",
+        "2026-01-01T12:30:00Z",
+        '{"a": 1}',
+        "x\N{REPLACEMENT CHARACTER}y",
+    ]
+
+
+def test_json_has_instants_in_utc_and_spans_in_seconds() -> None:
+    assert dump({"at": datetime(2026, 1, 1, tzinfo=UTC), "for": timedelta(minutes=1)}) == (
+        '{"at": "2026-01-01T00:00:00Z", "for": 60.0}'
+    )
+    with pytest.raises(TypeError, match="object is not JSON-native"):
+        dump(object())

@@ -1,0 +1,81 @@
+"""The command as a process of its own: the entry point, the working directory, a worker and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rqsched.cli import processes
+from tests.cli.conftest import Cli
+from tests.processes import rqsched_command, start, wait_until
+
+FLOWS = """
+from rqsched import workflow
+
+@workflow("touch")
+def touch(path):
+    open(path, "w").close()
+"""
+
+
+@pytest.fixture
+def env(sqlite_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """A user's folder with a module of workflows, and the variables that name it."""
+    (tmp_path / "flows.py").write_text(FLOWS)
+    monkeypatch.chdir(tmp_path)
+    named = {"RQSCHED_DATABASE_URL": sqlite_url, "RQSCHED_REDIS_URL": redis_url, "RQSCHED_IMPORTS": "flows"}
+    return {**os.environ, **named}
+
+
+def run(env: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(word) for word in rqsched_command(*words)]
+    return subprocess.run(command, env=env, cwd=Path.cwd(), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_every_exit_code(env: Mapping[str, str]) -> None:
+    help_ = run(env, "--help")
+    assert help_.returncode == 0
+    text = " ".join(help_.stdout.split())
+    assert all(f"{code} " in text.partition("Exit codes:")[2] for code in range(6))
+
+
+def test_modules_of_the_working_directory_are_found(env: Mapping[str, str]) -> None:
+    created = run(env, "create", "a", "touch", "--every", "1h", "-o", "json")
+    assert created.returncode == 0, created.stderr
+    assert json.loads(created.stdout)["outcome"] == "created"
+    by_path = run(env, "create", "b", "flows.touch", "--every", "1h")
+    assert by_path.returncode == 0, by_path.stderr
+
+
+def test_a_pipe_that_closes_early_is_no_traceback(env: Mapping[str, str]) -> None:
+    rqsched = " ".join(str(word) for word in rqsched_command())
+    piped = subprocess.run(
+        ["bash", "-c", f"{rqsched} --help | true"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in piped.stderr
+
+
+def test_a_worker_fires_executes_shows_itself_and_ends_in_order(env: Mapping[str, str], tmp_path: Path) -> None:
+    target = tmp_path / "touched"
+    kwargs = json.dumps({"path": str(target)})
+    worker = start(rqsched_command("worker", "default"), log_path=tmp_path / "worker.log", env=env, cwd=tmp_path)
+    try:
+        assert run(env, "create", "a", "touch", "--every", "1s", "--kwargs", kwargs).returncode == 0
+        wait_until(target.exists, timeout=60, what=f"a run\n{worker.log()}")
+        wait_until(lambda: run(env, "doctor").returncode == 0, timeout=60, what="a clean bill of health")
+    finally:
+        code = worker.terminate(timeout=30)
+    assert code == 0
+
+
+def test_web_without_its_extra_says_how_to_install_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rqsched.http", None)
+    answer = cli("web", code=2)
+    assert "pip install 'rqsched[http]'" in answer.err
+    assert processes.web.__doc__

@@ -1,0 +1,183 @@
+"""What is refused: one line that says what to write, the documented exit code, and nothing written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rqsched import Every
+from tests.cli.conftest import HELLO, Cli
+
+CREATE = ["create", "a", HELLO]
+HOURLY = [*CREATE, "--every", "1h"]
+INVALID = {
+    "no timing": (CREATE, "--cron, --interval or --once"),
+    "a cron of six words": ([*CREATE, "--cron", "1 2 3 4 5 6 7"], "cron"),
+    "a cron that never fires": ([*CREATE, "--cron", "0 0 31 2 *"], "cron"),
+    "an unknown timezone": ([*CREATE, "--cron", "0 2 * * *", "--timezone", "Mars/Phobos"], "timezone"),
+    "an interval that is none": ([*CREATE, "--every", "often"], "--interval"),
+    "an interval of months": ([*CREATE, "--every", "P1M"], "--interval"),
+    "an interval of no length": ([*CREATE, "--every", "0"], "at least one second"),
+    "an offset without interval": ([*CREATE, "--cron", "0 2 * * *", "--offset", "5m"], "--interval"),
+    "a naive instant": ([*CREATE, "--once", "2099-01-01T00:00:00"], "--once"),
+    "an instant that is none": ([*CREATE, "--once", "tomorrow"], "--once"),
+    "a spec that is over": ([*CREATE, "--once", "2001-01-01T00:00:00Z"], "spec"),
+    "a bad id": (["create", "a b", HELLO, "--every", "1h"], "schedule_id"),
+    "a bad namespace": ([*HOURLY, "--namespace", "a/b"], "namespace"),
+    "an unknown workflow": (["create", "a", "nobody", "--every", "1h"], "workflow"),
+    "a path that is not there": (["create", "a", "no.such.place", "--every", "1h"], "no.such.place"),
+    "a path that is no function": (["create", "a", "tests.cli.flows.__doc__", "--every", "1h"], "no function"),
+    "args that are no JSON": ([*HOURLY, "--args", "eu"], "--args"),
+    "args that are no list": ([*HOURLY, "--args", "{}"], "--args"),
+    "kwargs that are no object": ([*HOURLY, "--kwargs", "[]"], "--kwargs"),
+    "kwargs with an infinity": ([*HOURLY, "--kwargs", '{"x": Infinity}'], "kwargs"),
+    "args nested without end": ([*HOURLY, "--args", "[" * 100_000], "--args"),
+    "args beyond the limit": ([*HOURLY, "--args", json.dumps(["x" * 300_000])], "limit"),
+    "a label without value": ([*HOURLY, "--label", "team"], "--label"),
+    "a memo that is no object": ([*HOURLY, "--memo", "3"], "--memo"),
+    "an unknown overlap policy": ([*HOURLY, "--overlap-policy", "maybe"], "overlap"),
+    "an unknown missed policy": ([*HOURLY, "--missed", "maybe"], "missed"),
+    "a limit without its policy": ([*HOURLY, "--buffer-limit", "3"], "buffer_limit"),
+    "a jitter that is none": ([*HOURLY, "--jitter", "-5s"], "--jitter"),
+    "a jitter too long": ([*HOURLY, "--jitter", "P2D"], "jitter"),
+    "no runs at all": ([*HOURLY, "--max-runs", "0"], "max_runs"),
+    "a timeout of half a second": ([*HOURLY, "--timeout", "0.5"], "--timeout"),
+    "fewer than no retries": ([*HOURLY, "--max-retries", "-1"], "max_retries"),
+    "an unknown end of retries": ([*HOURLY, "--then", "shrug"], "retry.then"),
+    "an unknown executor": ([*HOURLY, "--executor", "pigeon"], "executor"),
+    "a note too long": ([*HOURLY, "--note", "x" * 5000], "note"),
+    "an unknown option": ([*HOURLY, "--frobnicate"], "--frobnicate"),
+    "an unknown output": ([*HOURLY, "--output", "xml"], "xml"),
+    "a word for a number": ([*HOURLY, "--max-runs", "many"], "--max-runs"),
+    "no workflow": (["create", "a"], "WORKFLOW"),
+}
+
+
+@pytest.mark.parametrize(("words", "hint"), INVALID.values(), ids=INVALID.keys())
+def test_create_refuses(cli: Cli, words: list[str], hint: str) -> None:
+    answer = cli(*words, code=2)
+    assert hint in answer.err
+    assert answer.out == ""
+    assert cli.ids() == []
+
+
+OTHERS = {
+    "unset of what cannot be blank": (["update", "known", "--unset", "workflow"], "--unset"),
+    "a history before the beginning": (["history", "known", "--after-sequence", "-1"], "--after-sequence"),
+    "a page too large": (["history", "known", "--limit", "501"], "--limit"),
+    "a token nobody gave": (["list", "--page-token", "?"], "cursor"),
+    "a token of runs nobody gave": (["runs", "known", "--page-token", "x"], "cursor"),
+    "an unknown status": (["list", "--status", "sleeping"], "sleeping"),
+    "a backfill that ends before it starts": (
+        ["backfill", "known", "--start", "2026-01-02T00:00:00Z", "--end", "2026-01-01T00:00:00Z"],
+        "after start",
+    ),
+    "a backfill of the future": (
+        ["backfill", "known", "--start", "2099-01-01T00:00:00Z", "--end", "2099-01-02T00:00:00Z"],
+        "past",
+    ),
+    "a backfill beyond its bound": (
+        ["backfill", "known", "--start", "2020-01-01T00:00:00Z", "--end", "2020-02-01T00:00:00Z", "--bound", "9"],
+        "bound",
+    ),
+    "an unknown catch-up": (["resume", "known", "--catch-up", "maybe"], "catch_up"),
+    "a purge nobody agreed to": (["delete", "known", "--purge"], "--yes"),
+    "pruning without saying what": (["prune-history", "--yes"], "--before"),
+    "pruning with two answers": (["prune-history", "--yes", "--before", "x", "--older-than", "y"], "--before"),
+    "an empty idempotency key": (["trigger", "known", "--idempotency-key", ""], "idempotency_key"),
+    "an unknown command": (["frobnicate"], "frobnicate"),
+    "a file that is not there": (["sync", "nowhere.json"], "nowhere.json"),
+}
+
+
+@pytest.mark.parametrize(("words", "hint"), OTHERS.values(), ids=OTHERS.keys())
+def test_other_commands_refuse_and_write_nothing(cli: Cli, words: list[str], hint: str) -> None:
+    known = cli.scheduler.create("known", HELLO, Every("1h"))
+    before = known.describe()
+    answer = cli(*words, code=2)
+    assert hint in answer.err
+    assert answer.out == ""
+    assert known.describe() == before
+    assert len(known.history()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["describe", "x"],
+        ["update", "x", "--queue", "q"],
+        ["pause", "x"],
+        ["resume", "x"],
+        ["restart", "x"],
+        ["delete", "x"],
+        ["delete", "x", "--purge", "--yes"],
+        ["trigger", "x"],
+        ["backfill", "x", "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-02T00:00:00Z"],
+        ["history", "x"],
+        ["runs", "x"],
+        ["cancel", "x", "1"],
+        ["terminate", "x", "1"],
+        ["upcoming", "x"],
+        ["describe", "known", "--namespace", "other"],
+        ["cancel", "known", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exist_is_exit_code_3(cli: Cli, words: list[str]) -> None:
+    cli.scheduler.create("known", HELLO, Every("1h"))
+    answer = cli(*words, code=3)
+    assert answer.err.splitlines()[-1].startswith("Error: no ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*HOURLY],
+        ["resume", "a"],
+        ["restart", "a"],
+        ["pause", "paused"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_state_forbids_is_exit_code_4(cli: Cli, words: list[str]) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"))
+    cli.scheduler.create("paused", HELLO, Every("1h"), paused=True)
+    assert cli(*words, code=4).err.splitlines()[-1].startswith("Error: ")
+
+
+def test_an_error_is_json_where_the_answer_is(cli: Cli) -> None:
+    answer = cli("describe", "x", "-o", "jsonl", code=3)
+    error = json.loads(answer.err.splitlines()[-1])
+    assert error["error"] == "schedule_not_found"
+    assert "'x'" in error["message"]
+    assert answer.out == ""
+
+
+def test_a_wrong_setting_is_exit_code_2_and_keeps_its_secret(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "mysql://me:secret@host/db")
+    err = cli("list", code=2).err
+    assert "RQSCHED_DATABASE_URL" in err
+    assert "secret" not in err
+
+
+def test_a_database_that_cannot_be_opened_is_exit_code_5(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:////nowhere/at/all.db")
+    answer = cli("list", code=5)
+    assert answer.err.splitlines()[-1].startswith("Error: the database refuses:")
+
+
+def test_a_redis_that_does_not_answer_is_exit_code_5(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert "Redis does not answer" in cli("recover", code=5).err
+
+
+def test_a_schedule_created_while_redis_is_away_is_durable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert cli(*HOURLY, "-o", "json").json["outcome"] == "created"
+    assert cli.ids() == ["a"]
+
+
+def test_a_module_that_cannot_be_imported_is_exit_code_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
+    assert "'no.such.module', which cannot be imported" in cli("list", code=2).err

@@ -1,0 +1,105 @@
+"""history, runs, cancel, terminate."""
+
+from __future__ import annotations
+
+import pytest
+
+from rqsched import Every
+from rqsched.handles import ScheduleHandle
+from tests.cli.conftest import HELLO, Cli
+
+HINT = "More events available. Re-run with --after-sequence=2 (or --all) to continue."
+
+
+@pytest.fixture
+def handle(cli: Cli) -> ScheduleHandle:
+    """Five events: created, triggered, paused, resumed, triggered."""
+    handle = cli.scheduler.create("a", HELLO, Every("1h"), overlap="allow_all")
+    handle.trigger()
+    handle.pause()
+    handle.resume()
+    handle.trigger()
+    return handle
+
+
+def test_history_is_the_table_of_the_durable_workflow_cli(cli: Cli, handle: ScheduleHandle) -> None:
+    head, created, triggered, *_ = cli("history", "a").out.splitlines()
+    assert [part.strip() for part in head.split("  ") if part.strip()] == [
+        "Seq",
+        "Event",
+        "Recorded At",
+        "Workflow Refs",
+    ]
+    assert created.split()[:2] == ["1", "ScheduleCreated"]
+    run = handle.runs().items[-1]
+    assert triggered.endswith(f"wf={run.instance_id} run={run.uid}")
+
+
+def test_history_hints_at_more_and_goes_on_after_a_sequence(cli: Cli, handle: ScheduleHandle) -> None:
+    first = cli("history", "a", "--limit", "2").out.splitlines()
+    assert first[-1] == HINT
+    rest = cli("history", "a", "--limit", "3", "--after-sequence", "2").out.splitlines()
+    assert [line.split()[0] for line in rest] == ["Seq", "3", "4", "5"]
+
+
+def test_history_all_reads_every_page_without_a_hint(cli: Cli, handle: ScheduleHandle) -> None:
+    lines = cli("history", "a", "--limit", "2", "--all").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["Seq", "1", "2", "3", "4", "5"]
+
+
+def test_history_as_json_has_the_envelope_of_the_http_route(cli: Cli, handle: ScheduleHandle) -> None:
+    page = cli("history", "a", "--limit", "2", "-o", "json").json
+    assert {name: page[name] for name in ("schedule_id", "namespace", "next_cursor", "has_more")} == {
+        "schedule_id": "a",
+        "namespace": "default",
+        "next_cursor": 2,
+        "has_more": True,
+    }
+    assert [event["sequence"] for event in page["events"]] == [1, 2]
+    last = cli("history", "a", "--after-sequence", "4", "-o", "json").json
+    assert (last["has_more"], last["next_cursor"]) == (False, None)
+
+
+def test_history_as_jsonl_is_self_contained_events(cli: Cli, handle: ScheduleHandle) -> None:
+    events = cli("history", "a", "--all", "-o", "jsonl").lines
+    assert [event["event_type"] for event in events][:2] == ["ScheduleCreated", "ScheduleTriggered"]
+    assert set(events[1]) >= {"sequence", "event_type", "payload", "workflow_instance_id", "workflow_run_id"}
+
+
+def test_runs_are_shown_newest_first_and_paged(cli: Cli, handle: ScheduleHandle) -> None:
+    first = cli("runs", "a", "--limit", "1", "-o", "json").json
+    second = cli("runs", "a", "--page-token", first["next_page_token"], "-o", "jsonl").lines
+    assert [first["runs"][0]["number"], second[0]["number"]] == [2, 1]
+    assert second[0]["kind"] == "manual"
+    assert second[0]["action"] == {"args": [], "kwargs": {}}
+    assert "token" not in second[0]
+
+
+def test_runs_as_a_table_filter_by_status(cli: Cli, handle: ScheduleHandle) -> None:
+    handle.run("1").cancel()
+    lines = cli("runs", "a", "--status", "cancelled").out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[:2] == ["1", "manual"]
+    assert cli("runs", "a", "--status", "lost").out == "No runs.\n"
+
+
+@pytest.mark.parametrize(("command", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
+def test_a_run_is_ended_by_number_and_ending_it_again_is_fine(
+    cli: Cli, handle: ScheduleHandle, command: str, status: str
+) -> None:
+    assert cli(command, "a", "1", "-o", "json").json["status"] == status
+    assert cli(command, "a", "1").out.endswith(f"is {status}.\n")
+    assert handle.run("1").status == status
+
+
+def test_a_run_that_ended_otherwise_is_a_conflict(cli: Cli, handle: ScheduleHandle) -> None:
+    run = handle.run("2").cancel()
+    assert "is cancelled; it had ended before" in cli("terminate", "a", run.uid, code=4).out
+
+
+def test_a_run_of_a_deleted_schedule_can_still_be_ended(cli: Cli, handle: ScheduleHandle) -> None:
+    run = handle.run("2")
+    handle.delete()
+    assert cli("runs", "a", "-o", "jsonl").lines
+    cli("cancel", "a", run.instance_id)
+    assert run.refresh().status == "cancelled"

@@ -1,0 +1,231 @@
+"""create, upsert, update, list, describe: what is said on the command line is what stands in SQL."""
+
+from __future__ import annotations
+
+import getpass
+
+import pytest
+
+from rqsched import Every
+from tests.cli.conftest import BY_PATH, HELLO, Cli
+
+EVERYTHING = [
+    "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
+    "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30",
+    "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow", "--timeout", "10m", "--priority", "5",
+    "--overlap-policy", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--catch-up-window", "PT2H",
+    "--catch-up-limit", "9", "--catch-up", "once", "--max-runs", "12", "--on-exhausted", "delete",
+    "--total-repeats", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
+    "--then", "continue", "--backoff-base", "10s", "--backoff-factor", "3", "--backoff-cap", "1m",
+    "--max-consecutive-failures", "4", "--label", "team=ops", "--label", "tier=1", "--memo", '{"m": [1]}',
+    "--search-attribute", "count=3", "--search-attribute", "city=Rome", "--description", "all of it",
+    "--owner", "me", "--note", "a note", "--paused",
+]  # fmt: skip
+
+
+def test_every_option_of_create_stands_in_the_schedule(cli: Cli) -> None:
+    cli("create", "all", HELLO, *EVERYTHING)
+    facts = cli("describe", "all", "-o", "json").json
+    assert facts["spec"]["cron_expressions"] == ["0 2 * * *"]
+    assert facts["spec"]["instants"] == ["2099-01-01T00:00:00Z"]
+    assert facts["spec"]["intervals"][0]["every"] == "PT1H"
+    assert facts["spec"]["start_at"] == "2025-12-31T23:00:00Z"
+    assert facts["spec"]["end_at"] == "2100-01-01T00:00:00Z"
+    wanted = {
+        "status": "paused",
+        "timezone": "America/New_York",
+        "jitter_seconds": 30.0,
+        "args": ["eu"],
+        "kwargs": {"deep": {"x": 1}},
+        "queue": "slow",
+        "timeout": 600,
+        "priority": 5,
+        "overlap_policy": "buffer_all",
+        "max_runs": 12,
+        "remaining_actions": 12,
+        "labels": {"team": "ops", "tier": "1"},
+        "memo": {"m": [1]},
+        "search_attributes": {"count": 3, "city": "Rome"},
+        "description": "all of it",
+        "owner": "me",
+        "note": "a note",
+    }
+    assert {name: facts[name] for name in wanted} == wanted
+
+
+def test_every_policy_of_create_stands_in_the_schedule(cli: Cli) -> None:
+    cli("create", "all", HELLO, *EVERYTHING)
+    policies = cli("describe", "all", "-o", "json").json["policies"]
+    assert policies == {
+        "overlap": "buffer_all",
+        "buffer_limit": 7,
+        "missed": "all",
+        "catch_up_window": 7200.0,
+        "catch_up_limit": 9,
+        "resume": "once",
+        "on_exhausted": "delete",
+        "max_successes": 11,
+        "environments": ["production", "staging"],
+        "retry": {
+            "max_retries": 5,
+            "then": "continue",
+            "base": 10.0,
+            "factor": 3.0,
+            "cap": 60.0,
+            "jitter": 0.0,
+            "max_consecutive_failures": 4,
+        },
+    }
+
+
+def test_create_arms_the_link_and_records_who_and_why(cli: Cli) -> None:
+    created = cli("create", "a", BY_PATH, "--every", "1h", "--reason", "ticket 7", "-o", "json").json
+    assert created["outcome"] == "created"
+    assert cli.scheduler.runtime.transport.redis.zcard(cli.scheduler.runtime.transport.scheduled_key) == 1
+    context = cli("history", "a", "-o", "json").json["events"][0]["payload"]["command_context"]
+    assert context == {"principal": getpass.getuser(), "source": "cli", "reason": "ticket 7"}
+
+
+def test_a_workflow_takes_its_queue_from_its_registration(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    assert cli("describe", "a", "-o", "json").json["queue"] == "high"
+
+
+def test_an_offset_aligns_an_interval_and_from_completion_follows_the_run(cli: Cli) -> None:
+    cli("create", "aligned", HELLO, "--every", "1h", "--offset", "5m")
+    cli("create", "after", HELLO, "--every", "90", "--from-completion")
+    assert cli("describe", "aligned", "-o", "json").json["timing"] == "every 1h offset 5m"
+    assert cli("describe", "after", "-o", "json").json["timing"] == "every 1m30s after completion"
+
+
+def test_upsert_says_created_unchanged_and_updated(cli: Cli) -> None:
+    words = ["upsert", "a", HELLO, "--every", "1h", "-o", "json"]
+    outcomes = [cli(*words).json["outcome"], cli(*words).json["outcome"]]
+    changed = cli(*words, "--queue", "other", "--paused").json
+    assert [*outcomes, changed["outcome"]] == ["created", "unchanged", "updated"]
+    assert changed["status"] == "paused"
+
+
+def test_upsert_leaves_a_paused_schedule_paused_unless_told(cli: Cli) -> None:
+    words = ["upsert", "a", HELLO, "--every", "1h", "-o", "json"]
+    cli(*words, "--paused")
+    assert cli(*words, "--label", "x=y").json["status"] == "paused"
+    assert cli(*words, "--label", "x=y", "--active").json["status"] == "active"
+
+
+def test_update_changes_what_is_given_and_nothing_else(cli: Cli) -> None:
+    cli("create", "all", HELLO, *EVERYTHING)
+    before = cli("describe", "all", "-o", "json").json
+    assert cli("update", "all", "--max-retries", "1", "--queue", "fast", "-o", "json").json["outcome"] == "updated"
+    after = cli("describe", "all", "-o", "json").json
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"queue", "policies", "version", "updated_at"}
+    assert after["policies"]["retry"] == before["policies"]["retry"] | {"max_retries": 1}
+
+
+def test_update_keeps_timezone_and_window_when_only_the_cron_changes(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--end-at", "2100-01-01T00:00:00Z")
+    cli("update", "a", "--cron", "0 3 * * *")
+    spec = cli("describe", "a", "-o", "json").json["spec"]
+    assert spec == {
+        "cron_expressions": ["0 3 * * *"],
+        "timezone": "Europe/Berlin",
+        "end_at": "2100-01-01T00:00:00Z",
+    }
+
+
+def test_update_keeps_the_members_when_only_timezone_or_window_changes(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--end-at", "2100-01-01T00:00:00Z")
+    cli("update", "a", "--timezone", "Asia/Tokyo", "--unset", "end-at")
+    spec = cli("describe", "a", "-o", "json").json["spec"]
+    assert spec == {"cron_expressions": ["0 2 * * *"], "timezone": "Asia/Tokyo"}
+
+
+def test_unset_makes_an_option_blank(cli: Cli) -> None:
+    cli("create", "all", HELLO, *EVERYTHING)
+    cli("update", "all", "--unset", "max-runs", "--unset", "labels", "--unset", "jitter", "--unset", "retry")
+    facts = cli("describe", "all", "-o", "json").json
+    assert (facts["max_runs"], facts["labels"], facts["jitter_seconds"]) == (None, {}, 0.0)
+    assert facts["policies"]["retry"]["max_retries"] == 3
+
+
+def test_update_with_nothing_new_says_unchanged(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h", "--queue", "q")
+    assert cli("update", "a", "--queue", "q", "-o", "json").json["outcome"] == "unchanged"
+
+
+def test_update_of_another_version_is_a_conflict(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    assert "version 1" in cli("update", "a", "--queue", "q", "--if-version", "9", code=4).err
+
+
+def test_list_has_the_columns_of_the_durable_workflow_cli(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--once", "2099-01-01T00:00:00Z")
+    head, row = cli("list").out.splitlines()
+    assert [part.strip() for part in head.split("  ") if part.strip()] == [
+        "Schedule ID",
+        "Workflow Type",
+        "Status",
+        "Next Fire",
+        "Last Fire",
+    ]
+    assert row.split() == ["a", HELLO, "active", "2099-01-01T00:00:00Z", "-"]
+
+
+def test_list_pages_by_token(cli: Cli) -> None:
+    for name in "abc":
+        cli("create", name, HELLO, "--every", "1h")
+    first = cli("list", "--limit", "2")
+    token = first.out.splitlines()[-1].removeprefix("Next page token: ")
+    second = cli("list", "--limit", "2", "--page-token", token, "-o", "json").json
+    assert [item["schedule_id"] for item in second["schedules"]] == ["c"]
+    assert second["next_page_token"] is None
+
+
+def test_list_all_reads_every_page_and_jsonl_is_a_line_each(cli: Cli) -> None:
+    for name in "abc":
+        cli("create", name, HELLO, "--every", "1h")
+    lines = cli("list", "--all", "--limit", "1", "-o", "jsonl").lines
+    assert [item["schedule_id"] for item in lines] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        pytest.param(["--status", "paused"], ["b"], id="status"),
+        pytest.param(["--workflow", BY_PATH], ["b"], id="workflow"),
+        pytest.param(["--label", "team=ops"], ["a"], id="label"),
+        pytest.param(["--owner", "me"], ["a"], id="owner"),
+        pytest.param(["--text", "B"], ["b"], id="part of the id"),
+        pytest.param(["--namespace", "other"], ["c"], id="namespace"),
+        pytest.param(["--status", "deleted"], ["d"], id="deleted"),
+        pytest.param([], ["a", "b"], id="none"),
+    ],
+)
+def test_list_filters(cli: Cli, words: list[str], found: list[str]) -> None:
+    scheduler, hourly = cli.scheduler, Every("1h")
+    scheduler.create("a", HELLO, hourly, labels={"team": "ops"}, owner="me")
+    scheduler.create("b", BY_PATH, hourly, paused=True)
+    scheduler.create("c", HELLO, hourly, namespace="other")
+    scheduler.create("d", HELLO, hourly).delete()
+    assert [item["schedule_id"] for item in cli("list", *words, "-o", "json").json["schedules"]] == found
+
+
+def test_an_empty_list_says_so(cli: Cli) -> None:
+    assert cli("list").out == "No schedules.\n"
+    assert cli("list", "-o", "json").json == {"schedules": [], "next_page_token": None}
+
+
+def test_describe_tells_the_fields_and_the_next_fires(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--note", "why")
+    told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
+    assert told["note"] == "why"
+    assert told["timing"] == "cron 0 2 * * * UTC"
+    assert len(told["upcoming"].split(", ")) == 5
+
+
+def test_what_users_stored_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h", "--description", "\x1b[31mred [bold]x[/bold]\nline")
+    out = cli("describe", "a").out
+    assert "\x1b" not in out
+    assert "\N{REPLACEMENT CHARACTER}[31mred [bold]x[/bold]\N{REPLACEMENT CHARACTER}line" in out

@@ -1,0 +1,137 @@
+"""sync: a file of schedules is brought about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import HELLO, Cli
+
+TOML = f"""
+[[schedules]]
+id = "nightly"
+workflow = "{HELLO}"
+cron = "0 2 * * *"
+timezone = "Europe/Berlin"
+args = ["eu"]
+jitter = "30s"
+overlap_policy = "buffer_one"
+labels = {{ team = "ops" }}
+note = "from a file"
+
+[schedules.retry]
+max_retries = 5
+base = "10s"
+
+[[schedules]]
+id = "often"
+workflow = "{HELLO}"
+interval = ["30m", 3600]
+start_at = 2026-01-01T00:00:00Z
+paused = true
+
+[[schedules]]
+id = "form"
+workflow = "{HELLO}"
+spec = {{ cron_expressions = ["0 3 * * *"], intervals = [{{ every = "PT1H" }}], timezone = "Asia/Tokyo" }}
+
+[[schedules]]
+id = "single"
+workflow = "{HELLO}"
+once = 2099-01-01T00:00:00Z
+max_runs = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "schedules.toml"
+    path.write_text(TOML)
+    return path
+
+
+def write(path: Path, *entries: object) -> str:
+    path.write_text(json.dumps(list(entries)))
+    return str(path)
+
+
+def entry(schedule_id: str, **more: object) -> dict[str, object]:
+    return {"id": schedule_id, "workflow": HELLO, "cron": "0 2 * * *", **more}
+
+
+def test_a_toml_file_becomes_schedules(cli: Cli, file: Path) -> None:
+    names = ["nightly", "often", "form", "single"]
+    synced = cli("sync", str(file), "-o", "json").json
+    assert synced == {"created": names, "updated": [], "unchanged": [], "removed": []}
+    nightly = cli.scheduler.get("nightly").describe()
+    assert (nightly.timezone, nightly.args, nightly.jitter_seconds) == ("Europe/Berlin", ["eu"], 30.0)
+    assert (nightly.overlap_policy, nightly.labels, nightly.note) == ("buffer_one", {"team": "ops"}, "from a file")
+    assert (nightly.policies["retry"]["max_retries"], nightly.policies["retry"]["base"]) == (5, 10.0)
+    often = cli.scheduler.get("often").describe()
+    assert (often.status, often.timing) == ("paused", "every 30m; every 1h from 2026-01-01T00:00:00Z")
+    assert cli.scheduler.get("form").describe().timezone == "Asia/Tokyo"
+    assert cli.scheduler.get("single").describe().max_runs == 1
+
+
+def test_the_same_file_again_changes_nothing(cli: Cli, file: Path) -> None:
+    cli("sync", str(file))
+    assert cli("sync", str(file)).out == "0 created, 0 updated, 4 unchanged, 0 removed.\n"
+
+
+def test_sync_says_what_changed_and_prunes_what_it_made(cli: Cli, tmp_path: Path) -> None:
+    cli("create", "by-hand", HELLO, "--every", "1h")
+    path = tmp_path / "s.json"
+    cli("sync", write(path, entry("a"), entry("b"), entry("c")))
+    lines = cli("sync", "--prune", write(path, entry("a"), entry("b", queue="q")), "-o", "jsonl").lines
+    assert sorted((line["schedule_id"], line["outcome"]) for line in lines) == [
+        ("a", "unchanged"),
+        ("b", "updated"),
+        ("c", "removed"),
+    ]
+    assert cli.ids() == ["by-hand", "a", "b"]
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    cli("sync", write(path, entry("a"), entry("b"), entry("c"), entry("d", paused=True)))
+    before = [handle.describe() for handle in cli.scheduler.iter()]
+    changed = write(path, entry("a"), entry("b", queue="q"), entry("d", paused=False), entry("e"))
+    planned = cli("sync", "--dry-run", "--prune", changed, "-o", "json").json
+    assert [handle.describe() for handle in cli.scheduler.iter()] == before
+    assert planned == {"created": ["e"], "updated": ["b", "d"], "unchanged": ["a"], "removed": ["c"]}
+    assert cli("sync", "--prune", changed, "-o", "json").json == planned
+
+
+REFUSED = {
+    "no JSON": ("{", "is no JSON"),
+    "no list": ('{"x": 1}', "no list of schedules"),
+    "an entry that is none": ("[3]", "schedules[0]"),
+    "no id": ('[{"workflow": "cli-hello", "every": "1h"}]', "id: is missing"),
+    "no workflow": ('[{"id": "a", "every": "1h"}]', "workflow: is missing"),
+    "no timing": ('[{"id": "a", "workflow": "cli-hello"}]', "cron, interval, once or spec"),
+    "a bad cron": ('[{"id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
+    "two timings": ('[{"id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
+    "an unknown key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "colour": 1}]', "colour: no such option"),
+    "an unknown retry key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": {"x": 1}}]', "retry.x"),
+    "a word for retry": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": "often"}]', "retry"),
+    "a word for paused": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "paused": "yes"}]', "paused"),
+    "an unknown workflow": ('[{"id": "a", "workflow": "nobody", "every": "1h"}]', "in the declaration of 'a'"),
+    "an id twice": (json.dumps([entry("a"), entry("a")]), "declared twice"),
+    "a bad one after a good one": (json.dumps([entry("a"), entry("b", jitter="x")]), "in the declaration of 'b'"),
+}
+
+
+@pytest.mark.parametrize(("text", "hint"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_file_with_one_fault_is_refused_whole(cli: Cli, tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(text)
+    assert hint in cli("sync", str(path), code=2).err
+    assert cli.ids() == []
+
+
+def test_a_toml_file_with_a_fault_is_refused(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text("[[schedules]")
+    assert "is no TOML" in cli("sync", str(path), code=2).err
