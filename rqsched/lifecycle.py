@@ -252,8 +252,10 @@ def resume(
         spec = _reanchored(schedule.spec, now)
         draft.set(definition=replace(schedule.definition, spec=dump_spec(spec)), timing_changed_at=now)
     _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
-    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at)
+    reason = mode.value if mode is CatchUp.FROM_NOW else None
+    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason=reason)
     draft.drain()
+    draft.complete_if_over()
     return draft.seal(operation)
 
 
