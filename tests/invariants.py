@@ -173,6 +173,8 @@ def counters_are_true(story: Story) -> Iterator[str]:
     }
     if len(events) == len(story.events):
         truth["success_count"] = sum(run.status is RunStatus.SUCCEEDED for run in story.runs)
+    if schedule.status is ScheduleStatus.DELETED:
+        del truth["backfill_unfinished"]  # a delete drops retrying runs unread; nothing counts on it afterwards
     limit = schedule.definition.max_runs
     if limit is not None and schedule.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}:
         truth["remaining"] = limit - truth["run_count"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 import sqlalchemy as sa
@@ -113,6 +113,8 @@ class _Walk:
     windows: list[Window] = field(default_factory=list)
     extra: set[datetime] = field(default_factory=set)
     """Occurrences a `resume(catch_up="once")` brought back, where the timing tells which."""
+    timed_at: datetime = datetime.min.replace(tzinfo=UTC)
+    """Since when the timing holds: an actor whose clock is behind does not reach back before it."""
     is_other_timing: bool = False
     """The timing changed since the last window closed."""
 
@@ -123,7 +125,7 @@ class _Walk:
     def open(self, at: datetime) -> None:
         assert self.spec is not None
         self.is_other_timing = False
-        self.windows.append(Window(self.spec, at))
+        self.windows.append(Window(self.spec, max(at, self.timed_at)))
 
     def close(self, at: datetime) -> None:
         if self.current is not None:
@@ -136,7 +138,7 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
     for event in story.events:
         at = event.recorded_at
         if event.event_type == audit.CREATED:
-            walk.spec = Spec.from_json(event.payload["spec"])
+            walk.spec, walk.timed_at = Spec.from_json(event.payload["spec"]), at
             if event.payload.get("next_fire_at") is not None:
                 walk.open(at)
         elif event.event_type == audit.UPDATED and "spec" in event.payload["changed_fields"]:
@@ -152,7 +154,7 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
 
 def _respecify(walk: _Walk, event: AuditRecord) -> None:
     old, new = walk.spec, Spec.from_json(event.payload["spec"])
-    walk.spec = new
+    walk.spec, walk.timed_at = new, event.recorded_at
     if walk.current is None:
         walk.is_other_timing = True
         return
@@ -168,9 +170,8 @@ def _reopen(walk: _Walk, event: AuditRecord) -> None:
     at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
     spec = walk.spec
     assert spec is not None
-    if next_fire is not None and datetime.fromisoformat(next_fire) != spec.next_after(at):
-        moved = _reanchored(spec, at)
-        walk.spec = moved if moved.next_after(at) == datetime.fromisoformat(next_fire) else spec
+    if event.payload.get("reason") == "from_now":
+        walk.spec, walk.timed_at = _reanchored(spec, at), at
     is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == at
     if is_at_once and walk.windows and not spec.is_from_completion and not walk.is_other_timing:
         since = walk.windows[-1].closed_at or at
@@ -187,9 +188,10 @@ def required_occurrences(story: Story) -> set[datetime]:
     """Enumerate the occurrences of the active time that must have an outcome by now."""
     windows, required = active_windows(story)
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
+    until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
     for window in windows:
-        end = window.closed_at or (upcoming and upcoming - TICK)
-        if end is not None and end > window.opened_at and not window.spec.is_from_completion:
+        end = window.closed_at or until
+        if end > window.opened_at and not window.spec.is_from_completion:
             required |= set(window.spec.between(window.opened_at + TICK, end + TICK))
     return required - {upcoming} if upcoming else required
 

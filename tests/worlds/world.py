@@ -341,7 +341,7 @@ _CHANCES: dict[Act, int] = {
     World.recover: 3,
     World.reconcile_some: 5,
     World.time_passes: 18,
-    World.clock_jumps: 2,
+    World.clock_jumps: 4,
     World.message_arrives: 4,
     World.old_link_arrives: 4,
     World.redis_forgets: 1,

@@ -1,0 +1,1 @@
+"""Processes that act on the same schedules at the same moment, over real servers."""

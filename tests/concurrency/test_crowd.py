@@ -1,0 +1,63 @@
+"""Eight processes fire, tick, recover, trigger, upsert, update, pause, resume and re-create the same schedules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from rqsched import audit
+from rqsched.clock import SystemClock
+from rqsched.config import Settings
+from rqsched.testing import ManualClock
+from tests.concurrency.crowd import (
+    DECLARATIONS,
+    FastClock,
+    Member,
+    Stage,
+    come_to_rest,
+    declare,
+    seed_of,
+)
+from tests.invariants import check_invariants, i8_executions
+from tests.store.children import FORK, in_children
+from tests.stories import read_stories
+
+PROCESSES = 8
+OPERATIONS = {"sqlite": 250, "postgres": 400}
+SPEED = 20
+
+
+@pytest.fixture
+def stage(database_url: str, redis_url: str, tmp_path: Path) -> Stage:
+    clock = FastClock(SystemClock().now(), SPEED)
+    return Stage(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+
+
+@pytest.mark.timeout(240)
+def test_eight_processes_at_once_leave_every_invariant_whole(stage: Stage, database_kind: str) -> None:
+    with stage.scheduler() as scheduler:
+        for index in range(len(DECLARATIONS)):
+            declare(scheduler, index)
+    operations, numbers = OPERATIONS[database_kind], FORK.Value("i", 0)
+
+    def act() -> Counter[str]:
+        with numbers.get_lock():
+            numbers.value += 1
+            index = numbers.value
+        return Member(stage.scheduler(), Random(seed_of(index))).act(operations)
+
+    done = sum(in_children(PROCESSES, act), Counter())
+
+    with stage.scheduler() as scheduler:
+        now = ManualClock(stage.clock.now())
+        scheduler.runtime.use_clock(now)
+        come_to_rest(scheduler, now)
+        check_invariants(scheduler.runtime)
+        i8_executions(scheduler.runtime, stage.executed())
+        fired = sum(event.event_type == audit.TRIGGERED for s in read_stories(scheduler.runtime) for event in s.events)
+    assert done.total() >= PROCESSES * operations
+    assert fired > PROCESSES * operations / 20, done
+    assert done["timeout"] < PROCESSES, done
