@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
 from .errors import InvalidLimitError
+from .ids import is_uid
 from .payload import dumps
 from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from .state import Run, Schedule
@@ -133,7 +134,7 @@ def _read_cursor(text: str) -> tuple[datetime, str]:
         position = datetime.fromisoformat(instant), str(uid)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
-    if position[0].tzinfo is None:
+    if position[0].tzinfo is None or not is_uid(position[1]):
         raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
     return position
 
