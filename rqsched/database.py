@@ -70,11 +70,14 @@ def make_engine(url: str) -> Engine:
     """Open an engine; no connection is made before it is used."""
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _sqlite_engine(url)
-    return sa.create_engine(url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800)
+    return sa.create_engine(
+        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
+    )
 
 
 def _sqlite_engine(url: str) -> Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
+    connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+    engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
