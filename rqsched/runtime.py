@@ -28,7 +28,7 @@ from .ids import new_uid
 from .queue import Transport, is_transient
 from .signals import everywhere
 from .state import Change
-from .workflows import Registry, registry
+from .workflows import Registry, import_failure, registry
 
 _log = logging.getLogger(__name__)
 
@@ -209,8 +209,9 @@ def import_workflows(settings: Settings) -> None:
     for module in settings.imports:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {error}.") from error
+        except Exception as error:  # whatever a user's module does wrong
+            reason = import_failure(error)
+            raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from error
 
 
 _override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -168,12 +169,20 @@ def load_path(path: str) -> Workflow:
     module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     try:
         target = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownWorkflowError(path, f"cannot import {path!r}: {error}") from error
+    except Exception as error:  # whatever a user's module does wrong
+        raise UnknownWorkflowError(path, f"cannot import {path!r}: {import_failure(error)}") from error
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
         raise UnknownWorkflowError(path, f"{path!r} is no function and no class with a run method")
     known = next((known for known in registry.all() if known.target is target), None)
     return Workflow(path, target, **(known.defaults if known else {}))
+
+
+def import_failure(error: Exception) -> str:
+    """Say why a user's module cannot be imported, and where it went wrong when the error itself does not say."""
+    if isinstance(error, ImportError | AttributeError | SyntaxError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 @dataclass(frozen=True)

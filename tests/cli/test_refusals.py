@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -181,3 +182,12 @@ def test_a_schedule_created_while_redis_is_away_is_durable(cli: Cli, monkeypatch
 def test_a_module_that_cannot_be_imported_is_exit_code_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
     assert "'no.such.module', which cannot be imported" in cli("list", code=2).err
+
+
+def test_a_module_that_raises_is_exit_code_2_and_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("raising.py").write_text("x = 1\nx / 0\n")
+    cli("create", "a", "raising.flow", "--every", "1h", code=2)
+    monkeypatch.setenv("RQSCHED_IMPORTS", "raising")
+    err = cli("list", code=2).err
+    assert "ZeroDivisionError: division by zero" in err
+    assert "raising.py, line 2" in err
