@@ -14,9 +14,10 @@ from rq.job import Job
 from rqsched import store
 from rqsched.dispatcher import Dispatcher
 from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.ids import LinkId
+from rqsched.ids import LinkId, RunJobId
 from rqsched.links import Fired, fire
 from rqsched.listing import AuditRecord
+from rqsched.policy import RetryPolicy
 from rqsched.queue import Transport, job_id_of
 from rqsched.reconcile import Recovered, recover
 from rqsched.runtime import Runtime, using
@@ -28,6 +29,7 @@ from rqsched.workflows import Registry, make_workflow
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 QUEUE = "default"
+ONCE = RetryPolicy(max_retries=0, then="continue")
 
 
 class _Worker(SimpleWorker):
@@ -144,6 +146,17 @@ def link_id(schedule: ScheduleHandle) -> str:
 def run_job_id(run: RunHandle) -> str:
     """The id of the job of a run's current delivery."""
     return str(job_id_of(run.state))
+
+
+def job_id(run: Run, **others: int) -> RunJobId:
+    """The id of a run's current delivery, or of another one."""
+    return RunJobId(run.uid, **{"attempt": run.attempt, "delivery": run.delivery} | others)
+
+
+def turn(rig: Rig, target: Callable[..., Any], **options: Any) -> RunHandle:
+    """One run of this workflow is executed, without retries; gives the run."""
+    rig.register("target", target)
+    return rig.turn(rig.create(runs="target", retry=ONCE, **options))
 
 
 def newest(schedule: ScheduleHandle) -> RunHandle:

@@ -1,0 +1,211 @@
+"""How runs end beside success and failure: cancelled from outside or inside, given up, or while SQL is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from rqsched import current_run, runs, schema, store
+from rqsched.database import Database, Patience
+from rqsched.errors import DatabaseUnavailableError, RunCancelled
+from rqsched.runs import claim_run
+from tests.chain.conftest import MakeRig
+from tests.chain.rig import ONCE, Rig, job_id, newest, statuses, turn
+from tests.processes import wait_until
+from tests.servers import PostgresServer
+
+
+def boom() -> None:
+    raise ValueError("the invoice has no number")
+
+
+# ---- cancellation
+
+
+def test_a_checkpoint_lets_a_live_run_go_on(rig: Rig) -> None:
+    assert turn(rig, lambda: current_run().checkpoint() or "through").result == "through"
+
+
+def test_a_cancelled_run_sees_it_at_its_next_checkpoint(any_rig: Rig) -> None:
+    steps: list[str] = []
+
+    def work() -> None:
+        steps.append("before")
+        newest(any_rig.scheduler.get("report")).cancel()
+        current_run().checkpoint()
+        steps.append("after")
+
+    run = turn(any_rig, work)
+
+    assert steps == ["before"]
+    assert (run.status, run.result) == ("cancelled", None)
+
+
+def test_a_workflow_may_catch_its_cancellation_to_clean_up(rig: Rig) -> None:
+    steps: list[str] = []
+
+    def work() -> None:
+        newest(rig.scheduler.get("report")).cancel()
+        try:
+            current_run().checkpoint()
+        except RunCancelled as cancelled:
+            steps.append(str(cancelled))
+            raise
+
+    run = turn(rig, work)
+
+    assert steps == [f"run {run.uid} is cancelled"]
+    assert run.status == "cancelled"
+
+
+@pytest.mark.parametrize("end", [lambda: "late result", boom], ids=["returns", "fails"])
+def test_what_a_cancelled_run_comes_to_is_not_recorded(any_rig: Rig, end: Callable[[], Any]) -> None:
+    def work() -> Any:
+        newest(any_rig.scheduler.get("report")).cancel()
+        return end()
+
+    run = turn(any_rig, work)
+
+    assert (run.status, run.result, run.error) == ("cancelled", None, None)
+    after = any_rig.state(any_rig.scheduler.get("report"))
+    assert (after.success_count, after.error_count) == (0, 0)
+
+
+def test_a_workflow_may_cancel_its_own_run(rig: Rig) -> None:
+    def work() -> None:
+        raise RunCancelled("nothing to do today")
+
+    run = turn(rig, work)
+
+    assert (run.status, run.error) == ("cancelled", "nothing to do today")
+
+
+def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) -> None:
+    steps: list[str] = []
+
+    def work() -> None:
+        runs.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
+        steps.append("before")
+        current_run().checkpoint()
+        steps.append("after")
+
+    run = turn(rig, work)
+
+    assert steps == ["before"]
+    assert run.status == "lost"
+
+
+# ---- beats
+
+
+def beat_of(rig: Rig, uid: str) -> int:
+    return rig.runtime.database.read(lambda connection: store.beat_of(connection, uid)) or 0
+
+
+def test_a_run_that_executes_beats(make_rig: MakeRig, database_url: str) -> None:
+    rig = make_rig(database_url=database_url, beat_interval=0.01)
+
+    run = turn(rig, lambda: wait_until(lambda: beat_of(rig, current_run().uid) >= 3))
+
+    assert run.status == "succeeded", run.error
+
+
+def test_a_checkpoint_is_a_beat(rig: Rig) -> None:
+    def work() -> int:
+        before = beat_of(rig, current_run().uid)
+        current_run().checkpoint()
+        return beat_of(rig, current_run().uid) - before
+
+    assert turn(rig, work).result == 1
+
+
+# ---- outages
+
+
+@contextmanager
+def restarter(server: PostgresServer) -> Iterator[Callable[[], None]]:
+    """What starts the server again while the caller goes on; in a thread that outlives it, for it dies with that."""
+    is_over = Event()
+
+    def restart() -> None:
+        server.start()
+        is_over.wait(60)
+
+    thread = Thread(target=restart)
+    try:
+        yield thread.start
+    finally:
+        server.stop()
+        is_over.set()
+        thread.join()
+
+
+@pytest.fixture
+def fragile(make_rig: MakeRig, own_postgres: PostgresServer) -> Rig:
+    url = own_postgres.create_database()
+    with closing(Database(url)) as database:
+        schema.upgrade(database)
+    return make_rig(database_url=url, beat_interval=0.05, completion_outage=60)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("target", "status"), [(lambda: "kept", "succeeded"), (boom, "failed")], ids=["success", "failure"]
+)
+def test_the_end_of_a_run_is_recorded_through_an_outage_of_sql(
+    fragile: Rig, own_postgres: PostgresServer, target: Callable[[], Any], status: str
+) -> None:
+    with restarter(own_postgres) as restart:
+
+        def work() -> Any:
+            own_postgres.stop()
+            restart()
+            return target()
+
+        run = turn(fragile, work)
+
+        assert run.status == status
+        assert run.result == ("kept" if status == "succeeded" else None)
+
+
+@pytest.mark.postgres
+def test_a_checkpoint_passes_while_sql_is_away(fragile: Rig, own_postgres: PostgresServer) -> None:
+    fragile.runtime.database.patience = Patience(total=timedelta(milliseconds=50))
+
+    def work() -> str:
+        own_postgres.stop()
+        current_run().checkpoint()
+        own_postgres.start()
+        return "went on"
+
+    run = turn(fragile, work)
+
+    assert (run.status, run.result) == ("succeeded", "went on")
+
+
+@pytest.mark.postgres
+def test_an_end_that_outlasts_the_patience_is_logged_and_left_to_reconcile(
+    make_rig: MakeRig, fragile: Rig, own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = fragile.scheduler.settings.database_url
+    rig = make_rig(database_url=url, completion_outage=0.2, clock_refresh=1)
+    schedule = rig.create(retry=ONCE)
+    run = rig.occur(schedule)
+    claim = claim_run(rig.runtime, job_id(run.state))
+    assert claim is not None
+    own_postgres.stop()
+    with pytest.raises(DatabaseUnavailableError):
+        runs._complete(rig.runtime, claim, runs.Verdict(runs.Ending.SUCCEEDED))
+    own_postgres.start()
+
+    assert "completion_lost" in {getattr(record, "action", None) for record in caplog.records}
+    assert statuses(schedule) == ["running"]
+    for _ in range(4):
+        rig.advance(timedelta(seconds=15))
+        rig.recover()
+    assert statuses(schedule) == ["lost"]

@@ -1,0 +1,241 @@
+"""How attempts fail: what is kept of an error, and that a timeout is told as one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rq.job import JobStatus
+
+from rqsched import audit, current_run
+from rqsched.errors import ScheduleNotFoundError
+from rqsched.policy import RetryPolicy
+from rqsched.settlement import MAX_ERROR
+from tests.chain.rig import MINUTE, Rig, events, run_job_id, turn
+
+# ---- errors
+
+
+def boom() -> None:
+    raise ValueError("the invoice has no number")
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    else:
+        boom()
+
+
+def chained() -> None:
+    try:
+        boom()
+    except ValueError as error:
+        raise RuntimeError("the batch failed") from error
+
+
+async def aboom() -> None:
+    await asyncio.sleep(0)
+    boom()
+
+
+@pytest.mark.parametrize("target", [boom, chained, aboom], ids=["function", "chained", "async def"])
+def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_frames(
+    any_rig: Rig, target: Callable[..., Any]
+) -> None:
+    run = turn(any_rig, target)
+
+    assert run.status == "failed"
+    first, *rest = run.error.splitlines()
+    assert first in {"ValueError: the invoice has no number", "RuntimeError: the batch failed"}
+    assert run.error.endswith(first)
+    assert "the invoice has no number" in run.error
+    assert f"in {target.__name__}" in run.error
+    assert "in boom" in run.error
+    ours = [line for line in rest if "/rqsched/" in line or "/asyncio/" in line]
+    assert ours == [], "our own frames say nothing to the owner of a workflow"
+
+
+def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(rig: Rig) -> None:
+    def from_far() -> None:
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
+        alternately(400)
+
+    def alternately(depth: int) -> None:
+        # two functions in turn: Python folds repeated frames of one
+        (deep_one if depth % 2 else deep_two)(depth - 1)
+
+    def deep_one(depth: int) -> None:
+        alternately(depth) if depth else boom()
+
+    def deep_two(depth: int) -> None:
+        alternately(depth) if depth else boom()
+
+    run = turn(rig, from_far)
+
+    assert MAX_ERROR - 100 < len(run.error) < MAX_ERROR + 100
+    assert run.error.startswith("ValueError: the invoice has no number\n")
+    assert "[cut]" in run.error
+    last_frame = run.error[run.error.rindex("File ") :]
+    assert "in boom" in last_frame
+    assert last_frame.endswith("ValueError: the invoice has no number")
+
+
+def test_a_huge_message_keeps_its_type_and_its_end(rig: Rig) -> None:
+    def complain() -> None:
+        raise OSError("begin " + "x" * 100_000 + " end")
+
+    run = turn(rig, complain)
+
+    assert len(run.error) < MAX_ERROR + 100
+    assert run.error.startswith("OSError: begin")
+    assert run.error.endswith("end")
+
+
+def test_each_attempt_keeps_a_short_form_of_its_error(rig: Rig) -> None:
+    run = turn(rig, lambda: deep(30))
+
+    (attempt,) = run.attempts
+    assert len(attempt["error"]) < 700
+    assert attempt["error"].startswith("ValueError: the invoice has no number")
+    assert "in boom" in attempt["error"]
+    assert (attempt["attempt"], attempt["outcome"]) == (1, "failed")
+
+
+def test_an_error_of_our_own_api_inside_a_workflow_keeps_the_workflows_frames(rig: Rig) -> None:
+    def look_up() -> None:
+        rig.scheduler.get("nothing-of-this-name")
+
+    run = turn(rig, look_up)
+
+    assert run.error.startswith(f"{ScheduleNotFoundError.__module__}.ScheduleNotFoundError: no schedule")
+    assert "in look_up" in run.error
+
+
+def test_wrong_arguments_are_a_failed_attempt(rig: Rig) -> None:
+    run = turn(rig, lambda region: region)
+
+    assert run.status == "failed"
+    assert "missing 1 required positional argument: 'region'" in run.error
+
+
+def test_a_workflow_that_vanished_in_a_deploy_is_a_failed_attempt(any_rig: Rig) -> None:
+    schedule = any_rig.create(retry=RetryPolicy(max_retries=2, base=MINUTE))
+    any_rig.registry.remove("note")
+
+    run = any_rig.turn(schedule)
+
+    assert run.status == "retrying"
+    assert "no workflow named 'note' is registered" in run.error
+    assert any_rig.state(schedule).status == "active", "never a deleted schedule"
+    any_rig.register("note", lambda: "back")
+    any_rig.advance()
+    any_rig.dispatch()
+    any_rig.work()
+    assert (run.refresh().status, run.result) == ("succeeded", "back")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Surprise(BaseException):
+    """Not even an Exception."""
+
+
+def surprise() -> None:
+    raise Surprise("out of nowhere")
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [(leave, "SystemExit: 3"), (interrupt, "KeyboardInterrupt"), (surprise, "Surprise: out of nowhere")],
+    ids=["SystemExit", "KeyboardInterrupt", "BaseException"],
+)
+def test_whatever_ends_a_workflow_ends_its_run(rig: Rig, target: Callable[[], None], error: str) -> None:
+    run = turn(rig, target)
+
+    assert run.status == "failed"
+    assert error in run.error.splitlines()[0]
+
+
+def test_a_failed_attempt_is_a_failed_job_for_rq_too(rig: Rig) -> None:
+    run = turn(rig, boom)
+
+    job = rig.job(run_job_id(run))
+    assert job.get_status() is JobStatus.FAILED
+    assert "the invoice has no number" in str(job.latest_result().exc_string)
+
+
+# ---- timeouts
+
+
+def hang() -> None:
+    time.sleep(60)  # what is tested is that this is cut short
+
+
+async def ahang() -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("target", [hang, ahang], ids=["function", "async def"])
+def test_a_timeout_is_recorded_as_one(rig: Rig, target: Callable[..., Any]) -> None:
+    run = turn(rig, target, timeout=1)
+
+    assert run.status == "failed"
+    assert run.error.startswith("timeout: Task exceeded maximum timeout value (1 seconds)")
+    assert rig.state(rig.scheduler.get("report")).last_error == run.error
+
+
+def test_a_timeout_names_the_line_that_hung(rig: Rig) -> None:
+    run = turn(rig, hang, timeout=1)
+
+    assert "in hang" in run.error
+
+
+@pytest.mark.parametrize(
+    ("schedule", "workflow", "seconds"),
+    [(30, 60, 30), (None, 60, 60), (None, None, 600)],
+    ids=["the schedule's", "the workflow's", "the settings'"],
+)
+def test_a_runs_timeout_is_its_own_before_the_defaults(
+    rig: Rig, schedule: int | None, workflow: int | None, seconds: int
+) -> None:
+    spans: list[timedelta] = []
+
+    def look() -> None:
+        spans.append(current_run().deadline_at - current_run().started_at)
+
+    rig.register("look", look, timeout=workflow)
+
+    rig.turn(rig.create(runs="look", timeout=schedule))
+
+    assert spans == [timedelta(seconds=seconds)]
+
+
+def test_no_alarm_is_left_behind_by_a_run(rig: Rig) -> None:
+    turn(rig, lambda: None, timeout=30)
+
+    assert signal.alarm(0) == 0
+
+
+def test_no_alarm_ticks_while_the_end_is_recorded(rig: Rig) -> None:
+    """The timeout bounds the attempt alone; recording its end may take as long as an outage of SQL."""
+    ticking: list[float] = []
+    rig.scheduler.on("*", lambda _: ticking.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+
+    run = turn(rig, lambda: signal.getitimer(signal.ITIMER_REAL)[0], timeout=30, total_repeats=1)
+
+    assert 0 < run.result <= 30
+    assert events(rig.scheduler.get("report"), audit.COMPLETED), "somebody was told while the end was recorded"
+    assert ticking[-1] == 0

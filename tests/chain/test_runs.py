@@ -1,0 +1,252 @@
+"""Runs: who may execute an attempt, what the workflow sees, and what is kept of what it returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from rq import Retry
+from rq.job import JobStatus
+
+from rqsched import current_run, runs
+from rqsched.ids import RunJobId
+from rqsched.runs import MAX_RESULT, Claim, claim_run
+from tests.chain.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
+
+# ---- claiming
+
+
+def test_a_claimed_run_runs_under_a_token_of_this_process(any_rig: Rig) -> None:
+    run = any_rig.occur(any_rig.create())
+
+    claim = claim_run(any_rig.runtime, job_id(run.state))
+
+    row = any_rig.run_row(run.uid)
+    assert isinstance(claim, Claim)
+    assert (row.status, row.token, row.started_at) == ("running", claim.token, any_rig.clock.now())
+    assert row.worker
+
+
+def test_only_one_of_two_deliveries_gets_the_run(any_rig: Rig) -> None:
+    run = any_rig.occur(any_rig.create())
+
+    claims = [claim_run(any_rig.runtime, job_id(run.state)) for _ in range(2)]
+
+    assert [claim is None for claim in claims] == [False, True]
+
+
+@pytest.mark.parametrize("stale", [{"delivery": 2}, {"attempt": 2}, {"attempt": 9, "delivery": 9}])
+def test_a_delivery_of_another_number_gets_nothing(rig: Rig, stale: dict[str, int]) -> None:
+    run = rig.occur(rig.create())
+
+    assert claim_run(rig.runtime, job_id(run.state, **stale)) is None
+
+    assert rig.run_row(run.uid).status == "pending"
+
+
+def test_a_stale_delivery_performed_by_rq_executes_nothing(rig: Rig) -> None:
+    schedule = rig.create()
+    run = rig.turn(schedule)
+    assert len(rig.calls) == 1
+
+    rig.transport.deliver([run.state], now=rig.clock.now())
+    rig.work()
+
+    assert len(rig.calls) == 1
+    assert run.refresh().status == "succeeded"
+
+
+def test_a_delivery_of_an_unknown_run_executes_nothing(rig: Rig) -> None:
+    run = rig.occur(rig.create())
+
+    assert runs.execute(rig.runtime, RunJobId(rig.state(rig.scheduler.get("report")).uid, 1, 1)) is None
+
+    assert run.refresh().status == "pending"
+
+
+# ---- what the workflow gets
+
+
+def test_a_workflow_gets_its_arguments_as_they_were_declared(any_rig: Rig) -> None:
+    schedule = any_rig.create(args=["eu", {"deep": [1, None, 2.5]}], kwargs={"dry_run": True, "näme": "ü"})
+
+    any_rig.turn(schedule)
+
+    assert any_rig.calls == [(("eu", {"deep": [1, None, 2.5]}), {"dry_run": True, "näme": "ü"})]
+
+
+def test_a_run_keeps_the_arguments_it_was_decided_with(rig: Rig) -> None:
+    schedule = rig.create(args=["old"])
+    rig.occur(schedule)
+    schedule.update(args=["new"])
+
+    rig.work()
+
+    assert rig.calls == [(("old",), {})]
+
+
+def test_current_run_says_which_occurrence_is_executed(rig: Rig) -> None:
+    seen: list[Any] = []
+    rig.register("look", lambda region: seen.append((region, current_run())))
+    schedule = rig.create(
+        runs="look",
+        spec="*/5 * * * *",
+        timeout=90,
+        kwargs={"region": "eu"},
+        labels={"team": "billing"},
+        memo={"ticket": 7},
+        search_attributes={"tier": "gold"},
+    )
+    nominal = schedule.next_run_at
+
+    run = rig.turn(schedule, timedelta(minutes=5, seconds=20))
+
+    ((_, context),) = seen
+    assert (context.uid, context.instance_id) == (run.uid, f"schedule:report:{nominal:%Y-%m-%dT%H:%M:%SZ}")
+    assert (context.schedule_id, context.schedule_uid, context.namespace) == ("report", schedule.uid, "default")
+    assert (context.workflow, context.kind, context.status) == ("look", "scheduled", "running")
+    assert (context.occurrence_at, context.scheduled_at) == (nominal, nominal)
+    assert (context.attempt, context.trigger_number, context.error) == (1, 1, None)
+    assert context.started_at == rig.clock.now()
+    assert context.deadline_at == rig.clock.now() + timedelta(seconds=90)
+    assert (context.payload, context.labels) == ({"region": "eu"}, {"team": "billing"})
+    assert (context.memo, context.search_attributes) == ({"ticket": 7}, {"tier": "gold"})
+
+
+def test_current_run_is_gone_after_the_run(rig: Rig) -> None:
+    turn(rig, lambda: current_run().uid)
+
+    with pytest.raises(LookupError, match="inside a workflow"):
+        current_run()
+
+
+def test_a_manual_run_names_its_kind_and_moment(rig: Rig) -> None:
+    seen: list[Any] = []
+    rig.register("look", lambda: seen.append(current_run()))
+    schedule = rig.create(runs="look")
+    rig.advance(timedelta(seconds=7))
+
+    schedule.trigger()
+    rig.work()
+
+    assert (seen[0].kind, seen[0].occurrence_at) == ("manual", rig.clock.now())
+
+
+async def awaits() -> str:
+    await asyncio.sleep(0)
+    return current_run().schedule_id
+
+
+class Report:
+    def run(self) -> str:
+        return f"by {type(self).__name__}"
+
+
+@pytest.mark.parametrize(
+    ("target", "result"),
+    [(lambda: {"rows": 3}, {"rows": 3}), (awaits, "report"), (Report, "by Report"), (lambda: None, None)],
+    ids=["function", "async def", "class with run", "nothing"],
+)
+def test_what_a_workflow_returns_is_the_runs_result(any_rig: Rig, target: Callable[..., Any], result: Any) -> None:
+    run = turn(any_rig, target)
+
+    assert (run.status, run.result, run.ended_at) == ("succeeded", result, any_rig.clock.now())
+    assert any_rig.state(any_rig.scheduler.get("report")).success_count == 1
+
+
+def test_a_workflow_named_by_its_dotted_path_is_imported(rig: Rig) -> None:
+    run = rig.turn(rig.create(runs="platform.python_implementation"))
+
+    assert run.result
+
+
+# ---- results
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no comment")
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def circular() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (lambda: {1, 2}, "{1, 2}"),
+        (lambda: float("nan"), "nan"),
+        (Unspeakable, "<Unspeakable>"),
+        (circular, "[[...]]"),
+        (lambda: (1, 2), [1, 2]),
+        (lambda: object, "<class 'object'>"),
+    ],
+    ids=["set", "nan", "without a repr", "circular", "tuple", "class"],
+)
+def test_a_result_that_is_no_json_is_kept_as_it_presents_itself(
+    rig: Rig, result: Callable[[], Any], kept: object
+) -> None:
+    run = turn(rig, partial(result))
+
+    assert (run.status, run.result) == ("succeeded", kept)
+
+
+def test_a_result_nested_beyond_json_does_not_fail_its_run(rig: Rig) -> None:
+    assert turn(rig, lambda: nested(100_000)).status == "succeeded"
+
+
+@pytest.mark.parametrize("text", ["x", '"', "ü"], ids=["plain", "escaped once more when cut", "beyond ASCII"])
+def test_a_result_beyond_the_limit_is_cut(rig: Rig, text: str) -> None:
+    run = turn(rig, lambda: text * MAX_RESULT)
+
+    assert run.status == "succeeded"
+    assert len(run.state.result) <= MAX_RESULT + 100
+    assert run.result.endswith("[cut]")
+
+
+def test_nothing_of_the_users_goes_through_redis(rig: Rig) -> None:
+    rig.register("secret", lambda word: f"result {word}")
+    rig.turn(rig.create(runs="secret", args=["s3cret"], memo={"note": "s3cret"}))
+
+    held = [rig.redis.dump(key) for key in rig.redis.keys("*")]
+
+    assert not any(b"s3cret" in value for value in held)
+    finished = rig.job(run_job_id(newest(rig.scheduler.get("report"))))
+    assert (finished.get_status(), finished.return_value()) == (JobStatus.FINISHED, None)
+
+
+def test_a_workflow_that_returns_an_rq_retry_is_not_performed_again(rig: Rig) -> None:
+    run = turn(rig, lambda: Retry(max=3, interval=0))
+
+    assert run.status == "succeeded"
+    assert rig.queued() == []
+
+
+def test_lineage_ties_a_run_to_its_schedule(rig: Rig) -> None:
+    schedule = rig.create(spec="*/5 * * * *", timezone="Europe/Berlin")
+
+    run = rig.turn(schedule, 5 * MINUTE)
+
+    assert run.lineage == {
+        "schedule_id": "report",
+        "schedule_ulid": schedule.uid,
+        "cron_expression": "*/5 * * * *",
+        "timezone": "Europe/Berlin",
+        "overlap_policy": "skip",
+        "trigger_number": 1,
+        "occurrence_time": "2026-01-15T12:05:00Z",
+    }
