@@ -77,7 +77,7 @@ def resolve_urls(settings: Settings) -> Urls:
 
 
 def database_url(settings: Settings) -> str:
-    """Say where SQL is, without starting anything: the settings' URL, or SQLite in the data folder, which exists then."""
+    """Say where SQL is, starting nothing: the settings' URL, or SQLite in the data folder, which exists then."""
     return settings.database_url or _sqlite_url(settings.data_dir)
 
 

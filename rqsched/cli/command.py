@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import nullcontext
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from typing import Any, get_type_hints
@@ -47,7 +47,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
     """Register a function as a command of `app`.
 
     A parameter whose type is a dataclass of annotated fields is a group of options: its fields become options, and
-    the function gets the dataclass. A group that is a context manager (Session) is open while the command runs.
+    the function gets the dataclass. A Session is such a group, and is open while the command runs.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -94,13 +94,10 @@ def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
 
 
 def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call the function inside its groups' contexts; what it raises on purpose ends the process with its code."""
+    """Call the function inside its session; what is raised on purpose ends the process with its code."""
     session = next((value for value in arguments.values() if isinstance(value, Session)), None)
     try:
-        with ExitStack() as stack:
-            for value in arguments.values():
-                if is_dataclass(value) and isinstance(value, AbstractContextManager):  # a Path is one too
-                    stack.enter_context(value)
+        with session or nullcontext():
             function(**arguments)
     except tuple(kind for kind, _ in _CODES) as error:
         _tell(error, session.output if session else Output.TABLE)
