@@ -7,14 +7,14 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from . import facts, lifecycle, store
+from . import facts, keys, lifecycle, store
 from .audit import CommandContext
 from .draft import Outcome, refused
 from .errors import (
@@ -25,11 +25,12 @@ from .errors import (
     VersionConflictError,
 )
 from .ids import new_uid
+from .keys import Key
 from .lifecycle import Identity, Trigger
 from .policy import OverlapPolicy
 from .runtime import Runtime
 from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
-from .tables import audit_events, backfills, runs, schedules
+from .tables import audit_events, backfills, idempotency_keys, runs, schedules
 from .timezone import tzdata_version
 from .workflows import load_path
 
@@ -59,6 +60,8 @@ class Request:
     """Keep the next time even when the timing changed (Waymark)."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
+    key: str | None = None
+    """The idempotency key of a create: the same one with the same request gives the same schedule, for a day."""
 
 
 def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None) -> Schedule:
@@ -91,21 +94,40 @@ def _commit(runtime: Runtime, work: Callable[[Connection], Change]) -> Change:
 
 
 def create(runtime: Runtime, request: Request) -> Schedule:
-    """Write a new schedule; raises ScheduleExistsError when its id is taken."""
+    """Write a new schedule; raises ScheduleExistsError when its id is taken.
+
+    Under an idempotency key that made a schedule before, that one is given, whatever became of it since.
+    """
     uid = new_uid(runtime.now())
+    key = _key_of(request)
 
     def work(connection: Connection) -> Change:
+        made = key and keys.made_by(connection, key, runtime.now())
+        if made and (earlier := store.find(connection, made)) is not None:
+            return unchanged(earlier)
         known = store.lock_named(connection, request.named.namespace, request.named.schedule_id)
         if known is not None and known.uid == uid:
             return Change(known, known)
         if known is not None:
             raise ScheduleExistsError(request.named.schedule_id, request.named.namespace)
+        if key is not None:
+            keys.hold(connection, key, uid, runtime.now())
         return _insert(runtime, connection, request, uid)
 
     try:
         return _commit(runtime, work).after
-    except sa.exc.IntegrityError as error:
-        raise ScheduleExistsError(request.named.schedule_id, request.named.namespace) from error
+    except sa.exc.IntegrityError:  # somebody created it in between: now it is there to be found
+        return _commit(runtime, work).after
+
+
+def _key_of(request: Request) -> Key | None:
+    """Tell a request from another one under the same key by what its owner said, without what we add."""
+    if request.key is None:
+        return None
+    said = asdict(replace(request.definition, defaults="{}"))
+    said["jitter"] = request.definition.jitter.total_seconds()
+    digest = keys.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
+    return Key(request.named.namespace, require_key(request.key), digest)
 
 
 def _insert(runtime: Runtime, connection: Connection, request: Request, uid: str) -> Change:
@@ -252,11 +274,11 @@ def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> R
 
 
 def purge(runtime: Runtime, uid: str) -> None:
-    """Remove a deleted schedule's row with its runs, backfills and audit events, for good."""
+    """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good."""
 
     def work(connection: Connection) -> None:
         store.lock_one(connection, uid)
-        for table in (runs, backfills, audit_events):
+        for table in (runs, backfills, audit_events, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
         connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 

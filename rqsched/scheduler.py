@@ -114,16 +114,19 @@ class Scheduler:
         note: str | None = None,
         namespace: str | None = None,
         paused: bool = False,
+        idempotency_key: str | None = None,
         context: CommandContext | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
         """Create a schedule and arm its first link; see Options for everything else that may be said.
 
-        Raises ScheduleExistsError when the id is taken, UnknownWorkflowError, or another InvalidInputError; then
+        The same `idempotency_key` and declaration give the same schedule again, for a day. Raises ScheduleExistsError
+        when the id is taken, IdempotencyConflictError, UnknownWorkflowError, or another InvalidInputError; then
         nothing was written.
         """
         definition = self._define(workflow, spec, options)
-        request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
+        named, note = self._named(namespace, schedule_id), require_note(note)
+        request = Request(named, definition, note, paused, context, key=idempotency_key)
         return self._handle(operations.create(self.runtime, request))
 
     def upsert(

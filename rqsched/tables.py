@@ -313,6 +313,18 @@ workflows = sa.Table(
     sa.Column("registered_at", Instant, nullable=False),
 )
 
+idempotency_keys = sa.Table(
+    "rqsched_idempotency_keys",
+    metadata,
+    sa.Column("namespace", Name, primary_key=True),
+    sa.Column("key", Name, primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("schedule_uid", Uid, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_idempotency_keys_created_at", idempotency_keys.c.created_at)
+sa.Index("ix_rqsched_idempotency_keys_schedule_uid", idempotency_keys.c.schedule_uid)
+
 facts = sa.Table(
     "rqsched_facts",
     metadata,

@@ -45,7 +45,7 @@ LAYERS = {
     ),
     "workflows": ("workflows", "signals", "machines"),
     "embedded": ("embedded",),
-    "store": ("tables", "database", "rows", "store", "facts", "scans", "listing", "schema", "migrations"),
+    "store": ("tables", "database", "rows", "store", "facts", "keys", "scans", "listing", "schema", "migrations"),
     "chain": (
         "scripts",
         "lane",

@@ -34,7 +34,7 @@ def test_the_trailing_slash_is_optional(web: Web) -> None:
 
 
 def test_every_option_reaches_the_schedule(web: Web) -> None:
-    web.rig.register("sync", lambda *a, **k: None)
+    web.rig.register("sync", print)
     web.create(
         "full",
         workflow="sync",
@@ -93,7 +93,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
 
 
 def test_the_pipelit_documents_body_makes_a_schedule_in_its_words(web: Web) -> None:
-    web.rig.register("1", lambda **k: None)
+    web.rig.register("1", print)
     body = {
         "name": "Daily report", "workflow_id": 1, "trigger_node_id": "trigger_schedule_abc123",
         "interval_seconds": 86400, "total_repeats": 0, "max_retries": 3, "timeout_seconds": 600,
@@ -133,6 +133,9 @@ def test_creating_twice_is_a_conflict(any_web: Web) -> None:
     problem(any_web.post(SCHEDULES, {"schedule_id": "report", **MINUTELY}), 409, "schedule_already_exists")
 
 
+NIGHTLY = {"workflow": "note", "cron": "0 2 * * *"}
+SPEC = {"cron_expressions": ["0 2 * * *"]}
+WINDOW = {"start_at": "2028-01-01T00:00:00Z", "end_at": "2027-01-01T00:00:00Z"}
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("no workflow", {"interval": "1m"}, "workflow", "invalid_input"),
     ("no timing", {"workflow": "note"}, "spec", "invalid_spec"),
@@ -140,7 +143,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("import path", {"workflow": "os.system", "interval": "1m"}, "workflow", "unknown_workflow"),
     ("import path with colon", {"workflow": "os:system", "interval": "1m"}, "workflow", "unknown_workflow"),
     ("bad cron", {"workflow": "note", "cron": "61 * * * *"}, "cron", "invalid_cron"),
-    ("bad timezone", {"workflow": "note", "cron": "* * * * *", "timezone": "Mars/Base"}, "timezone", "invalid_timezone"),
+    ("bad timezone", {**NIGHTLY, "timezone": "Mars/Base"}, "timezone", "invalid_timezone"),
     ("unknown field", {**MINUTELY, "colour": "red"}, "colour", "invalid_input"),
     ("text for a number", {**MINUTELY, "max_runs": "3"}, "max_runs", "invalid_input"),
     ("truth for a number", {**MINUTELY, "max_runs": True}, "max_runs", "invalid_input"),
@@ -152,11 +155,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("bad overlap", {**MINUTELY, "overlap": "maybe"}, "overlap", "invalid_policy"),
     ("contradicting aliases", {**MINUTELY, "workflow_id": "other"}, "workflow", "invalid_input"),
     ("contradicting intervals", {**MINUTELY, "interval_seconds": 7}, "interval", "invalid_input"),
-    ("contradicting retries", {**MINUTELY, "max_retries": 1, "retry": {"max_retries": 2}}, "max_retries", "invalid_input"),
+    ("contradicting retry", {**MINUTELY, "max_retries": 1, "retry": {"max_retries": 2}}, "max_retries", "invalid_input"),
     ("spec and cron", {"workflow": "note", "spec": {}, "cron": "* * * * *"}, "cron", "invalid_input"),
     ("empty spec", {"workflow": "note", "spec": {}}, "spec", "invalid_spec"),
     ("spec of another shape", {"workflow": "note", "spec": {"crons": "x"}}, "crons", "invalid_spec"),
-    ("end before start", {"workflow": "note", "spec": {"cron_expressions": ["* * * * *"], "start_at": "x"}}, "start_at", "invalid_spec"),
+    ("spec with a wrong start", {"workflow": "note", "spec": {**SPEC, "start_at": "x"}}, "start_at", "invalid_spec"),
+    ("end before start", {**NIGHTLY, **WINDOW}, "end_at", "invalid_spec"),
     ("nothing ever", {"workflow": "note", "once": "2020-01-01T00:00:00Z"}, "spec", "invalid_spec"),
     ("bad id", {**MINUTELY, "schedule_id": "no spaces"}, "schedule_id", "invalid_input"),
     ("long id", {**MINUTELY, "schedule_id": "x" * 256}, "schedule_id", "invalid_input"),

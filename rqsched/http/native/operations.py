@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header
+from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from rqsched.errors import InvalidInputError
@@ -14,13 +12,9 @@ from rqsched.http.deps import Operate
 
 from .answers import ScheduleAnswer, TriggerAnswer, run_answer
 from .bodies import NoteBody, PauseBody, ResumeBody, TriggerBody
-from .schedules import ScheduleId, answered
+from .schedules import Key, ScheduleId, answered
 
 router = APIRouter(prefix="/schedules/{schedule_id}", tags=["operations"], route_class=StrictRoute)
-
-Key = Annotated[
-    str | None, Header(min_length=1, max_length=255, description="The same key gives the same answer again.")
-]
 
 
 @router.post("/pause/", response_model=ScheduleAnswer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -29,6 +30,9 @@ router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRo
 ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
 Limit = Annotated[int, Query(ge=1, le=listing.MAX_PAGE, description="Of a page.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="The next_cursor of the page before.")]
+Key = Annotated[
+    str | None, Header(min_length=1, max_length=255, description="The same key gives the same answer again.")
+]
 IfMatch = Annotated[str | None, Header(description="The ETag or version it must still have.", max_length=255)]
 
 
@@ -79,26 +83,30 @@ def _label(text: str) -> tuple[str, str]:
 
 
 @router.post("/", status_code=201, response_model=ScheduleAnswer)
-def create(call: Admin, body: CreateBody, request: Request) -> Response:
-    """Create a schedule; 409 when the id is taken."""
+def create(call: Admin, body: CreateBody, request: Request, idempotency_key: Key = None) -> Response:
+    """Create a schedule; 409 when the id is taken. The same key and body give the same answer again, for a day."""
     said = declared(body)
     _require_registered(call, said)
     handle = call.scheduler.create(
-        body.schedule_id or _id_from(call, body.name),
+        body.schedule_id or _id_from(call, body.name, idempotency_key),
         said.workflow or "",
         said.spec or {},
         note=body.note,
         namespace=call.namespace,
         paused=bool(body.paused),
+        idempotency_key=idempotency_key,
         context=call.context,
         **said.options,
     )
     return answered(call, handle, 201, made=request)
 
 
-def _id_from(call: Call, name: str | None) -> str:
+def _id_from(call: Call, name: str | None, key: str | None) -> str:
+    """Give the id of a schedule whose caller named none: the same one for the same key."""
     if name is not None and ID.fullmatch(name):
         return name
+    if key is not None:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{call.namespace} {key}"))
     return uid_to_uuid(new_uid(call.scheduler.runtime.now()))
 
 
