@@ -44,6 +44,9 @@ class Filters:
     workflow: str | None = None
     owner: str | None = None
     managed_by: str | None = None
+    schedule_id: str | None = None
+    queue: str | None = None
+    note: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     search_attributes: Mapping[str, Any] = field(default_factory=dict)
     text: str | None = None
@@ -102,7 +105,7 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
 def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
     statuses = list(filters.statuses)
     found = [schedules.c.status.in_(statuses) if statuses else schedules.c.status != "deleted"]
-    for name in ("namespace", "workflow", "owner", "managed_by"):
+    for name in ("namespace", "workflow", "owner", "managed_by", "schedule_id", "queue", "note"):
         value = getattr(filters, name)
         if value is not None:
             found.append(schedules.c[name] == value)

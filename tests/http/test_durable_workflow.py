@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rqsched.policy import RetryPolicy
 from tests.http.conftest import MakeWeb
 from tests.http.web import Web
 
@@ -311,7 +312,20 @@ def test_the_audit_event_records_who_asked_in_the_control_planes_form(make_web: 
 
 
 def test_a_dead_schedule_shows_as_paused_with_its_reason_and_resume_revives_it(control_plane: Web) -> None:
+    def fail() -> None:
+        raise RuntimeError("no invoice server")
+
+    control_plane.rig.register("fail", fail)
     created(control_plane, action={"workflow_type": "fail"})
     handle = control_plane.rig.scheduler.get("invoices")
-    handle.update(retry={"max_retries": 0} and None)
-    assert handle.status == "active"
+    handle.update(retry=RetryPolicy(max_retries=0, then="dead"))
+    control_plane.post(f"{PATH}/invoices/trigger")
+    control_plane.rig.work()
+
+    found = detail(control_plane)
+    resumed = control_plane.post(f"{PATH}/invoices/resume")
+
+    assert found["status"] == "paused"
+    assert found["note"].startswith("dead: ")
+    assert resumed.json()["outcome"] == "resumed"
+    assert detail(control_plane)["status"] == "active"

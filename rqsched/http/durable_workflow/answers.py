@@ -1,0 +1,165 @@
+"""What this surface answers: items, details, events and results, with its names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rqsched.handles import TriggerResult
+from rqsched.ids import iso_utc
+from rqsched.lifecycle import BackfillRow
+from rqsched.listing import AuditRecord
+from rqsched.payload import loads
+from rqsched.state import Run, Schedule, ScheduleStatus
+
+_SHOWN = {ScheduleStatus.DONE: "deleted", ScheduleStatus.DEAD: "paused"}
+
+
+def _at(instant: datetime | None) -> str | None:
+    return None if instant is None else iso_utc(instant)
+
+
+def status_of(schedule: Schedule) -> str:
+    """Give the status as this surface knows it: done is deleted, dead is paused."""
+    return _SHOWN.get(schedule.status, schedule.status.value)
+
+
+def note_of(schedule: Schedule) -> str | None:
+    """Give the note; a dead schedule's begins with why it died."""
+    if schedule.status is not ScheduleStatus.DEAD:
+        return schedule.note
+    reason = f"dead: {schedule.status_reason or 'failed too often'}"
+    return f"{reason}. {schedule.note}" if schedule.note else reason
+
+
+def item(schedule: Schedule) -> dict[str, Any]:
+    """Give a line of the list."""
+    definition = schedule.definition
+    return {
+        "schedule_id": schedule.schedule_id,
+        "workflow_type": definition.workflow,
+        "status": status_of(schedule),
+        "paused": status_of(schedule) == "paused",
+        "next_fire": _at(schedule.due_at),
+        "last_fire": _at(schedule.last_run_at),
+        "overlap_policy": schedule.policies.overlap.value,
+        "note": note_of(schedule),
+        "fires_count": schedule.run_count,
+        "jitter_seconds": int(definition.jitter.total_seconds()),
+        "max_runs": definition.max_runs,
+        "remaining_actions": schedule.remaining,
+    }
+
+
+def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
+    """Give everything about a schedule; what its SDK reads at the top level stands there too."""
+    definition = schedule.definition
+    return {
+        **item(schedule),
+        "namespace": schedule.namespace,
+        "spec": spec_form(schedule),
+        "action": action_form(schedule),
+        "state": {
+            "status": status_of(schedule),
+            "paused": status_of(schedule) == "paused",
+            "note": note_of(schedule),
+        },
+        "info": _info(schedule, recent),
+        "memo": loads(definition.memo),
+        "search_attributes": loads(definition.search_attributes),
+        "latest_workflow_instance_id": schedule.latest_instance_id,
+        "next_fire_at": _at(schedule.due_at),
+        "last_fired_at": _at(schedule.last_run_at),
+        "created_at": _at(schedule.created_at),
+        "updated_at": _at(schedule.updated_at),
+    }
+
+
+def _info(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "next_fire": _at(schedule.due_at),
+        "last_fire": _at(schedule.last_run_at),
+        "fires_count": schedule.run_count,
+        "failures_count": schedule.error_count,
+        "recent_actions": [_recent(run) for run in recent],
+        "buffered_actions": schedule.buffer_depth + schedule.backfill_waiting,
+        "skipped_trigger_count": schedule.skipped_count,
+        "last_skip_reason": schedule.last_skip_reason,
+        "last_skipped_at": _at(schedule.last_skipped_at),
+    }
+
+
+def _recent(run: Run) -> dict[str, Any]:
+    fired_at = run.queued_at or run.created_at
+    lag = fired_at - (run.due_at or run.occurrence_at)
+    return {
+        "workflow_id": run.instance_id,
+        "run_id": run.uid,
+        "outcome": run.status.value,
+        "fired_at": iso_utc(fired_at),
+        "occurrence_time": iso_utc(run.occurrence_at),
+        "fire_lag_ms": max(0, round(lag.total_seconds() * 1000)),
+    }
+
+
+def spec_form(schedule: Schedule) -> dict[str, Any]:
+    """Give the spec in this surface's form."""
+    form = schedule.spec.to_json()
+    return {
+        "cron_expressions": form.get("cron_expressions", []),
+        "intervals": form.get("intervals", []),
+        "timezone": schedule.spec.timezone,
+    }
+
+
+def action_form(schedule: Schedule) -> dict[str, Any]:
+    """Give the action as it was sent, or built from ours when another surface made the schedule."""
+    sent: dict[str, Any] | None = loads(schedule.definition.surface).get("action")
+    definition = schedule.definition
+    made = {
+        "workflow_type": definition.workflow,
+        "task_queue": definition.queue,
+        "input": loads(definition.action)["args"],
+    }
+    return (made | sent) if sent else made
+
+
+def event(record: AuditRecord) -> dict[str, Any]:
+    """Give an audit event."""
+    return {
+        "id": f"{record.schedule_uid}:{record.sequence}",
+        "sequence": record.sequence,
+        "event_type": record.event_type,
+        "payload": record.payload,
+        "workflow_instance_id": record.workflow_instance_id,
+        "workflow_run_id": record.workflow_run_id,
+        "recorded_at": iso_utc(record.recorded_at),
+    }
+
+
+def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
+    """Give what a trigger did."""
+    run = result.run
+    known = {
+        "workflow_id": run.state.instance_id if run else None,
+        "run_id": run.state.uid if run else None,
+        "buffer_depth": result.buffer_depth,
+        "reason": result.reason,
+    }
+    facts = {name: value for name, value in known.items() if value is not None}
+    return {"schedule_id": schedule_id, "outcome": result.outcome, **facts}
+
+
+def backfilled(row: BackfillRow) -> dict[str, Any]:
+    """Give what a backfill did with one occurrence; a run that waits its turn counts as started."""
+    is_started = row.outcome in {"started", "buffered"}
+    answer: dict[str, Any] = {
+        "fire_time": iso_utc(row.occurrence_at),
+        "outcome": "started" if is_started else "skipped",
+    }
+    if row.instance_id is not None:
+        answer["workflow_id"] = row.instance_id
+    if not is_started:
+        answer["reason"] = row.reason or row.outcome
+    return answer

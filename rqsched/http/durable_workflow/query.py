@@ -1,0 +1,114 @@
+"""The list's `query` and its cursors. A query is an AND of equalities; a cursor is bound to what it was made for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+from rqsched.listing import Filters
+from rqsched.state import ScheduleStatus
+
+from .forms import ReasonError
+
+_TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
+_AND = re.compile(r"AND\b", re.IGNORECASE)
+_FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
+_STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
+SHOWN = ("active", "paused", "dead")
+"""A done schedule shows as deleted here, and deleted ones are not listed."""
+
+
+def filters_of(namespace: str, status: str | None, workflow_type: str | None, query: str | None) -> Filters:
+    """Read the filters of a list; raises ReasonError 422."""
+    filters = Filters(namespace=namespace, statuses=_statuses(status), workflow=workflow_type)
+    for name, value in _terms(query or ""):
+        filters = _narrowed(filters, name, value)
+    return filters
+
+
+def _statuses(status: str | None) -> tuple[str, ...]:
+    if status is None:
+        return SHOWN
+    if status not in _STATUSES:
+        raise ReasonError(422, "invalid_status", f"status: {status!r} is not one of active, paused.")
+    # A dead schedule shows as paused.
+    return (_STATUSES[status], "dead") if status == "paused" else (_STATUSES[status],)
+
+
+def _terms(query: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    position = 0
+    while query[position:].strip():
+        match = _TERM.match(query, position)
+        if match is None:
+            raise ReasonError(422, "invalid_query", 'query: write Field = "value" AND Field = "value".')
+        found.append((match[1], _value(match[2])))
+        position = match.end()
+        if not query[position:].strip():
+            break
+        following = _AND.match(query, position)
+        if following is None:
+            raise ReasonError(422, "invalid_query", "query: only AND joins its equalities.")
+        position = following.end()
+        if not query[position:].strip():
+            raise ReasonError(422, "invalid_query", "query: something is missing after AND.")
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.startswith('"'):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ReasonError(422, "invalid_query", f"query: {text} is no text.") from None
+    if text.startswith("'"):
+        return text[1:-1]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _narrowed(filters: Filters, name: str, value: Any) -> Filters:
+    if name == "Status":
+        wanted = set(_statuses(str(value).lower())) & set(filters.statuses)
+        return replace(filters, statuses=tuple(wanted) or ("none",))
+    if name in _FIELDS:
+        known: dict[str, Any] = {_FIELDS[name]: str(value)}
+        return replace(filters, **known)
+    return replace(filters, search_attributes={**filters.search_attributes, name: value})
+
+
+def seal(cursor: str | None, namespace: str, filters: Filters) -> str | None:
+    """Make a page token of a cursor, bound to namespace and filters."""
+    if cursor is None:
+        return None
+    text = json.dumps([cursor, namespace, _digest(filters)])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def unseal(token: str | None, namespace: str, filters: Filters) -> str | None:
+    """Read a page token: malformed 400, of another namespace 403, of other filters 409."""
+    if not token:
+        return None
+    try:
+        cursor, of_namespace, digest = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    except (ValueError, TypeError, binascii.Error):
+        raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.") from None
+    if not isinstance(cursor, str):
+        raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.")
+    if of_namespace != namespace:
+        raise ReasonError(403, "page_token_namespace_mismatch", "next_page_token belongs to another namespace.")
+    if digest != _digest(filters):
+        raise ReasonError(409, "page_token_filter_mismatch", "next_page_token belongs to other filters.")
+    return cursor
+
+
+def _digest(filters: Filters) -> str:
+    statuses = sorted(filters.statuses)
+    return hashlib.sha256(repr(replace(filters, statuses=statuses)).encode()).hexdigest()[:16]

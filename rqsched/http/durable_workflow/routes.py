@@ -1,0 +1,204 @@
+"""The routes under `/api/schedules`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from rqsched import listing, operations
+from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError
+from rqsched.handles import ScheduleHandle
+from rqsched.http.body import StrictRoute
+from rqsched.http.deps import Admin, Call, Operate, Read
+from rqsched.ids import new_uid, uid_to_uuid
+from rqsched.listing import MAX_PAGE
+from rqsched.policy import OverlapPolicy
+from rqsched.state import ScheduleStatus
+
+from . import answers, bodies, query
+from .forms import ReasonError, Versioned, command_context
+
+router = APIRouter(
+    prefix="/api/schedules", tags=["durable-workflow"], route_class=StrictRoute, dependencies=[Versioned]
+)
+
+ScheduleId = Annotated[str, Path(max_length=255)]
+RECENT = 10
+
+
+@router.get("")
+def list_schedules(
+    call: Read,
+    status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
+    workflow_type: Annotated[str | None, Query(max_length=255)] = None,
+    query_text: Annotated[str | None, Query(alias="query", max_length=4_000)] = None,
+    page_size: Annotated[int, Query(ge=1, le=200)] = 50,
+    next_page_token: Annotated[str | None, Query(max_length=2_000)] = None,
+) -> Response:
+    """List schedules, created newest first."""
+    filters = query.filters_of(call.namespace, status, workflow_type, query_text)
+    cursor = query.unseal(next_page_token, call.namespace, filters)
+    database = call.scheduler.runtime.database
+    page = database.read(
+        lambda c: listing.list_schedules(c, filters, limit=page_size, cursor=cursor, newest_first=True)
+    )
+    token = query.seal(page.next_cursor, call.namespace, filters)
+    return JSONResponse({"schedules": [answers.item(one) for one in page.items], "next_page_token": token})
+
+
+@router.post("", status_code=201)
+def create(call: Admin, body: bodies.CreateBody, request: Request) -> Response:
+    """Create a schedule; 409 when its id is taken."""
+    if body.spec is None or body.action is None:
+        raise ReasonError(422, "validation_failed", "spec and action are needed.")
+    name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
+    schedule_id = bodies.require_schedule_id(name)
+    workflow = bodies.workflow_of(body.action)
+    options = bodies.new_options() | bodies.options_of(body, body.action)
+    try:
+        call.scheduler.create(
+            schedule_id,
+            workflow,
+            bodies.spec_of(body.spec),
+            note=body.note,
+            namespace=call.namespace,
+            paused=body.paused,
+            context=command_context(call, request, schedule_id, "create"),
+            **_routed(call, workflow, options),
+        )
+    except ScheduleExistsError as error:
+        raise ReasonError(409, "schedule_already_exists", str(error)) from error
+    return _outcome(schedule_id, "created", 201)
+
+
+def _routed(call: Call, workflow: str, options: dict[str, Any]) -> Any:
+    """A type that no process registered waits for an external worker; an import path is never followed."""
+    is_known = operations.is_registered(call.scheduler.runtime, workflow)
+    return {**options, "executor": "rq" if is_known else "external"}
+
+
+@router.get("/{schedule_id}")
+def read(call: Read, schedule_id: ScheduleId) -> Response:
+    """Read a schedule."""
+    handle = _find(call, schedule_id)
+    recent = handle.runs(limit=RECENT).items
+    return JSONResponse(answers.detail(handle.state, [run.state for run in recent]))
+
+
+@router.put("/{schedule_id}")
+def update(call: Admin, schedule_id: ScheduleId, body: bodies.UpdateBody, request: Request) -> Response:
+    """Change what is sent: `spec` replaces, `action` merges by key."""
+    handle = _find(call, schedule_id)
+    action = None if body.action is None else answers.action_form(handle.state) | body.action
+    workflow = None if action is None else bodies.workflow_of(action)
+    options: Any = bodies.options_of(body, action)
+    if workflow is not None:
+        options = _routed(call, workflow, options)
+    handle.update(
+        workflow if workflow != handle.workflow else None,
+        None if body.spec is None else bodies.spec_of(body.spec),
+        note=body.note,
+        context=command_context(call, request, schedule_id, "update"),
+        **options,
+    )
+    return _outcome(schedule_id, "updated")
+
+
+@router.delete("/{schedule_id}")
+def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
+    """Delete softly: history stays."""
+    _find(call, schedule_id).delete(context=command_context(call, request, schedule_id, "delete"))
+    return _outcome(schedule_id, "deleted")
+
+
+@router.post("/{schedule_id}/pause")
+def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+    """Stop firing; a paused one stays so."""
+    handle = _find(call, schedule_id)
+    if handle.status == ScheduleStatus.ACTIVE.value:
+        handle.pause(body.note if body else None, context=command_context(call, request, schedule_id, "pause"))
+    return _outcome(schedule_id, "paused")
+
+
+@router.post("/{schedule_id}/resume")
+def resume(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+    """Fire again from now; one that died is revived."""
+    handle, note = _find(call, schedule_id), body.note if body else None
+    context = command_context(call, request, schedule_id, "resume")
+    if handle.status == ScheduleStatus.PAUSED.value:
+        handle.resume(note=note, context=context)
+    elif handle.status == ScheduleStatus.DEAD.value:
+        handle.restart(note=note, context=context)
+    return _outcome(schedule_id, "resumed")
+
+
+@router.post("/{schedule_id}/trigger")
+def trigger(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.TriggerBody | None = None
+) -> Response:
+    """Start a run now, as the overlap policy allows."""
+    handle = _find(call, schedule_id)
+    overlap = OverlapPolicy.of(body.overlap_policy) if body and body.overlap_policy else None
+    result = handle.trigger(overlap, context=command_context(call, request, schedule_id, "trigger"))
+    return JSONResponse(answers.triggered(schedule_id, result))
+
+
+@router.post("/{schedule_id}/backfill")
+def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, request: Request) -> Response:
+    """Fire the past occurrences of a range."""
+    bodies.require_range(body.start_time, body.end_time)
+    handle = _find(call, schedule_id)
+    result = handle.backfill(
+        body.start_time,
+        body.end_time,
+        overlap=OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None,
+        context=command_context(call, request, schedule_id, "backfill"),
+    )
+    rows = [answers.backfilled(row) for row in result.rows]
+    facts = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
+    return JSONResponse({"schedule_id": schedule_id, **facts})
+
+
+@router.get("/{schedule_id}/history")
+def history(
+    call: Read,
+    schedule_id: ScheduleId,
+    limit: Annotated[int, Query(ge=1)] = 100,
+    after_sequence: Annotated[str | None, Query(max_length=32)] = None,
+) -> Response:
+    """Read audit events in order; works on deleted schedules."""
+    handle, after = call.newest(schedule_id), _sequence(after_sequence)
+    wanted = min(limit, MAX_PAGE)
+    records = handle.history(limit=wanted, after_sequence=after)
+    has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
+    return JSONResponse(
+        {
+            "schedule_id": schedule_id,
+            "namespace": call.namespace,
+            "events": [answers.event(record) for record in records],
+            "next_cursor": records[-1].sequence if has_more else None,
+            "has_more": has_more,
+        }
+    )
+
+
+def _sequence(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise ReasonError(422, "invalid_after_sequence", "after_sequence must be a whole number from 0.")
+    return int(text)
+
+
+def _find(call: Call, schedule_id: str) -> ScheduleHandle:
+    """Find a schedule; one that is done is gone for this surface."""
+    handle = call.schedule(schedule_id)
+    if handle.state.status is ScheduleStatus.DONE:
+        raise ScheduleNotFoundError(schedule_id, call.namespace)
+    return handle
+
+
+def _outcome(schedule_id: str, outcome: str, status: int = 200) -> Response:
+    return JSONResponse({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)
