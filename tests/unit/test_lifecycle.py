@@ -381,6 +381,13 @@ def test_a_resume_once_knows_only_the_timing_of_the_time() -> None:
     assert resume(late, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 30 * MINUTE
 
 
+def test_a_resume_once_fires_no_instant_from_before_its_timing_existed() -> None:
+    paused = pause(active("0 2 * * *"), now=NOON + MINUTE).after
+    updated = update(paused, again(paused, "*/30 * * * *"), now=NOON + 40 * MINUTE).after
+    assert resume(updated, [], now=NOON + 50 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
+    assert resume(updated, [], now=NOON + 70 * MINUTE, catch_up=CatchUp.ONCE).after.due_at == NOON + 70 * MINUTE
+
+
 def test_a_schedule_that_began_paused_may_fire_what_passed_since() -> None:
     paused = create(IDENTITY, definition(), now=NOON, paused=True).after
     assert resume(paused, [], now=NOON + 90 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR

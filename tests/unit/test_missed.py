@@ -241,6 +241,12 @@ def test_several_members_are_counted_up_to_a_thousand() -> None:
     assert (facts["count"], facts["count_capped"]) == (1000, True)
 
 
+def test_one_member_beyond_a_thousand_spares_walking_them_all() -> None:
+    schedule = down({}, ["* * * * *", "30 12 * * *"])
+    fire(schedule, now=NOON + 72 * HOUR)
+    assert calls(lambda: fire(schedule, now=NOON + 72 * HOUR)) < 1_000
+
+
 # ---- clocks that jump
 
 
