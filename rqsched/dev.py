@@ -54,7 +54,6 @@ def run_dev(
         signal.signal(number, _leave)
     with _claimed(settings.data_dir) as claim, _own_valkey(settings, claim), closing(_scheduler(settings)) as scheduler:
         _sync(scheduler)
-        scheduler.recover()
         code = _supervise(scheduler, queues, seconds, console)
     ended = f"Ended. The data stays in {settings.data_dir}; the same command goes on with it."
     console.print(ended, soft_wrap=True, markup=False, highlight=False)
@@ -63,6 +62,7 @@ def run_dev(
 
 def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | None, console: Console) -> int:
     settings = scheduler.settings
+    scheduler.runtime.database.close()
     with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_place(settings), console) as screen:
         wanted = queues or [settings.default_queue]
         supervisor = Supervisor(wanted, output=log, environment=_environment(settings))
@@ -201,9 +201,12 @@ class _Turn:
             _quietly(partial(embedded.attach, settings.data_dir))
 
     def _read(self) -> Frame | None:
-        return _quietly(
-            lambda: read_frame(self._scheduler, self._supervisor.children, is_ending=self._supervisor.is_stopping)
-        )
+        try:
+            return _quietly(
+                lambda: read_frame(self._scheduler, self._supervisor.children, is_ending=self._supervisor.is_stopping)
+            )
+        finally:
+            self._scheduler.runtime.database.close()  # the supervisor forks between turns
 
 
 def _quietly(work: Callable[[], T]) -> T | None:

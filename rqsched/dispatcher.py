@@ -30,10 +30,11 @@ _AFTER_FAILURE = 0.5
 class Dispatcher:
     """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, recover: bool = False) -> None:
+        """`recover` makes a pass of reconcile at once, whoever's turn it is."""
         self._runtime = runtime
         self._is_stopping = False
-        self._pass: Iterator[Recovered] | None = None
+        self._pass: Iterator[Recovered] | None = passes(runtime) if recover else None
         self._presence = Presence(runtime)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch

@@ -20,10 +20,10 @@ SOON = 20.0
 
 
 def child(worker: Process, role: str) -> psutil.Process | None:
-    """The child of this role, once it is more than a fork."""
+    """The child of this role, once it shows its name (the kernel keeps 15 characters)."""
     for process in psutil.Process(worker.pid).children():
         try:
-            if process.cmdline()[1:4] == ["-m", "rqsched.worker", role]:
+            if process.name() == f"rqsched-{role}"[:15]:
                 return process
         except psutil.NoSuchProcess:
             continue
