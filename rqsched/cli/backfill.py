@@ -20,7 +20,7 @@ from .output import notice, progress_bar
 from .session import Session
 
 COLUMNS = ("Occurrence", "Outcome", "Instance", "Reason")
-_SHOWN = 50
+_SHOWN = 20
 
 
 @command(app)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import sqlalchemy as sa
 import typer
+from sqlalchemy.engine import Connection
 
 from rqsched import listing
 from rqsched.errors import InvalidInputError
 from rqsched.listing import Filters
+from rqsched.tables import runs
 
 from . import values
 from .application import app
@@ -62,8 +65,7 @@ def recover(
     """Compare SQL with Redis and mend the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
     scheduler = session.scheduler
     scheduler.runtime.transport.redis.ping()  # a pass waits an outage out; whoever asks for one wants to know
-    filters = Filters(statuses=("active",))
-    total = scheduler.runtime.database.read(lambda c: listing.count_schedules(c, filters)) if deep else None
+    total = scheduler.runtime.database.read(_rows_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
     counts = asdict(recovered)
@@ -71,6 +73,13 @@ def recover(
     session.writer.record(counts | {"mended": recovered.mended}, f"Recovered: {told or 'nothing to compare'}.")
     if recovered.failed:
         raise typer.Exit(FAILED)
+
+
+def _rows_to_compare(connection: Connection) -> int:
+    """Count about what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
+    waiting = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.in_(("pending", "retrying")))
+    active = listing.count_schedules(connection, Filters(statuses=("active",)))
+    return active + connection.execute(waiting).scalar_one()
 
 
 @command(app)

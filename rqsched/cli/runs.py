@@ -21,7 +21,7 @@ from .session import Session
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its uid, number or instance id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="Of a page.")]
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs")
-RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Instance", "Error")
+RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
 _PRIVATE = ("token",)
 _SHORT_ERROR = 60
@@ -117,7 +117,6 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.attempt,
         run.started_at,
         None if took is None else f"{took.total_seconds():.2f}s",
-        run.instance_id,
         error[0][:_SHORT_ERROR],
     )
 

@@ -11,6 +11,8 @@ from rqsched.definition import Options
 from rqsched.description import describe as describe_schedule
 from rqsched.handles import ScheduleHandle
 from rqsched.listing import MAX_PAGE
+from rqsched.payload import loads
+from rqsched.policy import Policies
 from rqsched.state import ScheduleStatus
 
 from . import values
@@ -178,8 +180,14 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
     if not session.writer.is_table:
         session.writer.json(facts | {"upcoming": upcoming})
         return
-    told = facts | {"upcoming": ", ".join(shown(at) for at in upcoming)}
+    told = facts | {"policies": _unusual(facts["policies"]), "upcoming": ", ".join(shown(at) for at in upcoming)}
     session.writer.table(("Field", "Value"), _told(told))
+
+
+def _unusual(policies: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the policies that are not what they are by default."""
+    usual = loads(Policies().dumps())
+    return {name: value for name, value in policies.items() if value != usual.get(name)}
 
 
 _BLANK: tuple[Any, ...] = (None, "", [], {})

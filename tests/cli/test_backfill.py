@@ -49,7 +49,7 @@ def test_a_backfill_for_people_is_a_table_and_a_sum(cli: Cli, handle: ScheduleHa
 
 def test_a_long_table_is_cut_and_says_so(cli: Cli, handle: ScheduleHandle) -> None:
     lines = cli("backfill", "a", RANGE[0], RANGE[1], "--end", "2025-01-04T00:00:00Z").out.splitlines()
-    assert lines[-2:] == ["... and 22 more; --output jsonl shows all.", "Backfill of a: 72 started."]
+    assert lines[-2:] == ["... and 52 more; --output jsonl shows all.", "Backfill of a: 72 started."]
 
 
 def test_a_backfill_that_uses_up_max_runs_says_why_it_stopped(cli: Cli) -> None:

@@ -222,6 +222,13 @@ def test_describe_tells_the_fields_and_the_next_fires(cli: Cli) -> None:
     assert told["note"] == "why"
     assert told["timing"] == "cron 0 2 * * * UTC"
     assert len(told["upcoming"].split(", ")) == 5
+    assert "policies" not in told
+
+
+def test_describe_tells_people_only_the_policies_that_are_unusual(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h", "--missed", "skip")
+    told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
+    assert told["policies"] == '{"missed": "skip"}'
 
 
 def test_what_users_stored_cannot_steer_the_terminal(cli: Cli) -> None:
