@@ -81,7 +81,13 @@ def require_sequence(after_sequence: int) -> int:
 
 
 def list_schedules(
-    connection: Connection, filters: Filters, *, limit: int, cursor: str | None, newest_first: bool = False
+    connection: Connection,
+    filters: Filters,
+    *,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
+    offset: int = 0,
 ) -> Page[Schedule]:
     """Read a page of schedules in the order they were created."""
     statement = sa.select(*SCHEDULE_COLUMNS).where(*_conditions(connection, filters))
@@ -92,7 +98,7 @@ def list_schedules(
         statement = statement.where(position < bound if newest_first else position > bound)
     order = (schedules.c.created_at, schedules.c.uid)
     statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
-    found = [to_schedule(row) for row in connection.execute(statement.limit(limit + 1))]
+    found = [to_schedule(row) for row in connection.execute(statement.limit(limit + 1).offset(offset))]
     return _page(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid))
 
 

@@ -1,0 +1,6 @@
+"""The Open Job Spec surface under `/ojs`: cron jobs, and the runs that workers of any language execute."""
+
+from .forms import SURFACE
+from .routing import router
+
+__all__ = ["SURFACE", "router"]

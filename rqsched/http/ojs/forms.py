@@ -1,0 +1,85 @@
+"""The forms of this surface: its media type, its version, its errors and its instants."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Header
+from starlette.responses import JSONResponse, Response
+
+from rqsched.http.errors import HttpError, Problem
+from rqsched.http.surface import Surface
+
+VERSION = "1.0"
+MEDIA_TYPE = "application/openjobspec+json"
+_CODES = {400: "invalid_request", 404: "not_found", 409: "duplicate", 429: "rate_limited", 503: "backend_error"}
+_SENT_AS = {422: 400, 412: 409}
+"""Where this surface's status differs from the native one's."""
+
+
+class Answer(JSONResponse):
+    """An answer in the spec's media type."""
+
+    media_type = MEDIA_TYPE
+
+
+class OjsError(HttpError):
+    """A refusal in this surface's words."""
+
+    def __init__(self, status: int, code: str, message: str, *, details: dict[str, Any] | None = None) -> None:
+        self.status = status
+        self.code = code
+        self.details = details
+        super().__init__(message)
+
+
+def invalid(message: str, **details: Any) -> OjsError:
+    """Say that a request is refused, and why."""
+    return OjsError(400, "invalid_request", message, details=details or None)
+
+
+def render(problem: Problem, request_id: str) -> Response:
+    """Render `{"error": {code, message, retryable, details?, request_id}}`."""
+    own = isinstance(problem.error, OjsError)
+    status = problem.status if own else _SENT_AS.get(problem.status, problem.status)
+    error: dict[str, Any] = {
+        "code": problem.code if own else _code(status, problem.code),
+        "message": problem.detail,
+        "retryable": status in {429, 500, 503},
+        "request_id": request_id,
+    }
+    if details := _details(problem):
+        error["details"] = details
+    return Answer({"error": error}, status_code=status, headers=dict(problem.headers))
+
+
+def _code(status: int, code: str) -> str:
+    return "backend_error" if status == 500 else _CODES.get(status, code)
+
+
+def _details(problem: Problem) -> dict[str, Any] | None:
+    if isinstance(problem.error, OjsError):
+        return problem.error.details
+    return {field.field: field.message for field in problem.fields} or None
+
+
+SURFACE = Surface("/ojs", render=render, headers=lambda _: {"OJS-Version": VERSION})
+
+
+async def require_version(
+    ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
+) -> None:
+    """Refuse a version this does not speak; none means 1.0."""
+    if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
+        raise OjsError(422, "unsupported", f"OJS-Version {ojs_version!r} is not served; send {VERSION}.")
+
+
+Versioned = Depends(require_version)
+
+
+def at(instant: datetime | None) -> str | None:
+    """Write an instant as RFC 3339 UTC with Z and milliseconds."""
+    if instant is None:
+        return None
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,50 @@
+"""The surface's router: cron jobs, workers, and what it says of itself."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+import rqsched
+from rqsched.http.deps import Read
+
+from . import crons, workers
+from .forms import VERSION, Answer, Versioned
+
+router = APIRouter(prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned])
+
+
+@router.get("/manifest")
+def manifest() -> Response:
+    """Say what is implemented."""
+    return Answer(
+        {
+            "ojs_version": VERSION,
+            "specversion": VERSION,
+            "implementation": {"name": "rqsched", "version": rqsched.__version__, "language": "python"},
+            "conformance_level": 2,
+            "protocols": ["http"],
+            "backend": "rq",
+            "capabilities": {
+                "cron_jobs": True,
+                "cron_seconds": True,
+                "cron_timezones": True,
+                "overlap_policies": ["skip", "allow", "cancel_previous", "enqueue"],
+                "retries": True,
+                "external_workers": True,
+            },
+        }
+    )
+
+
+@router.get("/v1/health")
+def health(call: Read) -> Response:
+    """Say whether SQL and Redis answer; 503 when one does not."""
+    runtime = call.scheduler.runtime
+    runtime.database_id()
+    runtime.transport.redis.ping()
+    return Answer({"status": "ok", "version": rqsched.__version__})
+
+
+router.include_router(crons.router)
+router.include_router(workers.router)
