@@ -1,0 +1,95 @@
+"""Every flow is killed, cut off and left without an answer at every one of its steps; I1-I8 hold afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.cases import Ended, run_in_child
+from tests.crash.flows import FLOWS, START, Flow
+from tests.crash.steps import FATES, Fate, Steps
+from tests.crash.worlds import World
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def world(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
+    world = World(database_url, redis_url, tmp_path, START)
+    world.scheduler.recover()
+    # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
+    world.redis.set(world.runtime.transport.turn_key, 1)
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(flow: Flow, world: World, database_kind: str) -> None:
+    flow.prepare(world)
+    crashes = Crashes(world, flow, database_kind)
+    before = crashes.judge("before it")
+    crashes.run(Steps(), "undisturbed")  # once more than counted: now Redis knows every script
+    steps = crashes.run(Steps(), "undisturbed").seen
+    assert steps, f"{flow.name!r} took no step"
+    after = crashes.judge("undisturbed")
+    for at, step in enumerate(steps):
+        for fate in FATES[step.kind]:
+            name = f"at step {at} of {len(steps)} ({step}), process {fate.value}"
+            ended = crashes.run(Steps(at, fate), name)
+            found = crashes.judge(name)
+            if not ended.has_died:
+                assert found == after, crashes.named(f"{name}, did {found} in place of {after}")
+            elif flow.is_atomic:
+                assert found in (before, after), crashes.named(f"{name}, did {found}, which is a part of {after}")
+
+
+class Crashes:
+    """The crashes of one flow in one world, which is put back before each of them."""
+
+    def __init__(self, world: World, flow: Flow, kind: str) -> None:
+        self._world = world
+        self._flow = flow
+        self._kind = kind
+        self._before = world.snapshot()
+        self._state_before = world.state()
+        self._is_as_before = True
+        self._judged: dict[str, Counter[str]] = {}
+
+    def named(self, what: str) -> str:
+        return f"flow {self._flow.name!r} on {self._kind}, {what}"
+
+    def run(self, steps: Steps, name: str) -> Ended:
+        """Put the world back and run the flow with its fate."""
+        if not self._is_as_before:
+            self._world.restore(self._before)
+        ended = run_in_child(self._world, self._flow, steps)
+        must_die = steps.at is not None and steps.fate in {Fate.DIES_BEFORE, Fate.DIES_AFTER}
+        assert ended.error is None, self.named(f"{name}:\n{ended.error}")
+        assert ended.has_died == must_die, self.named(f"{name}: exit code {ended.code}, {len(ended.seen)} steps")
+        return ended
+
+    def judge(self, name: str) -> Counter[str]:
+        """Say what was done, and let the world go on to its end unless it did so from the very same state before."""
+        state = self._world.state()
+        self._is_as_before = state == self._state_before and state in self._judged
+        if state not in self._judged:
+            self._judged[state] = digest(self._world)
+            try:
+                self._world.settle()
+            except AssertionError as error:
+                raise AssertionError(self.named(f"{name}:\n{error}")) from error
+        return self._judged[state]
+
+
+def digest(world: World) -> Counter[str]:
+    """What happened, without times and uids."""
+    found: Counter[str] = Counter()
+    for story in world.stories():
+        name, schedule = story.schedule.schedule_id, story.schedule
+        found[f"{name} {schedule.status.value} n={schedule.n} next={schedule.next_run_at}"] += 1
+        found.update(f"{name} {event.event_type}" for event in story.events)
+        found.update(f"{name} run {run.number} {run.kind.value} {run.status.value}" for run in story.runs)
+    return found
