@@ -16,13 +16,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from . import lifecycle, store
+from . import starts, store
 from .audit import CommandContext
 from .errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from .lifecycle import BackfillRow
 from .payload import MEMO_BYTES, json_text, loads
 from .policy import OverlapPolicy
 from .runtime import Runtime
+from .starts import BackfillRow
 from .state import Change, Schedule, ScheduleStatus
 from .tables import backfills
 
@@ -160,7 +160,7 @@ def _fire_chunk(
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
     sees_backfill = (overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
     ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, backfill.end_at).get(schedule.uid)
-    change, rows = lifecycle.backfill(
+    change, rows = starts.backfill(
         schedule,
         store.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
         nominals,
@@ -222,7 +222,7 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
             rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
         else:
             room = None if room is None else room - 1
-            rows.append(BackfillRow(nominal, lifecycle.backfill_name(schedule, nominal), "would_start"))
+            rows.append(BackfillRow(nominal, starts.backfill_name(schedule, nominal), "would_start"))
     return rows
 
 

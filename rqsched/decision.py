@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 
 from . import audit
 from .catchup import Missed, Survey, survey
-from .draft import Draft, Offer, Outcome, stored_due_of
+from .draft import Draft
+from .due import stored_due_of
 from .ids import iso_utc
+from .offer import Offer, Outcome
 from .policy import RetryPolicy
 from .state import Change, Run, RunKind, RunStatus, Schedule
 

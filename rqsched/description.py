@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from .draft import due_of
+from .due import due_of
 from .ids import iso_utc
 from .lifecycle import anchored
 from .payload import loads

@@ -7,16 +7,15 @@ stale (design §4).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from . import audit
 from .audit import CommandContext, Event, with_context
-from .ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
-from .jitter import jittered
+from .due import due_after
+from .ids import iso_utc
+from .offer import Offer, Outcome, new_run, refused
 from .policy import OverlapPolicy, judge_overlap
 from .state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, changed, dumps
 
@@ -24,70 +23,6 @@ EXHAUSTED = "max_runs_exhausted"
 SPEC_ENDED = "spec_ended"
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """When an occurrence is nominally, and when it fires."""
-
-    nominal_at: datetime
-    due_at: datetime
-
-
-def due_after(schedule: Schedule, after: datetime) -> Due | None:
-    """Compute the next occurrence strictly after an instant, with its jitter; None when the spec is over."""
-    nominal = schedule.spec.next_after(after)
-    return None if nominal is None else Due(nominal, due_of(schedule, nominal))
-
-
-def due_of(schedule: Schedule, nominal: datetime) -> datetime:
-    """Compute when an occurrence fires: its nominal time plus its share of the jitter."""
-    jitter = schedule.definition.jitter
-    if not jitter:
-        return nominal
-    following = schedule.spec.next_after(nominal)
-    gap = None if following is None else following - nominal
-    return jittered(schedule.uid, nominal, jitter, gap)
-
-
-def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
-    """Tell when an occurrence was to fire: as stored for the next one, else computed.
-
-    The stored due time of a fire that failed is its next trial, which makes the occurrence no younger.
-    """
-    is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
-    return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One occurrence put to the overlap policy."""
-
-    kind: RunKind
-    occurrence_at: datetime
-    overlap: OverlapPolicy | None = None
-    """Another policy than the schedule's."""
-    uid: str | None = None
-    """The uid drawn by the caller; None derives it from the run's number."""
-    idempotency_key: str | None = None
-    backfill_uid: str | None = None
-    due_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an offer."""
-
-    outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    run: Run | None = None
-    reason: str | None = None
-    buffer_depth: int | None = None
-
-
-def refused(reason: str) -> Outcome:
-    """Give the outcome of an offer that starts nothing."""
-    return Outcome("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
 class Draft:
@@ -203,38 +138,10 @@ class Draft:
         return refused(reason)
 
     def _add_run(self, offer: Offer, overlap: OverlapPolicy) -> Run:
-        schedule, definition = self.schedule, self.schedule.definition
-        number = schedule.run_number + 1
-        uid = offer.uid or derived_uid(self.now, schedule.uid, number)
-        defaults = json.loads(definition.defaults)
-        run = Run(
-            uid=uid,
-            schedule_uid=schedule.uid,
-            number=number,
-            instance_id=_instance_id(schedule.schedule_id, offer, uid),
-            kind=offer.kind,
-            occurrence_at=offer.occurrence_at,
-            status=RunStatus.BUFFERED,
-            created_at=self.now,
-            workflow=definition.workflow,
-            executor=definition.executor,
-            action=definition.action,
-            queue=definition.queue or defaults.get("queue"),
-            connection=definition.connection or defaults.get("connection"),
-            timeout=definition.timeout or defaults.get("timeout"),
-            priority=definition.priority,
-            overlap=overlap.value,
-            is_override=offer.kind is RunKind.BACKFILL or overlap is not schedule.policies.overlap,
-            labels=definition.labels,
-            memo=definition.memo,
-            search_attributes=definition.search_attributes,
-            due_at=offer.due_at,
-            idempotency_key=offer.idempotency_key,
-            backfill_uid=offer.backfill_uid,
-        )
-        self._runs[uid] = run
+        run = new_run(self.schedule, offer, overlap, self.now)
+        self._runs[run.uid] = run
         self._count(run, +1)
-        self.set(run_number=number)
+        self.set(run_number=run.number)
         return run
 
     def _buffer(self, run: Run, blocking: str | None) -> Outcome:
@@ -485,11 +392,3 @@ def _position(schedule: Schedule) -> tuple[object, ...]:
 
 def _fact(value: Any) -> Any:
     return iso_utc(value) if isinstance(value, datetime) else value
-
-
-def _instance_id(schedule_id: str, offer: Offer, uid: str) -> str:
-    if offer.kind is RunKind.MANUAL:
-        return manual_instance_id(schedule_id, uid)
-    if offer.kind is RunKind.BACKFILL:
-        return backfill_instance_id(schedule_id, offer.occurrence_at)
-    return live_instance_id(schedule_id, offer.occurrence_at)

@@ -18,12 +18,12 @@ from .definition import Options, define, require_note
 from .description import Description, describe, upcoming
 from .errors import RunNotFoundError, ScheduleNotFoundError
 from .ids import new_uid
-from .lifecycle import BackfillRow
 from .listing import AuditRecord, Page
 from .policy import CatchUp, OverlapPolicy
 from .run_handle import RunHandle, TriggerResult, trigger_result
 from .runtime import Runtime
 from .spec import SpecLike
+from .starts import BackfillRow
 from .state import Schedule, ScheduleStatus
 from .timezone import tzdata_version
 

@@ -14,9 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from . import facts, keys, lifecycle, store
+from . import facts, keys, lifecycle, starts, store
 from .audit import CommandContext
-from .draft import Outcome, refused
 from .errors import (
     IdempotencyConflictError,
     InvalidInputError,
@@ -26,9 +25,11 @@ from .errors import (
 )
 from .ids import new_uid
 from .keys import Key
-from .lifecycle import Identity, Trigger
+from .lifecycle import Identity
+from .offer import Outcome, refused
 from .policy import OverlapPolicy
 from .runtime import Runtime
+from .starts import Trigger
 from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
 from .tables import audit_events, backfills, idempotency_keys, runs, schedules
 from .timezone import tzdata_version
@@ -245,7 +246,7 @@ def trigger(
             return Change(schedule, schedule), known
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        change, outcome = lifecycle.trigger(
+        change, outcome = starts.trigger(
             schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
         )
         store.write(connection, [change])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import runs, store
-from .draft import Outcome
 from .errors import RunNotFoundError
+from .offer import Outcome
 from .runtime import Runtime
 from .settlement import Ending
 from .state import Run

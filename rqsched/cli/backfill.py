@@ -9,8 +9,8 @@ import typer
 
 from rqsched.backfills import DEFAULT_BOUND, Range
 from rqsched.handles import ScheduleHandle
-from rqsched.lifecycle import BackfillRow
 from rqsched.policy import OverlapPolicy
+from rqsched.starts import BackfillRow
 
 from . import values
 from .application import app

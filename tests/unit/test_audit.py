@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rqsched import audit, lifecycle, settlement
+from rqsched import audit, lifecycle, settlement, starts
 from rqsched.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.decision import decide_fire_failed
 from rqsched.errors import InvalidPayloadError
@@ -46,7 +46,7 @@ def every_event() -> list[Event]:
     dying = active(policies=Policies(retry=RetryPolicy(0)))
     paused = lifecycle.pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
-    trigger = lifecycle.Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
+    trigger = starts.Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
     kill = replace(trigger, overlap=OverlapPolicy.TERMINATE_OTHER)
     changes: list[Change] = [
         lifecycle.create(IDENTITY, definition(), now=NOON),
@@ -56,8 +56,8 @@ def every_event() -> list[Event]:
         lifecycle.restart(done, [], now=NOON),
         lifecycle.delete(holding(hourly, *two), now=NOON, reason="obsolete"),
         lifecycle.retimed(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
-        lifecycle.trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
-        lifecycle.trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
+        starts.trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
+        starts.trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
         fire(holding(hourly, run(1)), run(1)),
         fire(hourly, now=NOON + 3 * HOUR),
         fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),

@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from rqsched import lifecycle, settlement
+from rqsched import lifecycle, settlement, starts
 from rqsched.audit import Event
 from rqsched.decision import World, decide_fire, decide_fire_failed, decide_retry, is_stale
-from rqsched.lifecycle import Trigger
 from rqsched.policy import CatchUp, OverlapPolicy, Policies, RetryPolicy
 from rqsched.settlement import Ending, Verdict
 from rqsched.spec import Every, Once, Spec, SpecLike
+from rqsched.starts import Trigger
 from rqsched.state import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from tests.unit.build import IDENTITY, MINUTE, SECOND, Memory, definition
 
@@ -130,7 +130,7 @@ class Walk:
         number = self.schedule.event_sequence
         self.asked.add(self.now)
         request = Trigger(f"01KM{number:022d}", overlap, is_forced=self.random.random() < 0.5)
-        return lifecycle.trigger(self.schedule, self.memory.open_runs(), request, now=self.now)[0]
+        return starts.trigger(self.schedule, self.memory.open_runs(), request, now=self.now)[0]
 
     def pause(self) -> Change | None:
         return lifecycle.pause(self.schedule, now=self.now) if self.schedule.is_active else None
@@ -161,7 +161,7 @@ class Walk:
             return None
         start = self.now - self.random.randrange(60) * MINUTE
         chunk = list(self.schedule.spec.between(start, min(start + 25 * MINUTE, self.now)))
-        return lifecycle.backfill(
+        return starts.backfill(
             self.schedule,
             self.memory.open_runs(with_backfill=True),
             chunk,

@@ -12,10 +12,11 @@ import pytest
 from rqsched import lifecycle
 from rqsched.audit import CommandContext
 from rqsched.errors import InvalidSpecError, ScheduleStateError
-from rqsched.lifecycle import Trigger, backfill, create, delete, pause, restart, resume, retimed, trigger, update
+from rqsched.lifecycle import create, delete, pause, restart, resume, retimed, update
 from rqsched.policy import CatchUp, OverlapPolicy, Policies
 from rqsched.settlement import Ending, Verdict, settle
 from rqsched.spec import Every, Once, Spec, SpecLike
+from rqsched.starts import Trigger, backfill, trigger
 from rqsched.state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from tests.unit.build import (
     CONTINUE,

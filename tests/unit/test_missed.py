@@ -14,7 +14,7 @@ import pytest
 
 from rqsched import lifecycle
 from rqsched.catchup import survey
-from rqsched.draft import due_of, stored_due_of
+from rqsched.due import due_of, stored_due_of
 from rqsched.policy import Policies
 from rqsched.spec import Every, Once, Spec, SpecLike
 from rqsched.state import Schedule

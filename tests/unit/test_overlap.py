@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rqsched import lifecycle, settlement
+from rqsched import settlement, starts
 from rqsched.policy import OverlapPolicy, judge_overlap
 from rqsched.settlement import Ending, Verdict
 from rqsched.state import Change, Run, RunKind, RunStatus, Schedule
@@ -77,7 +77,7 @@ def by_fire(schedule: Schedule, runs: list[Run]) -> Change:
 def by_trigger(schedule: Schedule, runs: list[Run]) -> Change:
     assert schedule.due_at is not None
     uid = "01KF0000000000000000000999"
-    return lifecycle.trigger(schedule, runs, lifecycle.Trigger(uid), now=schedule.due_at)[0]
+    return starts.trigger(schedule, runs, starts.Trigger(uid), now=schedule.due_at)[0]
 
 
 @pytest.mark.parametrize("offer", [by_fire, by_trigger])
@@ -150,9 +150,9 @@ def test_a_backfill_is_never_in_the_way_of_a_live_run(policy: str) -> None:
 
 
 def test_a_trigger_may_bring_its_own_policy() -> None:
-    request = lifecycle.Trigger("01KF0000000000000000000999", overlap=OverlapPolicy.ALLOW_ALL)
+    request = starts.Trigger("01KF0000000000000000000999", overlap=OverlapPolicy.ALLOW_ALL)
     runs = [run(1)]
-    change, outcome = lifecycle.trigger(holding(overlapping("skip"), *runs), runs, request, now=NOON)
+    change, outcome = starts.trigger(holding(overlapping("skip"), *runs), runs, request, now=NOON)
     assert outcome.outcome == "triggered"
     assert [new.is_override for new in change.new_runs] == [True]
     assert event(change, "Triggered")["effective_overlap_policy"] == "allow_all"

@@ -8,9 +8,9 @@ from typing import Any
 
 from rqsched.handles import TriggerResult
 from rqsched.ids import iso_utc
-from rqsched.lifecycle import BackfillRow
 from rqsched.listing import AuditRecord
 from rqsched.payload import loads
+from rqsched.starts import BackfillRow
 from rqsched.state import Run, Schedule, ScheduleStatus
 
 _SHOWN = {ScheduleStatus.DONE: "deleted", ScheduleStatus.DEAD: "paused"}

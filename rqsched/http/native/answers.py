@@ -11,10 +11,10 @@ from pydantic import BaseModel, create_model
 from rqsched.backfills import Backfill
 from rqsched.description import Description, describe
 from rqsched.ids import iso_utc
-from rqsched.lifecycle import BackfillRow
 from rqsched.listing import AuditRecord
 from rqsched.payload import loads
 from rqsched.spec import Every
+from rqsched.starts import BackfillRow
 from rqsched.state import Run, Schedule
 
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
