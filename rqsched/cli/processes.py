@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from types import ModuleType
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -42,7 +41,7 @@ def web(
 ) -> None:
     """Serve the HTTP API, and the dashboard where it is installed."""
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
-    _extra("rqsched.http", "http").serve(host, port)
+    _http_serve()(host, port)
 
 
 @command(app)
@@ -57,9 +56,10 @@ def dev(
     raise typer.Exit(run_dev(Settings(), seconds=seconds))
 
 
-def _extra(module: str, extra: str) -> ModuleType:
-    """Import what an optional extra brings; raises ConfigError that says how to install it."""
+def _http_serve() -> Callable[..., None]:
+    """Import what the `http` extra brings; raises ConfigError that says how to install it."""
     try:
-        return importlib.import_module(module)
+        from rqsched.http import serve  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[{extra}]' brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[http]' brings it.") from error
+    return serve

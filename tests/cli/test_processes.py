@@ -81,3 +81,7 @@ def test_web_without_its_extra_says_how_to_install_it(cli: Cli, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "rqsched.http", None)
     answer = cli("web", code=2)
     assert "pip install 'rqsched[http]'" in answer.err
+
+
+def test_web_beyond_loopback_without_tokens_is_refused(cli: Cli) -> None:
+    assert "RQSCHED_TOKENS" in cli("web", "--host", "0.0.0.0", code=2).err

@@ -1,0 +1,64 @@
+"""What docs/cli.md and the README say of the commands is what they do."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Cli
+from tests.processes import REPOSITORY
+
+CLI_DOC = (REPOSITORY / "docs" / "cli.md").read_text()
+README = (REPOSITORY / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def documented(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The workflows the documents name."""
+    (tmp_path / "reports.py").write_text(
+        "from rqsched import workflow\ndef refresh(): pass\n@workflow('invoice-sync')\ndef invoice_sync(region): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RQSCHED_IMPORTS", "reports")
+    return cli
+
+
+def test_the_document_names_every_command() -> None:
+    groups = {"db"}
+    commands = set(COMMAND.commands) - groups | {"db upgrade", "db status"}  # type: ignore[attr-defined]
+    first_column = re.findall(r"^\| (`.*) \|", CLI_DOC, re.MULTILINE)
+    assert [name for name in commands if not any(f"`{name}" in row for row in first_column)] == []
+
+
+def test_the_document_names_every_exit_code() -> None:
+    assert re.findall(r"^\| (\d) \|", CLI_DOC, re.MULTILINE) == list("012345")
+
+
+def test_the_shown_commands_run(documented: Cli) -> None:
+    lines = [line[2:] for block in blocks(CLI_DOC, "console") for line in block.splitlines() if line.startswith("$ ")]
+    assert len(lines) == 3
+    for line in lines:
+        documented(*shlex.split(line)[1:])
+    assert documented.ids() == ["nightly", "often"]
+
+
+def test_the_shown_file_syncs(documented: Cli, tmp_path: Path) -> None:
+    (text,) = blocks(CLI_DOC, "toml")
+    (tmp_path / "schedules.toml").write_text(text)
+    assert documented("sync", "schedules.toml", "-o", "json").json["created"] == ["nightly", "refresh"]
+    assert documented.scheduler.get("nightly").describe().policies["retry"]["base"] == 30.0
+
+
+def test_the_commands_of_the_readme_run(documented: Cli) -> None:
+    lines = [line.strip() for line in README.splitlines() if line.startswith("    rqsched ")]
+    assert [shlex.split(line)[1] for line in lines] == ["create", "list", "upcoming", "trigger", "history", "doctor"]
+    for line in lines:
+        words = shlex.split(line)[1:]
+        documented(*words, code=1 if words == ["doctor"] else 0)  # no worker runs here
