@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
 from . import store
 from .decision import World, decide_fire, decide_fire_failed, decide_retry, is_stale
-from .errors import BackendUnavailableError
+from .errors import BackendUnavailableError, ConfigError
 from .ids import LinkId, RetryLinkId, parse_link_id
 from .queue import link_of
 from .runtime import Runtime
@@ -21,11 +22,14 @@ _log = logging.getLogger(__name__)
 
 LOCKED_AGAIN = timedelta(milliseconds=50)
 """When a link is tried again whose schedule somebody else holds."""
-FOREIGN_AGAIN = timedelta(hours=1)
-"""When a link is looked at again that is none of this database's: it is left, not dropped."""
+FOREIGN_AGAIN = timedelta(seconds=15)
+"""When a link is due again that is perhaps another database's: it is left, and its owner shall not wait long."""
+UNREADABLE_AGAIN = timedelta(hours=1)
+"""When something is looked at again that is no link at all."""
 FAILED_AGAIN = timedelta(seconds=5)
 """When a link is tried again that failed and has no schedule to keep its backoff."""
 _SAFE_ERROR = 2_000
+_FOREIGN = {"action": "foreign_link"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False) -> 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
     is fired again by itself, and its failure recorded, so that it harms no other.
     """
-    batch, foreign = _read(ids, runtime.now() + FOREIGN_AGAIN)
+    batch, unreadable = _read(ids, runtime.now() + UNREADABLE_AGAIN)
     try:
         fired = _fire_together(runtime, batch, skip_locked=skip_locked)
     except BackendUnavailableError:
@@ -71,21 +75,37 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False) -> 
     except Exception as error:  # noqa: BLE001
         _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
         fired = [result for uid in batch.uids for result in _fire_alone(runtime, _only(batch, uid))]
-    return [*fired, *foreign]
+    return [*_disowned(runtime, fired), *unreadable]
+
+
+def _disowned(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
+    """Drop links of schedules that were purged; leave them where another database may own the control queue."""
+    foreign = [result.id for result in fired if result.outcome == "foreign"]
+    if not foreign:
+        return fired
+    try:
+        is_ours = runtime.has_epoch()
+    except (ConfigError, RedisError):
+        is_ours = False
+    fate = "dropped" if is_ours else "left for another database"
+    _log.warning("%d links of unknown schedules are %s: %s", len(foreign), fate, foreign[0], extra=_FOREIGN)
+    if not is_ours:
+        return fired
+    return [replace(one, outcome="stale", again_at=None) if one.outcome == "foreign" else one for one in fired]
 
 
 def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
-    batch, foreign = _Batch({}, {}, []), []
+    batch, unreadable = _Batch({}, {}, []), []
     for text in dict.fromkeys(ids):
         link = parse_link_id(text)
         if link is None:
-            _log.warning("%r is no link of ours and is left", text, extra={"action": "foreign_link"})
-            foreign.append(Fired(text, "foreign", again_at))
+            _log.warning("%r is no link of ours and is left", text, extra=_FOREIGN)
+            unreadable.append(Fired(text, "foreign", again_at))
         elif isinstance(link, RetryLinkId):
             batch.retries.setdefault(link.uid, []).append(link)
         else:
             _keep_newest(batch, link)
-    return batch, foreign
+    return batch, unreadable
 
 
 def _keep_newest(batch: _Batch, link: LinkId) -> None:
@@ -167,8 +187,6 @@ def _missing(runtime: Runtime, connection: Connection, batch: _Batch, locked: Ma
     results = []
     for uid in absent:
         outcome, wait = ("locked", LOCKED_AGAIN) if uid in known else ("foreign", FOREIGN_AGAIN)
-        if outcome == "foreign":
-            _log.warning("no schedule %s here; its link is left", uid, extra={"action": "foreign_link"})
         links = [*batch.retries.get(uid, []), *([batch.main[uid]] if uid in batch.main else [])]
         results += [Fired(str(link), outcome, now + wait) for link in links]
     return results

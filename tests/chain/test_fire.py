@@ -268,8 +268,20 @@ def test_a_link_of_another_database_is_left(any_rig: Rig) -> None:
 
     (fired,) = any_rig.deliver(stranger)
 
-    assert (fired.outcome, fired.again_at) == ("foreign", any_rig.clock.now() + timedelta(hours=1))
+    assert (fired.outcome, fired.again_at) == ("foreign", any_rig.clock.now() + 15 * SECOND)
     assert rows(any_rig) == before
+
+
+def test_a_link_of_a_purged_schedule_is_dropped(rig: Rig) -> None:
+    """The control queue is known to be this database's, so nobody else misses it."""
+    rig.recover()
+    schedule = rig.create()
+    link = link_id(schedule)
+    schedule.delete(purge=True)
+
+    (fired,) = rig.deliver(link)
+
+    assert (fired.outcome, fired.again_at) == ("stale", None)
 
 
 @pytest.mark.parametrize("text", ["report", "sched-short-n1-rc0", "run-x-a1-d1", ""])
@@ -506,7 +518,7 @@ def test_rq_leaves_a_link_of_another_database_for_its_owner(rig: Rig) -> None:
 
     rig.work("rqsched")
 
-    assert rig.armed()[link] > rig.clock.now().timestamp() + 3_000
+    assert link in rig.armed()
 
 
 def test_a_link_whose_fire_meets_an_outage_of_sql_is_performed_again_by_rq(make_rig: MakeRig) -> None:

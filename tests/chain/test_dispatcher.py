@@ -1,0 +1,321 @@
+"""The dispatcher: it leases what is due, fires it in batches, gives back what must wait and drops what is done."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from redis import Redis
+
+from rqsched.dispatcher import SQLITE_BATCH, Dispatcher
+from rqsched.ids import LinkId, derived_uid
+from rqsched.links import fire
+from rqsched.queue import Arm
+from tests.chain.conftest import MakeRig
+from tests.chain.rig import MINUTE, SECOND, Rig, link_id, newest, run_job_id, statuses
+from tests.processes import wait_until
+from tests.servers import ValkeyServer
+
+
+def lease(rig: Rig, limit: int = 100) -> list[str]:
+    return rig.transport.lease(now=rig.clock.now(), lease=2 * SECOND, limit=limit)
+
+
+# ---- one turn
+
+
+def test_a_turn_fires_what_is_due_and_forgets_its_links(any_rig: Rig) -> None:
+    due = [any_rig.create(f"due-{i}") for i in range(3)]
+    later = any_rig.create("later", spec=timedelta(hours=1))
+    links = [link_id(schedule) for schedule in due]
+    any_rig.advance()
+
+    assert any_rig.dispatch() == 3
+
+    assert [statuses(schedule) for schedule in due] == [["pending"]] * 3
+    assert statuses(later) == []
+    assert set(any_rig.armed()) == {link_id(schedule.refresh()) for schedule in [*due, later]}
+    assert not any(any_rig.redis.exists(f"rq:job:{link}") for link in links)
+
+
+def test_a_turn_with_nothing_due_takes_nothing(rig: Rig) -> None:
+    rig.create()
+    rig.advance(MINUTE - timedelta(milliseconds=1))
+
+    assert rig.dispatch() == 0
+
+
+def test_a_turn_takes_overdue_links_from_the_list_too(rig: Rig) -> None:
+    schedule = rig.create()
+    rig.advance(10 * MINUTE)
+    rig.redis.flushall()
+    rig.recover()
+    assert rig.queued("rqsched") == [link_id(schedule)]
+
+    assert rig.dispatch() == 1
+
+    assert rig.queued("rqsched") == []
+    assert statuses(schedule) == ["pending"]
+
+
+def test_turns_take_no_more_than_a_batch(make_rig: MakeRig) -> None:
+    rig = make_rig(fire_batch=2)
+    for i in range(5):
+        rig.create(f"s{i}")
+    rig.advance()
+
+    assert [rig.dispatch() for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_batches_on_sqlite_stay_small(make_rig: MakeRig) -> None:
+    """Its one writer must not be kept from others for long."""
+    rig = make_rig(fire_batch=500)
+    for i in range(SQLITE_BATCH + 1):
+        rig.create(f"s{i}")
+    rig.advance()
+
+    assert [rig.dispatch(), rig.dispatch()] == [SQLITE_BATCH, 1]
+
+
+def test_a_link_that_is_early_for_the_database_is_given_back_until_it_is_due(any_rig: Rig) -> None:
+    """The clock that armed it was behind, or somebody promoted it by hand."""
+    schedule = any_rig.create()
+    link = link_id(schedule)
+    any_rig.redis.zadd(any_rig.transport.scheduled_key, {link: any_rig.clock.now().timestamp()})
+
+    assert any_rig.dispatch() == 1
+
+    assert any_rig.armed() == {link: schedule.state.due_at.timestamp()}
+    assert statuses(schedule) == []
+
+
+def test_a_stale_link_is_dropped(rig: Rig) -> None:
+    schedule = rig.create()
+    link = link_id(schedule)
+    schedule.pause()
+    rig.advance()
+
+    rig.dispatch()
+
+    assert rig.armed() == {}
+    assert not rig.redis.exists(f"rq:job:{link}")
+
+
+def test_a_link_of_another_database_stays_where_it_is(rig: Rig) -> None:
+    stranger = Arm(LinkId(derived_uid(rig.clock.now(), "elsewhere"), 1), rig.clock.now() + SECOND)
+    rig.transport.arm([stranger], now=rig.clock.now())
+    rig.advance()
+
+    rig.dispatch()
+
+    assert rig.armed() == {str(stranger.id): (rig.clock.now() + 15 * SECOND).timestamp()}
+    assert rig.job(stranger.id).args == []
+
+
+def test_a_link_whose_hash_is_gone_fires_all_the_same(rig: Rig) -> None:
+    """Everything a link needs is in its id."""
+    schedule = rig.create()
+    rig.redis.delete(f"rq:job:{link_id(schedule)}")
+    rig.advance()
+
+    rig.dispatch()
+
+    assert statuses(schedule) == ["pending"]
+
+
+# ---- leases
+
+
+def test_a_leased_link_is_out_of_the_others_reach_until_the_lease_is_over(rig: Rig) -> None:
+    schedule = rig.create()
+    rig.advance()
+    assert lease(rig) == [link_id(schedule)]
+
+    assert lease(rig) == []
+    rig.advance(2 * SECOND - timedelta(milliseconds=1))
+    assert lease(rig) == []
+    rig.advance(timedelta(milliseconds=1))
+    assert lease(rig) == [link_id(schedule)]
+
+
+def test_the_links_of_a_dispatcher_that_died_return_by_themselves(any_rig: Rig) -> None:
+    schedule = any_rig.create()
+    any_rig.advance()
+    lease(any_rig)
+
+    assert any_rig.dispatch() == 0
+    any_rig.advance(2 * SECOND)
+    assert any_rig.dispatch() == 1
+
+    assert statuses(schedule) == ["pending"]
+
+
+def test_a_dispatcher_that_died_after_its_commit_leaves_nothing_undone(any_rig: Rig) -> None:
+    schedule = any_rig.create()
+    any_rig.advance()
+    taken = lease(any_rig)
+    fire(any_rig.runtime, taken)  # committed and followed; dropping the link is what it did not come to
+    any_rig.advance(2 * SECOND)
+
+    any_rig.dispatch()
+
+    assert statuses(schedule) == ["pending"]
+    assert list(any_rig.armed()) == [link_id(schedule.refresh())]
+
+
+def test_a_leased_entry_of_the_list_returns_as_a_due_link(rig: Rig) -> None:
+    """Nothing that was popped is ever out of Redis: whoever promoted it, it is in the set while it is worked on."""
+    link = Arm(LinkId(derived_uid(rig.clock.now(), "overdue"), 1), rig.clock.now())
+    rig.transport.arm([link], now=rig.clock.now())
+
+    assert lease(rig) == [str(link.id)]
+
+    assert rig.armed() == {str(link.id): (rig.clock.now() + 2 * SECOND).timestamp()}
+    assert rig.transport.arm([link], now=rig.clock.now()) == 0, "a leased link is live"
+
+
+def test_the_lists_entries_come_first_and_limits_hold(rig: Rig) -> None:
+    now = rig.clock.now()
+    links = [Arm(LinkId(derived_uid(now, "x"), n), now + timedelta(seconds=n - 3)) for n in range(6)]
+    rig.transport.arm(links, now=now)
+    rig.advance(MINUTE)
+
+    taken = lease(rig, limit=5)
+
+    assert taken == [str(link.id) for link in links[:5]]
+    assert lease(rig, limit=5) == [str(links[5].id)]
+
+
+def test_giving_back_what_somebody_has_dropped_does_not_bring_it_back(rig: Rig) -> None:
+    schedule = rig.create()
+    link = link_id(schedule)
+    rig.transport.drop([link])
+
+    rig.transport.put_back({link: rig.clock.now()})
+
+    assert rig.armed() == {}
+
+
+# ---- several dispatchers
+
+
+def test_two_dispatchers_share_what_is_due(make_rig: MakeRig, postgres_url: str) -> None:
+    first = make_rig(database_url=postgres_url, fire_batch=3)
+    second = make_rig(database_url=postgres_url, fire_batch=3)
+    many = [first.create(f"s{i}") for i in range(30)]
+    first.advance()
+    taken: list[int] = []
+
+    def turn(rig: Rig) -> None:
+        dispatcher = Dispatcher(rig.runtime)
+        while count := dispatcher.run_once():
+            taken.append(count)
+
+    threads = [threading.Thread(target=turn, args=(rig,)) for rig in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(taken) == 30
+    assert [statuses(schedule) for schedule in many] == [["pending"]] * 30
+    assert len(first.queued()) == len(set(first.queued())) == 30
+
+
+def test_a_dispatcher_beside_rqs_scheduler_fires_once(any_rig: Rig) -> None:
+    """RQ's scheduler has promoted the link that a dispatcher leases: it is on the list and in the set at once."""
+    schedule = any_rig.create()
+    link = link_id(schedule)
+    any_rig.advance()
+    any_rig.redis.rpush("rq:queue:rqsched", link)
+
+    any_rig.dispatch()
+    any_rig.dispatch()
+
+    assert statuses(schedule) == ["pending"]
+    assert any_rig.queued() == [run_job_id(newest(schedule))]
+
+
+# ---- the loop
+
+
+@pytest.fixture
+def looping(rig: Rig) -> Dispatcher:
+    return Dispatcher(rig.runtime)
+
+
+def run_until(rig: Rig, dispatcher: Dispatcher, thread: threading.Thread) -> None:
+    dispatcher.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_loop_fires_a_link_that_is_armed_while_it_waits(rig: Rig, looping: Dispatcher) -> None:
+    thread = threading.Thread(target=looping.run)
+    thread.start()
+    schedule = rig.create()
+    rig.advance()
+
+    wait_until(lambda: statuses(schedule) == ["pending"])
+
+    run_until(rig, looping, thread)
+
+
+def test_the_loop_reconciles_in_its_turn(rig: Rig, looping: Dispatcher) -> None:
+    schedule = rig.create()
+    rig.redis.flushall()
+    thread = threading.Thread(target=looping.run)
+    thread.start()
+
+    wait_until(lambda: list(rig.armed()) == [link_id(schedule)])
+
+    run_until(rig, looping, thread)
+
+
+def test_the_loop_waits_an_outage_of_redis_out(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+    rig = make_rig(redis_url=own_valkey.url)
+    schedule = rig.create()
+    dispatcher = Dispatcher(rig.runtime)
+    thread = threading.Thread(target=dispatcher.run)
+    thread.start()
+    own_valkey.kill()
+    rig.advance()
+    own_valkey.start()
+
+    wait_until(lambda: statuses(schedule) == ["pending"])
+
+    run_until(rig, dispatcher, thread)
+    assert len(rig.queued()) == 1
+
+
+def test_a_stopped_loop_has_finished_its_batch(rig: Rig, looping: Dispatcher) -> None:
+    looping.stop()
+
+    looping.run()
+
+    assert rig.armed() == {}
+
+
+def test_reconcile_happens_once_an_interval_among_all_dispatchers(rig: Rig) -> None:
+    first, second = Dispatcher(rig.runtime), Dispatcher(rig.runtime)
+
+    assert first.reconcile_some()
+
+    assert not second.reconcile_some()
+    while first.reconcile_some():
+        pass
+    assert rig.redis.exists(rig.transport.epoch_key), "the first one's pass went to its end"
+
+
+def test_a_pass_of_reconcile_is_made_in_pieces_between_batches(rig: Rig, redis: Redis) -> None:
+    for i in range(3):
+        rig.create(f"s{i}")
+    dispatcher = Dispatcher(rig.runtime)
+
+    pieces = 0
+    while dispatcher.reconcile_some():
+        pieces += 1
+
+    assert pieces >= 1
+    assert redis.exists(rig.transport.turn_key)
