@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,11 @@ class World:
         """Remember every row, every key and the time."""
         rows = self.runtime.database.read(_read_rows)
         keys = {key: (self.redis.dump(key), max(self.redis.pttl(key), 0)) for key in self.redis.keys("*")}
-        return Snapshot(rows, keys, self.clock.now())
+        log = self.log.read_text() if self.log.exists() else ""
+        return Snapshot(rows, keys, self.clock.now(), log)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Everything is as it was; the log of side effects is empty."""
+        """Everything is as it was."""
         self.runtime.database.transact(snapshot.write_rows)
         with self.redis.pipeline(transaction=False) as pipe:
             pipe.flushdb()
@@ -167,14 +169,14 @@ class World:
         self.log.write_text(snapshot.log)
 
 
+@dataclass(frozen=True)
 class Snapshot:
-    """Rows, keys, time."""
+    """Rows, keys with what is left of their lives, time, and the log of side effects."""
 
-    def __init__(self, rows: dict[str, list[Any]], keys: dict[bytes, tuple[bytes, int]], at: datetime) -> None:
-        self.rows = rows
-        self.keys = keys
-        self.at = at
-        self.log = ""
+    rows: dict[str, list[Any]]
+    keys: dict[bytes, tuple[bytes, int]]
+    at: datetime
+    log: str
 
     def write_rows(self, connection: sa.Connection) -> None:
         """Replace every row of every table."""
