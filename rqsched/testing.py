@@ -5,13 +5,17 @@ The pytest fixtures are in `rqsched.pytest_plugin`, which pytest finds by itself
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from redis import Redis
 from rq import Queue, SimpleWorker
+from rq.job import Job
 
 from rqsched.clock import Clock
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.handles import RunHandle, ScheduleHandle
 from rqsched.runtime import using
 from rqsched.scheduler import Scheduler
@@ -57,22 +61,47 @@ def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:
 
 
 def execute_pending(scheduler: Scheduler, *queues: str) -> int:
-    """Execute the run jobs that wait on the queues (all queues RQ knows, unless named), in this process.
+    """Execute the jobs that wait on the queues (all queues RQ knows, unless named), in this process.
 
-    Returns how many jobs were executed. An error in a workflow is recorded on its run; look there.
+    Those of named connections too, and those that the executed ones start. Returns how many jobs were executed. An
+    error in a workflow is recorded on its run; look there.
     """
     transport = scheduler.runtime.transport
-    names = queues or tuple(queue.name for queue in Queue.all(connection=transport.redis))
-    waiting = [name for name in names if name != transport.control.name]
-    if not waiting:
-        return 0
-    serializer = scheduler.settings.serializer_for(waiting[0])
-    made = [Queue(name, connection=transport.redis, serializer=serializer) for name in waiting]
-    count = sum(queue.count for queue in made)
-    worker = SimpleWorker(made, connection=transport.redis, serializer=serializer)
-    with using(scheduler.runtime):
-        worker.work(burst=True, logging_level="ERROR")
+    redises = [transport.redis, *transport.connections.values()]
+    return sum(_execute_on(scheduler, redis, queues) for redis in redises)
+
+
+def _execute_on(scheduler: Scheduler, redis: Redis, names: Sequence[str]) -> int:
+    control = scheduler.runtime.transport.control.name
+    waiting = names or [queue.name for queue in Queue.all(connection=redis) if queue.name != control]
+    by_serializer: dict[str, list[str]] = defaultdict(list)
+    for name in waiting:
+        by_serializer[scheduler.settings.serializer_for(name)].append(name)
+    count = 0
+    for serializer, same in by_serializer.items():
+        queues = [Queue(name, connection=redis, serializer=serializer) for name in same]
+        worker = _QuietWorker(queues, connection=redis, serializer=serializer)
+        with using(scheduler.runtime):
+            worker.work(burst=True, logging_level="CRITICAL")
+        count += worker.executed
     return count
+
+
+class _QuietWorker(SimpleWorker):
+    """RQ's worker without its ear for commands, whose end takes up to a second: nobody commands a test's worker."""
+
+    executed = 0
+
+    def subscribe(self) -> None:
+        """Listen to nobody."""
+
+    def unsubscribe(self) -> None:
+        """Have nothing to close."""
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Execute and count."""
+        self.executed += 1
+        super().execute_job(job, queue)
 
 
 def run_schedule(scheduler: Scheduler, schedule_id: str, *, namespace: str | None = None) -> RunHandle:
@@ -91,15 +120,20 @@ def assert_has_schedule(
     scheduler: Scheduler,
     schedule_id: str,
     *,
-    workflow: str | None = None,
+    workflow: str | Callable[..., Any] | None = None,
     spec: SpecLike | None = None,
     status: str | None = None,
     namespace: str | None = None,
 ) -> ScheduleHandle:
     """Assert that a schedule exists and is as said; returns it. The message says what differs."""
-    handle = scheduler.get(schedule_id, namespace)
-    if workflow is not None and handle.workflow != workflow:
-        raise AssertionError(f"schedule {schedule_id!r} runs {handle.workflow!r}, not {workflow!r}")
+    try:
+        handle = scheduler.get(schedule_id, namespace)
+    except ScheduleNotFoundError:
+        known = ", ".join(repr(one.schedule_id) for one in scheduler.list(namespace=namespace).items) or "none at all"
+        raise AssertionError(f"there is no schedule {schedule_id!r}; there is {known}") from None
+    wanted = None if workflow is None else scheduler.runtime.workflows.name_of(workflow)
+    if wanted is not None and handle.workflow != wanted:
+        raise AssertionError(f"schedule {schedule_id!r} runs {handle.workflow!r}, not {wanted!r}")
     if status is not None and handle.status != status:
         raise AssertionError(f"schedule {schedule_id!r} is {handle.status}, not {status}")
     if spec is not None:
