@@ -33,6 +33,12 @@ _SECURITY = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 """Set unless the answer says otherwise (the dashboard has a policy of its own)."""
+_DOCUMENT = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
+    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net; "
+    "frame-ancestors 'none'"
+)
+"""What FastAPI's page at /docs needs to show itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,11 @@ class _Answer:
             self.has_started = True
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._tag.request_id
-            for name, value in (_SECURITY | dict(self._tag.surface.headers(self._connection))).items():
+            for name, value in self._added().items():
                 headers.setdefault(name, value)
         await self._send(message)
+
+    def _added(self) -> dict[str, str]:
+        added = _SECURITY | dict(self._tag.surface.headers(self._connection))
+        is_document = _route_path(self._connection.scope) == "/docs"
+        return added | {"Content-Security-Policy": _DOCUMENT} if is_document else added

@@ -155,7 +155,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("bad overlap", {**MINUTELY, "overlap": "maybe"}, "overlap", "invalid_policy"),
     ("contradicting aliases", {**MINUTELY, "workflow_id": "other"}, "workflow", "invalid_input"),
     ("contradicting intervals", {**MINUTELY, "interval_seconds": 7}, "interval", "invalid_input"),
-    ("contradicting retry", {**MINUTELY, "max_retries": 1, "retry": {"max_retries": 2}}, "max_retries", "invalid_input"),
+    ("two retries", {**MINUTELY, "max_retries": 1, "retry": {"max_retries": 2}}, "max_retries", "invalid_input"),
     ("spec and cron", {"workflow": "note", "spec": {}, "cron": "* * * * *"}, "cron", "invalid_input"),
     ("empty spec", {"workflow": "note", "spec": {}}, "spec", "invalid_spec"),
     ("spec of another shape", {"workflow": "note", "spec": {"crons": "x"}}, "crons", "invalid_spec"),

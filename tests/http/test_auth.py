@@ -1,0 +1,207 @@
+"""Who may do what: tokens, roles, tenants, and what holds where no token is configured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+from rqsched.http import Principal, Role, serve
+from rqsched.http.auth import Tokens
+from tests.http.conftest import MakeWeb
+from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+
+READ, OPERATE, ADMIN, TENANT, ROOT = (
+    f"{name}-secret-0123456789" for name in ("read", "operate", "admin", "tenant", "root")
+)
+
+
+def entry(secret: str, role: str, namespaces: Any = ("default",), **more: Any) -> dict[str, Any]:
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    return {"name": secret.partition("-")[0], "role": role, "namespaces": namespaces, "token_sha256": digest, **more}
+
+
+TOKENS = json.dumps(
+    [
+        entry(READ, "read"),
+        entry(OPERATE, "operate"),
+        entry(ADMIN, "admin"),
+        entry(TENANT, "admin", ["tenant"]),
+        {"name": "root", "role": "admin", "token": ROOT},
+    ]
+)
+
+
+@pytest.fixture
+def guarded(make_web: MakeWeb) -> Web:
+    """An application with tokens, and a schedule in `default`."""
+    web = make_web(tokens=TOKENS)
+    web.acting_as(ROOT).create()
+    return web
+
+
+ENDPOINTS: list[tuple[str, str, Role, Any]] = [
+    ("GET", SCHEDULES, Role.READ, None),
+    ("GET", at(), Role.READ, None),
+    ("GET", at(operation="history/"), Role.READ, None),
+    ("GET", at(operation="runs/"), Role.READ, None),
+    ("GET", at(operation="runs/1/"), Role.READ, None),
+    ("GET", at(operation="upcoming/"), Role.READ, None),
+    ("GET", "/api/v1/workflows/", Role.READ, None),
+    ("GET", "/api/v1/backfills/x/", Role.READ, None),
+    ("POST", at(operation="pause/"), Role.OPERATE, None),
+    ("POST", at(operation="resume/"), Role.OPERATE, None),
+    ("POST", at(operation="restart/"), Role.OPERATE, None),
+    ("POST", at(operation="trigger/"), Role.OPERATE, None),
+    ("POST", at(operation="backfill/"), Role.OPERATE, {"start": "2026-01-15T11:00:00Z", "end": "2026-01-15T11:02:00Z"}),
+    ("POST", at(operation="runs/1/cancel/"), Role.OPERATE, None),
+    ("POST", at(operation="runs/1/terminate/"), Role.OPERATE, None),
+    ("POST", SCHEDULES, Role.ADMIN, {"schedule_id": "other", **MINUTELY}),
+    ("PUT", at(), Role.ADMIN, MINUTELY),
+    ("PATCH", at(), Role.ADMIN, {"note": "x"}),
+    ("DELETE", at(), Role.ADMIN, None),
+    ("POST", f"{SCHEDULES}batch-delete/", Role.ADMIN, {"ids": ["report"]}),
+]
+MATRIX = [
+    pytest.param(*endpoint, token, role, id=f"{role.name} {endpoint[0]} {endpoint[1].removeprefix('/api/v1')}")
+    for endpoint in ENDPOINTS
+    for token, role in ((READ, Role.READ), (OPERATE, Role.OPERATE), (ADMIN, Role.ADMIN))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "needed", "body", "token", "role"), MATRIX)
+def test_a_role_may_do_what_it_may_and_nothing_else(
+    guarded: Web, method: str, path: str, needed: Role, body: Any, token: str, role: Role
+) -> None:
+    answer = guarded.acting_as(token)(method, path, body)
+    if role < needed:
+        problem(answer, 403, "forbidden")
+        assert guarded.acting_as(ROOT).read()["version"] == 1
+    else:
+        assert answer.status_code not in {401, 403}, answer.text
+
+
+@pytest.mark.parametrize(("method", "path", "needed", "body"), ENDPOINTS, ids=[f"{e[0]} {e[1]}" for e in ENDPOINTS])
+def test_without_a_known_token_nothing_is_told(guarded: Web, method: str, path: str, needed: Role, body: Any) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ROOT}"}, {"authorization": ROOT}):
+        answer = guarded(method, path, body, headers=headers)
+        assert problem(answer, 401, "unauthorized")
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("method", "path", "needed", "body"), ENDPOINTS, ids=[f"{e[0]} {e[1]}" for e in ENDPOINTS])
+def test_a_tenant_finds_nothing_of_another_namespace(
+    guarded: Web, method: str, path: str, needed: Role, body: Any
+) -> None:
+    tenant = guarded.acting_as(TENANT)
+    problem(tenant(method, path, body, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
+    problem(tenant(method, path, body, params={"namespace": "never-made"}), 404, "namespace_not_found")
+    assert guarded.acting_as(ROOT).read()["version"] == 1
+
+
+def test_a_tenant_of_one_namespace_need_not_name_it(guarded: Web) -> None:
+    tenant = guarded.acting_as(TENANT)
+    assert tenant.get(SCHEDULES).json()["items"] == []
+    assert tenant.create("mine")["namespace"] == "tenant"
+    problem(guarded.acting_as(ADMIN).get(at("mine")), 404, "schedule_not_found")
+    assert guarded.acting_as(ROOT).get(at("mine"), params={"namespace": "tenant"}).status_code == 200
+
+
+def test_the_header_names_the_namespace_before_the_query(guarded: Web) -> None:
+    root = guarded.acting_as(ROOT)
+    options = {"headers": {"X-Namespace": "one"}, "params": {"namespace": "two"}}
+    assert root.post(SCHEDULES, {"schedule_id": "x", **MINUTELY}, **options).json()["namespace"] == "one"
+    problem(root.get(SCHEDULES, headers={"X-Namespace": "no spaces"}), 422, "invalid_id")
+
+
+def test_the_name_of_the_token_is_on_record_and_its_secret_nowhere(guarded: Web) -> None:
+    events = guarded.acting_as(READ).get(at(operation="history/")).text
+    assert '"principal":"root"' in events
+    assert ROOT not in events
+
+
+def test_health_needs_no_token(guarded: Web) -> None:
+    assert guarded.get("/healthz").status_code == 200
+
+
+# ---- settings
+
+
+def wrong(**changes: Any) -> str:
+    known = {"name": "x", "role": "read", "token": "s3cret-0123456789abc"}
+    return json.dumps([{name: value for name, value in (known | changes).items() if value is not None}])
+
+
+WRONG = [
+    (wrong(role="king"), "[0].role"),
+    (wrong(token=None), "token_sha256"),
+    (wrong(token_sha256="0" * 64), "not both"),
+    (wrong(token="short"), "[0].token"),
+    (wrong(token=None, token_sha256="xyz"), "[0].token_sha256"),
+    (wrong(namespaces="one"), "[0].namespaces"),
+    (wrong(colour="red"), "[0].colour"),
+    ('["s3cret-0123456789abc"]', "[0]"),
+]
+
+
+@pytest.mark.parametrize(("tokens", "named"), WRONG, ids=[named for _, named in WRONG])
+def test_a_wrong_token_setting_names_the_entry_and_never_its_value(tokens: str, named: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Tokens.of(Settings(tokens=tokens))
+    assert named in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
+def test_serving_beyond_loopback_without_tokens_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="RQSCHED_TOKENS"):
+        serve(host, 0, settings=Settings())
+
+
+# ---- without tokens
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1"])
+def test_without_tokens_this_machine_is_served(web: Web, peer: str) -> None:
+    web.peer = peer
+    assert web.get(SCHEDULES).status_code == 200
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", "8.8.8.8", "fe80::1"])
+def test_without_tokens_another_machine_is_not(web: Web, peer: str) -> None:
+    web.peer = peer
+    problem(web.get(SCHEDULES), 403, "forbidden")
+
+
+def test_without_tokens_a_rebound_host_name_is_not_served(web: Web) -> None:
+    for host, status in (("evil.example", 403), ("localhost:8000", 200), ("127.0.0.1:8000", 200), ("[::1]:1", 200)):
+        web.host = host
+        assert web.get(SCHEDULES).status_code == status, host
+
+
+CROSS_SITE = [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "http://evil.example"},
+              {"origin": "null"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
+def test_without_tokens_a_page_of_another_site_changes_nothing(web: Web, headers: dict[str, str]) -> None:
+    web.create()
+    problem(web.post(at(operation="pause/"), headers=headers), 403, "forbidden")
+    assert web.read()["status"] == "active"
+    assert web.post(at(operation="pause/"), headers={"origin": "http://testserver"}).status_code == 200
+
+
+# ---- an application's own authentication
+
+
+def test_an_application_may_bring_its_own_authentication(make_web: MakeWeb) -> None:
+    people = {"ann": Principal("ann", Role.ADMIN, frozenset({"default"})), "bob": Principal("bob", Role.READ)}
+    web = make_web(app={"authenticate": lambda connection: people.get(connection.headers.get("x-user", ""))})
+    body = {"schedule_id": "report", **MINUTELY}
+    assert web.post(SCHEDULES, body, headers={"x-user": "ann"}).status_code == 201
+    problem(web.post(SCHEDULES, body, headers={"x-user": "bob"}), 403, "forbidden")
+    problem(web.get(SCHEDULES), 401, "unauthorized")

@@ -1,0 +1,106 @@
+"""What holds for every request: its id, its size, its rate, its headers, and the form of every error."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from rqsched.errors import ConfigError, RedisUnavailableError, SchemaError
+from rqsched.http import Limits, create_app
+from tests.http.conftest import MakeWeb
+from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+
+SECURITY = ["x-content-type-options", "x-frame-options", "referrer-policy", "content-security-policy", "cache-control"]
+ANSWERS = ["/healthz", SCHEDULES, "/api/v1/nope/", "/nope", "/openapi.json"]
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_every_answer_has_security_headers_and_an_id(web: Web, path: str) -> None:
+    answer = web.get(path)
+    assert [name for name in SECURITY if name not in answer.headers] == []
+    assert len(answer.headers["x-request-id"]) == 32
+    assert "access-control-allow-origin" not in web.get(path, headers={"origin": "http://x.example"}).headers
+
+
+@pytest.mark.parametrize(("given", "is_kept"), [("abc-1", True), ("x" * 129, False), ("a b", False), ("<b>", False)])
+def test_a_callers_request_id_is_kept_when_it_is_harmless(web: Web, given: str, is_kept: bool) -> None:
+    assert (web.get("/healthz", headers={"X-Request-Id": given}).headers["x-request-id"] == given) is is_kept
+
+
+def test_a_body_beyond_the_limit_is_refused_announced_or_not(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(body_bytes=1000)})
+    problem(web.post(SCHEDULES, {"x": "y" * 1000}), 413, "too_large")
+
+    async def chunks() -> Any:
+        for _ in range(20):
+            yield b"x" * 100
+
+    chunked: Any = chunks()
+    problem(web.post(SCHEDULES, content=chunked), 413, "too_large")
+    assert web.post(SCHEDULES, {"schedule_id": "a", **MINUTELY}).status_code == 201
+
+
+def test_a_principal_beyond_its_rate_is_told_when_to_come_back(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(rate=0.001, burst=2)})
+    assert [web.get(SCHEDULES).status_code for _ in range(3)] == [200, 200, 429]
+    answer = web.get(SCHEDULES)
+    problem(answer, 429, "rate_limited")
+    assert int(answer.headers["retry-after"]) > 100
+    assert web.get("/healthz").status_code == 200
+
+
+def test_the_rate_may_be_unlimited(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(rate=0, burst=1)})
+    assert [web.get(SCHEDULES).status_code for _ in range(3)] == [200, 200, 200]
+
+
+def test_a_wrong_method_says_which_are_right(web: Web) -> None:
+    answer = web("PUT", SCHEDULES, MINUTELY)
+    problem(answer, 405, "method_not_allowed")
+    assert set(answer.headers["allow"].split(", ")) <= {"GET", "POST"}
+
+
+BREAKS: list[tuple[Exception, int, str]] = [
+    (RedisUnavailableError("Redis does not answer."), 503, "redis_unavailable"),
+    (SchemaError("run upgrade"), 503, "schema_error"),
+    (ConfigError("SECRET"), 500, "internal_error"),
+    (ZeroDivisionError("SECRET"), 500, "internal_error"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code"), BREAKS, ids=[type(error).__name__ for error, _, _ in BREAKS])
+def test_what_goes_wrong_here_is_logged_and_not_told(
+    web: Web, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
+) -> None:
+    @web.app.get("/api/v1/broken/")
+    def broken() -> None:
+        raise error
+
+    with caplog.at_level(logging.ERROR):
+        answer = web.get("/api/v1/broken/")
+    found = problem(answer, status, code)
+    assert "SECRET" not in answer.text
+    assert ("retry-after" in answer.headers) is (status == 503)
+    assert found["request_id"] in caplog.text
+    assert [record.action for record in caplog.records if hasattr(record, "action")] == ["request_failed"]
+
+
+def test_it_can_be_mounted_in_another_application(web: Web) -> None:
+    outer = FastAPI()
+    outer.mount("/jobs", create_app(web.rig.scheduler))
+    mounted = Web(outer, web.rig)
+    answer = mounted.post("/jobs/api/v1/schedules", {"schedule_id": "report", **MINUTELY})
+    assert answer.status_code == 201
+    assert mounted.get(answer.headers["location"]).json()["id"] == "report"
+    problem(mounted.get("/jobs/api/v1/nope"), 404, "not_found")
+    assert mounted.get("/jobs/openapi.json").json()["servers"] == [{"url": "/jobs"}]
+
+
+def test_a_browser_can_show_the_document(web: Web) -> None:
+    page = web.get("/docs")
+    assert page.status_code == 200
+    assert "script-src" in page.headers["content-security-policy"]
+    assert at("{schedule_id}") in web.get("/openapi.json").json()["paths"]

@@ -1,0 +1,264 @@
+"""Pause, resume, restart, trigger, runs, history, upcoming and backfill over HTTP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rqsched import backfills
+from tests.chain.rig import MINUTE, SECOND
+from tests.http.web import SCHEDULES, Web, at, problem
+from tests.invariants import check_invariants
+from tests.processes import wait_until
+
+BACKFILL = at(operation="backfill/")
+
+
+def fail() -> None:
+    raise RuntimeError("no")
+
+
+def test_pause_and_resume_say_what_they_did(any_web: Web) -> None:
+    any_web.create()
+    paused = any_web.post(at(operation="pause/"), {"note": "maintenance", "reason": "db"}).json()
+    assert (paused["status"], paused["next_run_at"], paused["note"]) == ("paused", None, "maintenance")
+    resumed = any_web.post(at(operation="resume/"), {"note": "done"}).json()
+    assert (resumed["status"], resumed["note"]) == ("active", "done")
+    assert resumed["next_run_at"] == "2026-01-15T12:01:00Z"
+    check_invariants(any_web.rig.runtime)
+
+
+def test_resume_can_catch_up(web: Web) -> None:
+    web.create()
+    web.post(at(operation="pause/"))
+    web.rig.advance(MINUTE * 3)
+    assert web.post(at(operation="resume/"), {"catch_up": "once"}).json()["next_run_at"] == "2026-01-15T12:03:00Z"
+    assert web.rig.dispatch() == 1
+
+
+def make_paused(web: Web) -> None:
+    web.create(paused=True)
+
+
+def make_dead(web: Web) -> None:
+    web.rig.register("fail", fail)
+    web.create(workflow="fail", max_retries=0)
+    web.rig.turn(web.rig.scheduler.get("report"))
+
+
+WRONG = [
+    ("pause", "paused", 400),
+    ("pause", "dead", 400),
+    ("resume", "active", 400),
+    ("resume", "dead", 400),
+    ("restart", "active", 409),
+    ("restart", "paused", 409),
+]
+
+
+@pytest.mark.parametrize(("operation", "status", "code"), WRONG, ids=[f"{op} {status}" for op, status, _ in WRONG])
+def test_an_operation_in_a_wrong_status_is_refused_and_changes_nothing(
+    web: Web, operation: str, status: str, code: int
+) -> None:
+    {"active": web.create, "paused": lambda: make_paused(web), "dead": lambda: make_dead(web)}[status]()
+    before = web.read()
+    found = problem(web.post(at(operation=f"{operation}/")), code, "invalid_state")
+    assert status in found["detail"]
+    assert web.read() == before
+
+
+def test_restart_revives_the_dead(web: Web) -> None:
+    make_dead(web)
+    assert web.read()["status"] == "dead"
+    revived = web.post(at(operation="restart/"), {"note": "fixed"}).json()
+    assert (revived["status"], revived["error_count"], revived["note"]) == ("active", 0, "fixed")
+
+
+OPERATIONS = ["pause/", "resume/", "restart/", "trigger/", "upcoming/", "history/", "runs/", "runs/1/", "backfill/"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_on_what_is_not_there_is_not_found(web: Web, operation: str) -> None:
+    is_read = operation.startswith(("upcoming", "history", "runs"))
+    body = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"} if operation == "backfill/" else None
+    problem(web("GET" if is_read else "POST", at("nope", operation), body), 404, "schedule_not_found")
+
+
+# ---- trigger and runs
+
+
+def test_trigger_starts_a_run_that_can_be_followed_to_its_end(any_web: Web) -> None:
+    any_web.create(kwargs={"x": 1})
+    answer = any_web.post(at(operation="trigger/")).json()
+    assert (answer["outcome"], answer["run"]["status"], answer["run"]["kind"]) == ("triggered", "pending", "manual")
+    any_web.rig.work()
+    run = any_web.get(at(operation=f"runs/{answer['run']['uid']}/")).json()
+    assert (run["status"], run["attempt"], run["attempts"][0]["outcome"]) == ("succeeded", 1, "succeeded")
+    assert "token" not in run
+    assert any_web.rig.calls == [((), {"x": 1})]
+    for name in (str(run["number"]), run["instance_id"], run["uid"].lower()):
+        assert any_web.get(at(operation=f"runs/{name}/")).json() == run
+    assert any_web.read()["success_count"] == 1
+
+
+def test_trigger_says_why_nothing_started(web: Web) -> None:
+    web.create(paused=True)
+    refused = web.post(at(operation="trigger/"))
+    assert (refused.status_code, refused.json()["outcome"]) == (200, "skipped")
+    assert refused.json()["reason"] == "status_not_triggerable"
+    assert web.post(at(operation="trigger/"), {"force": True}).json()["outcome"] == "triggered"
+    assert web.post(at(operation="trigger/"), {"force": True}).json()["reason"] == "overlap_policy_skip"
+    forced = web.post(at(operation="trigger/"), {"force": True, "overlap": "buffer_one"}).json()
+    assert (forced["outcome"], forced["buffer_depth"]) == ("buffered", 1)
+    problem(web.post(at(operation="trigger/"), {"overlap": "perhaps"}), 422, "invalid_policy")
+
+
+def test_runs_come_newest_first_in_pages_and_by_status(any_web: Web) -> None:
+    any_web.create(overlap="allow_all")
+    for _ in range(5):
+        any_web.rig.advance(SECOND)
+        any_web.post(at(operation="trigger/"))
+    page = any_web.get(at(operation="runs/"), params={"limit": 2}).json()
+    numbers = [run["number"] for run in page["items"]]
+    while page["next_cursor"]:
+        page = any_web.get(at(operation="runs/"), params={"limit": 2, "cursor": page["next_cursor"]}).json()
+        numbers += [run["number"] for run in page["items"]]
+    assert numbers == [5, 4, 3, 2, 1]
+    assert any_web.get(at(operation="runs/"), params={"status": "succeeded,failed"}).json()["items"] == []
+    assert any_web.get(at(operation="runs/"), params={"status": "what"}).status_code == 422
+    assert any_web.get(at(operation="runs/"), params={"cursor": "what"}).status_code == 422
+    problem(any_web.get(at(operation="runs/99/")), 404, "run_not_found")
+
+
+@pytest.mark.parametrize(("operation", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
+def test_a_run_can_be_ended_once(any_web: Web, operation: str, status: str) -> None:
+    any_web.create()
+    any_web.post(at(operation="trigger/"))
+    for _ in range(2):
+        assert any_web.post(at(operation=f"runs/1/{operation}/")).json()["status"] == status
+    any_web.rig.work()
+    assert any_web.rig.calls == []
+    problem(any_web.post(at(operation=f"runs/2/{operation}/")), 404, "run_not_found")
+
+
+def test_the_runs_of_a_deleted_schedule_stay_readable(web: Web) -> None:
+    web.create()
+    web.post(at(operation="trigger/"))
+    web("DELETE", at())
+    assert web.get(at(operation="runs/")).json()["items"][0]["number"] == 1
+
+
+# ---- history, upcoming
+
+
+def test_history_comes_in_pages_without_gaps(any_web: Web) -> None:
+    any_web.create()
+    for _ in range(3):
+        any_web.post(at(operation="pause/"))
+        any_web.post(at(operation="resume/"))
+    path = at(operation="history/")
+    page = any_web.get(path, params={"limit": 3}).json()
+    sequences = [event["sequence"] for event in page["items"]]
+    while page["next_cursor"]:
+        page = any_web.get(path, params={"limit": 3, "cursor": page["next_cursor"]}).json()
+        sequences += [event["sequence"] for event in page["items"]]
+    assert sequences == [1, 2, 3, 4, 5, 6, 7]
+    later = any_web.get(path, params={"after_sequence": 5}).json()
+    assert [event["sequence"] for event in later["items"]] == [6, 7]
+    assert later["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"limit": 0}, {"limit": 501}, {"after_sequence": -1}, {"after_sequence": 2**63}, {"cursor": "x"}],
+    ids=str,
+)
+def test_history_refuses_what_is_out_of_bounds(web: Web, params: dict[str, Any]) -> None:
+    web.create()
+    assert web.get(at(operation="history/"), params=params).status_code == 422
+
+
+def test_upcoming_names_the_next_fires(web: Web) -> None:
+    web.create()
+    path = at(operation="upcoming/")
+    assert web.get(path, params={"count": 2}).json() == {"items": ["2026-01-15T12:01:00Z", "2026-01-15T12:02:00Z"]}
+    assert len(web.get(path).json()["items"]) == 5
+    assert web.get(path, params={"count": 1001}).status_code == 422
+    web.post(at(operation="pause/"))
+    assert web.get(path).json() == {"items": []}
+
+
+# ---- backfill
+
+
+def hours(start: int, end: int) -> dict[str, str]:
+    return {"start": f"2026-01-15T{start:02}:00:00Z", "end": f"2026-01-15T{end:02}:00:00Z"}
+
+
+def test_a_small_backfill_is_done_at_once(any_web: Web) -> None:
+    any_web.create(interval=None, cron="0 * * * *", overlap="allow_all")
+    answer = any_web.post(BACKFILL, hours(8, 11))
+    assert answer.status_code == 200
+    done = answer.json()
+    assert (done["status"], done["attempted"], done["started"]) == ("done", 3, 3)
+    assert [row["outcome"] for row in done["rows"]] == ["started"] * 3
+    again = any_web.post(BACKFILL, hours(7, 11)).json()
+    assert (again["started"], again["already_run"]) == (1, 3)
+    check_invariants(any_web.rig.runtime)
+
+
+def test_a_dry_run_writes_nothing(web: Web) -> None:
+    web.create(interval=None, cron="0 * * * *")
+    answer = web.post(BACKFILL, {**hours(8, 11), "dry_run": True}).json()
+    assert (answer["status"], answer["started"], len(answer["rows"])) == ("dry_run", 3, 3)
+    assert web.get(at(operation="runs/")).json()["items"] == []
+
+
+def test_a_large_backfill_goes_on_behind_the_answer(any_web: Web) -> None:
+    web = any_web
+    web.rig.clock.advance(timedelta(hours=20))
+    web.create(interval=None, cron="* * * * *", overlap="allow_all")
+    answer = web.post(BACKFILL, {"start": "2026-01-15T12:00:00Z", "end": "2026-01-16T06:00:00Z"})
+    assert answer.status_code == 202
+    assert answer.json()["attempted"] == backfills.CHUNK
+    location = answer.headers["location"]
+    done = wait_until(lambda: found if (found := web.get(location).json())["status"] == "done" else None, timeout=30)
+    assert (done["attempted"], done["started"]) == (18 * 60, 18 * 60)
+    problem(web.get(location, headers={"X-Namespace": "elsewhere"}), 404, "backfill_not_found")
+    problem(web.get("/api/v1/backfills/nope/"), 404, "backfill_not_found")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "start"),
+        ({"start": "2026-01-15T08:00:00", "end": "2026-01-15T09:00:00Z"}, "start"),
+        ({**hours(9, 8)}, "end"),
+        ({"start": "2027-01-15T08:00:00Z", "end": "2027-01-15T09:00:00Z"}, "start"),
+        ({**hours(8, 11), "bound": 2}, "end"),
+        ({**hours(8, 11), "overlap": "x"}, "overlap"),
+    ],
+    ids=["empty", "naive", "backwards", "future", "beyond the bound", "overlap"],
+)
+def test_a_backfill_that_makes_no_sense_is_refused(web: Web, body: dict[str, Any], field: str) -> None:
+    web.create(interval=None, cron="0 * * * *")
+    answer = web.post(BACKFILL, body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
+    assert web.get(at(operation="runs/")).json()["items"] == []
+
+
+# ---- workflows
+
+
+def test_workflows_lists_what_processes_registered(web: Web) -> None:
+    web.rig.register("local", print, queue="high", timeout=9)
+    web.rig.runtime.record_workflows()
+    web.rig.registry.remove("local")
+    found = {item["name"]: item for item in web.get("/api/v1/workflows/").json()["items"]}
+    assert set(found) == {"local", "note"}
+    assert (found["local"]["queue"], found["local"]["timeout"]) == ("high", 9)
+    assert "path" not in found["local"]
+    assert web.post(SCHEDULES, {"name": "x", "workflow": "local", "interval": "1m"}).json()["queue"] == "high"
