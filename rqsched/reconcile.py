@@ -138,7 +138,7 @@ def passes(runtime: Runtime, *, deep: bool = False) -> Iterator[Recovered]:
     for section in sections:
         yield from _guarded(section, broken)
     if is_flushed and not broken:
-        runtime.mark_epoch()
+        yield from _guarded(_remember(runtime), broken)
     yield from _guarded(_resume_backfills(runtime), broken)
 
 
@@ -148,6 +148,12 @@ def _is_flushed(runtime: Runtime) -> bool:
     except RedisError as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
         return False
+
+
+def _remember(runtime: Runtime) -> Iterator[Recovered]:
+    """Let Redis know its database: everything it lost in a flush is armed again."""
+    runtime.mark_epoch()
+    yield Recovered()
 
 
 def _guarded(section: Iterator[Recovered], broken: list[BaseException]) -> Iterator[Recovered]:

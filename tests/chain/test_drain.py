@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from redis import Redis
+from sqlalchemy.engine import Connection
 
 from rqsched import audit, current_run
 from rqsched.handles import RunHandle, ScheduleHandle
 from rqsched.policy import RetryPolicy
 from rqsched.runs import Claim, claim_run
+from rqsched.tables import runs, schedules
 from tests.chain.rig import MINUTE, ONCE, Rig, events, job_id, run_job_id, statuses
 
 
@@ -160,6 +163,45 @@ def test_a_serial_backfill_runs_one_occurrence_after_another(any_rig: Rig) -> No
 
     assert statuses(schedule) == ["succeeded"] * 4
     assert any_rig.state(schedule).backfill_waiting == 0
+
+
+OVER = "2026-01-15T12:02:30Z"
+"""Two occurrences after a rig's clock starts: a spec that ends here is over then."""
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "done", "dead"])
+def test_a_lost_drain_of_a_backfill_is_made_up_in_every_status(any_rig: Rig, status: str) -> None:
+    schedule = any_rig.create(spec={"cron_expressions": ["* * * * *"], **({"end_at": OVER} if status == "done" else {})})
+    if status == "dead":
+        schedule.update("fail", retry=RetryPolicy(max_retries=0, then="dead"))
+    start = any_rig.clock.now()
+    for _ in range(3):
+        any_rig.turn(schedule)
+    if status == "paused":
+        schedule.pause()
+    assert any_rig.state(schedule).status == status
+    schedule.backfill(start - 3 * MINUTE, start)
+    first = runs_of(schedule)[-3]
+    assert (first.status, any_rig.state(schedule).backfill_waiting) == ("pending", 2)
+
+    lose_drain(any_rig, first)
+
+    assert any_rig.recover().drained == 1
+    assert statuses(schedule)[-3:] == ["succeeded", "pending", "buffered"]
+    assert any_rig.recover().drained == 0, "the one ahead is unfinished now"
+
+
+def lose_drain(rig: Rig, run: RunHandle) -> None:
+    """The run has ended and what waited for it has not started: a writer that knew nothing of drains."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(sa.update(runs).where(runs.c.uid == run.uid).values(status="succeeded"))
+        connection.execute(
+            sa.update(schedules).where(schedules.c.uid == run.state.schedule_uid).values(backfill_unfinished=0)
+        )
+
+    rig.runtime.database.transact(work)
+    rig.redis.lrem("rq:queue:default", 0, run_job_id(run))
 
 
 # ---- cancel and terminate

@@ -1,0 +1,175 @@
+"""Lost runs: told by beats that stand still through three looks, and by nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import store
+from rqsched.policy import RetryPolicy
+from rqsched.tables import runs
+from tests.chain.damage import HOUR, mended, started
+from tests.chain.rig import MINUTE, ONCE, SECOND, Rig, statuses
+
+
+def test_a_run_without_beats_is_lost_after_three_sightings(any_rig: Rig) -> None:
+    schedule, run = started(any_rig)
+    seen = []
+    for _ in range(5):
+        any_rig.recover()
+        seen.append(run.refresh().status)
+        any_rig.advance(15 * SECOND)
+
+    assert seen == ["running", "running", "running", "lost", "lost"], "the first pass has nothing to compare with"
+    assert "no sign of life" in run.error
+    assert any_rig.state(schedule).error_count == 1
+
+
+def test_sightings_closer_than_the_interval_do_not_count(rig: Rig) -> None:
+    _, run = started(rig)
+    for _ in range(20):
+        rig.recover()
+        rig.advance(timedelta(milliseconds=700))
+
+    assert run.refresh().status == "running", "twenty passes, but 14 seconds"
+
+
+def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
+    _, run = started(rig)
+    token = run.refresh().token
+    for _ in range(8):
+        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, token))
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert run.refresh().status == "running"
+
+
+def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
+    _, run = started(any_rig)
+    seen = []
+    for i in range(8):
+        if i == 3:
+            any_rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+        any_rig.recover()
+        seen.append(run.refresh().status)
+        any_rig.advance(15 * SECOND)
+
+    assert seen == ["running"] * 6 + ["lost"] * 2
+
+
+def test_a_lost_run_with_attempts_left_is_retried(any_rig: Rig) -> None:
+    schedule, run = started(any_rig, retry=RetryPolicy(max_retries=1, base=MINUTE))
+    for _ in range(4):
+        any_rig.recover()
+        any_rig.advance(15 * SECOND)
+
+    assert run.refresh().status == "retrying"
+    any_rig.clock.set(run.retry_at)
+    any_rig.dispatch()
+    any_rig.work()
+    assert (run.refresh().status, run.attempt) == ("succeeded", 2)
+    assert [attempt["outcome"] for attempt in run.attempts] == ["lost", "succeeded"]
+    assert statuses(schedule) == ["succeeded"]
+
+
+def test_a_lost_run_makes_way_for_what_waits(rig: Rig) -> None:
+    schedule, _ = started(rig, overlap="buffer_one")
+    schedule.trigger()
+    assert statuses(schedule) == ["running", "buffered"]
+
+    for _ in range(4):
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert statuses(schedule) == ["lost", "pending"]
+
+
+def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
+    """RQ's hash is gone while the horse lives: it is no evidence."""
+    schedule, run = started(rig)
+    for _ in range(6):
+        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+        rig.redis.flushall()
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert statuses(schedule) == ["running"]
+    assert rig.queued() == [], "neither lost nor repeated"
+
+
+def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
+    """Nobody could beat and nobody could look. The first pass after it is one sighting, whatever its length."""
+    _, run = started(rig)
+    rig.recover()
+    rig.advance(3 * HOUR)
+    rig.recover()
+    rig.recover()
+
+    assert run.refresh().status == "running"
+    rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+    for _ in range(3):
+        rig.advance(15 * SECOND)
+        rig.recover()
+    assert run.refresh().status == "running"
+
+
+@pytest.mark.parametrize("jump", [5 * HOUR, -5 * HOUR], ids=["forward", "backward"])
+def test_a_jump_of_the_clock_loses_no_run(rig: Rig, jump: timedelta) -> None:
+    _, run = started(rig)
+    rig.recover()
+    rig.advance(jump)
+
+    for _ in range(5):
+        rig.recover()
+
+    assert run.refresh().status == "running"
+
+
+def test_a_clock_set_back_does_not_keep_a_dead_run_alive(rig: Rig) -> None:
+    _, run = started(rig)
+    rig.recover()
+    rig.advance(-5 * HOUR)
+
+    for _ in range(5):
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert run.refresh().status == "lost"
+
+
+def silent_external(rig: Rig, heartbeat_at: Any) -> Any:
+    schedule = rig.create(executor="external", runs="anything", spec=HOUR, retry=ONCE)
+    run = rig.occur(schedule, HOUR)
+    values = {"status": "running", "token": "x" * 26, "started_at": rig.clock.now(), "heartbeat_at": heartbeat_at}
+    fetch = sa.update(runs).where(runs.c.uid == run.uid).values(**values)
+    rig.runtime.database.transact(lambda connection: connection.execute(fetch))
+    return run
+
+
+@pytest.mark.parametrize("has_heartbeat", [True, False], ids=["silent since a heartbeat", "silent from the start"])
+def test_a_silent_external_run_is_lost(any_rig: Rig, has_heartbeat: bool) -> None:
+    run = silent_external(any_rig, any_rig.clock.now() + HOUR if has_heartbeat else None)
+    any_rig.recover()
+    any_rig.advance(timedelta(minutes=9, seconds=59))
+    any_rig.recover()
+    assert run.refresh().status == "running"
+
+    any_rig.advance(SECOND)
+    assert mended(any_rig)["lost"] == 1
+
+    assert run.refresh().status == "lost"
+    assert "no heartbeat" in run.error
+
+
+def test_an_external_run_is_not_judged_by_beats(rig: Rig) -> None:
+    run = silent_external(rig, rig.clock.now() + HOUR)
+
+    for _ in range(6):
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert run.refresh().status == "running"

@@ -1,0 +1,280 @@
+"""Reconcile: each thing that can be out of joint between SQL and Redis, and that one pass mends it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Every, audit
+from rqsched.member import Once
+from rqsched.policy import RetryPolicy
+from rqsched.queue import retry_of
+from rqsched.reconcile import Recovered, passes
+from rqsched.tables import runs
+from tests.chain.conftest import MakeRig
+from tests.chain.damage import HOUR, forget, mended, pop, set_columns, settled
+from tests.chain.rig import MINUTE, SECOND, Rig, events, link_id, newest, run_job_id, statuses
+from tests.invariants import check_invariants
+from tests.servers import ValkeyServer
+
+# ---- nothing to do
+
+
+def test_a_pass_over_what_is_whole_does_nothing(any_rig: Rig) -> None:
+    schedule = any_rig.create(overlap="buffer_all")
+    any_rig.create("hourly", spec=HOUR)
+    any_rig.occur(schedule)
+    any_rig.occur(schedule)
+    settled(any_rig)
+    before = (any_rig.armed(), any_rig.queued(), any_rig.state(schedule))
+
+    assert mended(any_rig) == {}
+    assert mended(any_rig, deep=True) == {}
+
+    assert (any_rig.armed(), any_rig.queued(), any_rig.state(schedule)) == before
+
+
+def test_a_pass_over_nothing_does_nothing(rig: Rig) -> None:
+    assert asdict(rig.recover()) == asdict(Recovered())
+
+
+# ---- main links
+
+
+def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_rig: Rig) -> None:
+    schedule = any_rig.create()
+    settled(any_rig)
+    forget(any_rig, link_id(schedule))
+    any_rig.advance(MINUTE + 4 * SECOND)
+    assert mended(any_rig) == {}, "a dispatcher may be at it"
+
+    any_rig.advance(SECOND)
+    assert mended(any_rig) == {"links": 1}
+
+    assert any_rig.queued("rqsched") == [link_id(schedule)]
+    assert mended(any_rig) == {}
+
+
+def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(rig: Rig) -> None:
+    schedule = rig.create()
+    settled(rig)
+    forget(rig, link_id(schedule))
+    rig.advance(29 * SECOND)
+    assert mended(rig) == {}
+
+    rig.advance(SECOND)
+    assert mended(rig) == {"links": 1}
+
+    assert rig.armed()[link_id(schedule)] == schedule.state.due_at.timestamp()
+
+
+def test_a_link_due_later_is_verified_by_a_deep_pass_only(rig: Rig) -> None:
+    schedule = rig.create(spec=HOUR)
+    settled(rig)
+    forget(rig, link_id(schedule))
+
+    assert mended(rig) == {}
+    seen: list[int] = []
+    assert mended(rig, deep=True, progress=seen.append) == {"links": 1}
+
+    assert sum(seen) == 1
+    assert link_id(schedule) in rig.armed()
+
+
+@pytest.mark.parametrize("status", ["paused", "deleted", "done"])
+def test_a_schedule_that_does_not_fire_is_not_armed(rig: Rig, status: str) -> None:
+    schedule = rig.create(max_runs=1)
+    settled(rig)
+    {"paused": schedule.pause, "deleted": schedule.delete, "done": schedule.trigger}[status]()
+    rig.redis.delete(rig.transport.scheduled_key)
+    rig.advance(10 * MINUTE)
+
+    assert "links" not in mended(rig, deep=True)
+
+
+# ---- next times
+
+
+def test_a_schedule_without_a_next_time_gets_the_one_it_owes(any_rig: Rig) -> None:
+    schedule = any_rig.create(spec="*/5 * * * *")
+    settled(any_rig)
+    nominal = schedule.next_run_at
+    set_columns(any_rig, schedule, next_run_at=None, due_at=None)
+    any_rig.advance(HOUR)
+
+    assert mended(any_rig)["next_times"] == 1
+
+    after = any_rig.state(schedule)
+    assert after.next_run_at == nominal, "what passed meanwhile is decided by the fire, not dropped here"
+    assert events(schedule, audit.RECOVERED)
+    any_rig.dispatch()
+    assert newest(schedule).occurrence_at == nominal
+    check_invariants(any_rig.runtime)
+
+
+def test_a_schedule_whose_spec_is_over_is_done(rig: Rig) -> None:
+    schedule = rig.create(spec=Once(rig.clock.now() + HOUR))
+    settled(rig)
+    rig.turn(schedule, HOUR)
+    set_columns(rig, schedule, status="active", status_reason=None)
+
+    rig.recover()
+
+    assert rig.state(schedule).status == "done"
+
+
+def test_a_schedule_that_waits_for_its_run_is_left_waiting(rig: Rig) -> None:
+    schedule = rig.create(spec=Every("1m", from_completion=True))
+    settled(rig)
+    rig.occur(schedule)
+    rig.advance(HOUR)
+
+    counts = mended(rig)
+
+    assert "next_times" not in counts
+    assert rig.state(schedule).awaiting_run_uid == newest(schedule).uid
+
+
+def test_a_schedule_whose_awaited_run_has_ended_goes_on(any_rig: Rig) -> None:
+    schedule = any_rig.create(spec=Every("1m", from_completion=True))
+    settled(any_rig)
+    run = any_rig.turn(schedule)
+    set_columns(any_rig, schedule, next_run_at=None, due_at=None, awaiting_run_uid=run.uid)
+
+    assert mended(any_rig)["next_times"] == 1
+    assert any_rig.state(schedule).next_run_at is not None
+
+
+# ---- pending runs
+
+
+def test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id(any_rig: Rig) -> None:
+    schedule = any_rig.create(spec=HOUR)
+    run = any_rig.occur(schedule, HOUR)
+    settled(any_rig)
+    lost = pop(any_rig)
+    any_rig.advance(4 * SECOND)
+    assert mended(any_rig) == {}
+
+    any_rig.advance(SECOND)
+    assert mended(any_rig) == {"deliveries": 1}
+
+    assert run.refresh().delivery == 2
+    assert any_rig.queued() == [run_job_id(run)]
+    assert any_rig.queued() != [lost], "ids are never reused"
+    any_rig.work()
+    assert run.refresh().status == "succeeded"
+
+
+def test_a_pending_run_that_waits_its_turn_is_left_alone(rig: Rig) -> None:
+    schedule = rig.create(spec=HOUR)
+    rig.occur(schedule, HOUR)
+    settled(rig)
+    rig.advance(HOUR / 2)
+
+    assert "deliveries" not in mended(rig)
+
+
+def test_the_delivery_that_was_taken_for_dead_executes_nothing(rig: Rig) -> None:
+    """The worker was only slow: whoever starts first has it, the other one has nothing to do."""
+    schedule = rig.create(spec=HOUR)
+    rig.occur(schedule, HOUR)
+    settled(rig)
+    slow = pop(rig)
+    rig.advance(5 * SECOND)
+    rig.recover()
+    rig.redis.rpush("rq:queue:default", slow)
+
+    rig.work()
+
+    assert len(rig.calls) == 1
+    assert statuses(schedule) == ["succeeded"]
+
+
+def test_an_external_run_is_not_delivered_to_rq(rig: Rig) -> None:
+    schedule = rig.create(executor="external", runs="anything", spec=HOUR)
+    rig.occur(schedule, HOUR)
+    settled(rig)
+    rig.advance(HOUR / 2)
+
+    assert "deliveries" not in mended(rig)
+    assert rig.queued() == []
+
+
+# ---- retries
+
+
+def test_a_retry_whose_link_is_gone_is_armed_again(any_rig: Rig) -> None:
+    any_rig.register("fail", lambda: 1 / 0)
+    schedule = any_rig.create(runs="fail", spec=HOUR, retry=RetryPolicy(max_retries=1, base=MINUTE))
+    settled(any_rig)
+    run = any_rig.turn(schedule, HOUR)
+    forget(any_rig, retry_of(run.state).id)
+    any_rig.advance(MINUTE)
+
+    assert mended(any_rig) == {"retries": 1}
+
+    any_rig.dispatch()
+    assert (run.refresh().status, run.attempt) == ("pending", 2)
+
+
+# ---- buffers
+
+
+def test_a_waiting_run_with_nothing_ahead_is_drained(any_rig: Rig) -> None:
+    schedule = any_rig.create(overlap="buffer_all", spec=HOUR)
+    any_rig.occur(schedule, HOUR)
+    schedule.trigger()
+    settled(any_rig)
+    gone = sa.update(runs).where(runs.c.schedule_uid == schedule.uid, runs.c.status == "pending")
+    any_rig.runtime.database.transact(lambda connection: connection.execute(gone.values(status="succeeded")))
+    any_rig.redis.delete("rq:queue:default")
+
+    assert mended(any_rig) == {"drained": 1}
+
+    assert statuses(schedule) == ["succeeded", "pending"]
+    assert any_rig.queued() == [run_job_id(newest(schedule))]
+    assert mended(any_rig) == {}
+
+
+# ---- a flushed Redis
+
+
+def test_after_a_flush_everything_is_armed_again_at_once(any_rig: Rig) -> None:
+    any_rig.register("fail", lambda: 1 / 0)
+    soon, later = any_rig.create("soon"), any_rig.create("later", spec=HOUR)
+    waiting = any_rig.create("waiting")
+    flaky = any_rig.create("flaky", runs="fail", retry=RetryPolicy(base=HOUR, max_retries=1))
+    settled(any_rig)
+    run = any_rig.turn(flaky)
+    any_rig.fire(waiting.refresh())
+    links = {link_id(s.refresh()) for s in (soon, later, waiting, flaky)}
+    any_rig.redis.flushall()
+
+    counts = mended(any_rig)
+
+    assert counts == {"links": 4, "retries": 1, "deliveries": 1}
+    retry = str(retry_of(run.state).id)
+    assert {*any_rig.armed(), *any_rig.queued("rqsched")} == links | {retry}
+    assert any_rig.queued() == [run_job_id(newest(waiting))]
+    assert mended(any_rig, deep=True) == {}
+    check_invariants(any_rig.runtime)
+
+
+def test_the_epoch_is_marked_only_when_all_was_armed(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+    rig = make_rig(redis_url=own_valkey.url)
+    schedule = rig.create(spec=HOUR)
+    settled(rig)
+    rig.redis.flushall()
+
+    whole = passes(rig.runtime)
+    next(whole)
+    own_valkey.kill()
+    list(whole)
+    own_valkey.start()
+
+    assert not rig.runtime.has_epoch()
+    assert mended(rig) == {"links": 1}
+    assert link_id(schedule) in rig.armed()
