@@ -1,0 +1,124 @@
+"""Answers lost: a COMMIT that was applied though nobody heard of it, and what the repeated transaction makes of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.database import Database
+from rqsched.policy import RetryPolicy
+from rqsched.queue import retry_of
+from rqsched.runs import claim_run
+from tests.chain.rig import MINUTE, Rig, job_id, link_id, newest, outcomes, run_job_id, statuses
+from tests.invariants import check_invariants
+
+T = TypeVar("T")
+
+
+class ForgetfulDatabase(Database):
+    """A database that commits and then does not answer, as often as it is told."""
+
+    silent = 0
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only)
+        if self.silent and not is_read_only:
+            self.silent -= 1
+            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+        return result
+
+
+@pytest.fixture
+def database(rig: Rig) -> ForgetfulDatabase:
+    """The database of `rig`, with every table."""
+    database = ForgetfulDatabase(rig.runtime.database.url)
+    rig.runtime.database.close()
+    rig.runtime.database = database
+    return database
+
+
+@pytest.fixture(autouse=True)
+def _invariants(rig: Rig) -> Any:
+    yield
+    rig.recover()
+    check_invariants(rig.runtime)
+
+
+def test_a_schedule_is_created_once(rig: Rig, database: ForgetfulDatabase) -> None:
+    database.silent = 2
+
+    schedule = rig.create()
+
+    assert [found.uid for found in rig.scheduler.list().items] == [schedule.uid]
+    assert list(rig.armed()) == [link_id(schedule)]
+
+
+def test_a_trigger_starts_one_run(rig: Rig, database: ForgetfulDatabase) -> None:
+    schedule = rig.create()
+    database.silent = 1
+
+    result = schedule.trigger()
+
+    assert result.outcome == "triggered"
+    assert statuses(schedule) == ["pending"]
+
+
+def test_a_claim_whose_answer_was_lost_is_still_this_processs(rig: Rig, database: ForgetfulDatabase) -> None:
+    schedule = rig.create()
+    run = rig.occur(schedule)
+    database.silent = 1
+
+    claim = claim_run(rig.runtime, job_id(run.state))
+
+    assert claim is not None
+    assert rig.run_row(run.uid).token == claim.token
+
+
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(rig: Rig, database: ForgetfulDatabase) -> None:
+    schedule = rig.create()
+    rig.advance()
+    database.silent = 1
+
+    assert outcomes(rig.fire(schedule)) == ["stale"]
+
+    assert rig.queued() == [run_job_id(newest(schedule))]
+    assert link_id(schedule.refresh()) in rig.armed()
+    assert rig.state(schedule).n == 1
+
+
+def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
+    rig: Rig, database: ForgetfulDatabase
+) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
+
+    rig.register("fail", fail)
+    schedule = rig.create(runs="fail", retry=RetryPolicy(max_retries=1, base=5 * MINUTE))
+
+    run = rig.turn(schedule)
+
+    assert (run.status, len(run.attempts)) == ("retrying", 1)
+    assert rig.state(schedule).error_count == 1
+    assert str(retry_of(run.state).id) in rig.armed()
+
+
+def test_a_success_whose_answer_was_lost_lets_what_waits_go_on(rig: Rig, database: ForgetfulDatabase) -> None:
+    def once() -> None:
+        if newest(schedule).status == "buffered":
+            database.silent = 1
+
+    rig.register("once", once)
+    schedule = rig.create(runs="once", overlap="buffer_one")
+    rig.occur(schedule)
+    rig.occur(schedule)
+
+    rig.work()
+
+    assert statuses(schedule) == ["succeeded", "succeeded"], "the second was put on the queue at once"
+    assert rig.state(schedule).success_count == 2
