@@ -19,7 +19,7 @@ from rqsched.errors import (
 )
 from rqsched.handles import ScheduleHandle
 from rqsched.workflows import registry, workflow
-from tests.surface.desk import DAY, MINUTE, NOON, SECOND, Desk, newest, last, statuses, types
+from tests.surface.desk import DAY, MINUTE, NOON, SECOND, Desk, last, newest, statuses, types
 
 FAILS_AT_ONCE = RetryPolicy(max_retries=0)
 
