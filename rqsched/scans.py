@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from .ids import LinkId
 from .rows import RUN_COLUMNS, to_run
 from .state import Run, RunStatus
-from .tables import HAS_WAITING, IS_ACTIVE, IS_UNFINISHED, constant, runs, schedules
+from .tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, constant, runs, schedules
 
 
 def due_links(
@@ -49,8 +49,8 @@ def timed_otherwise(connection: Connection, tzdata: str, after: str | None, limi
 
 
 def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read schedules with waiting runs that might start: active ones, and any whose backfill waits."""
-    can_start = IS_ACTIVE | ((schedules.c.status == "paused") & (schedules.c.backfill_waiting > 0))
+    """Read schedules with waiting runs that might start: active ones, and any not deleted whose backfill waits."""
+    can_start = IS_ACTIVE | (IS_LIVE & (schedules.c.backfill_waiting > 0))
     return _uids(connection, sa.select(schedules.c.uid).where(HAS_WAITING, can_start), after, limit)
 
 

@@ -171,7 +171,9 @@ OVER = "2026-01-15T12:02:30Z"
 
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead"])
 def test_a_lost_drain_of_a_backfill_is_made_up_in_every_status(any_rig: Rig, status: str) -> None:
-    schedule = any_rig.create(spec={"cron_expressions": ["* * * * *"], **({"end_at": OVER} if status == "done" else {})})
+    schedule = any_rig.create(
+        spec={"cron_expressions": ["* * * * *"], **({"end_at": OVER} if status == "done" else {})}
+    )
     if status == "dead":
         schedule.update("fail", retry=RetryPolicy(max_retries=0, then="dead"))
     start = any_rig.clock.now()
