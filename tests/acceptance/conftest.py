@@ -11,7 +11,7 @@ import pytest
 from rqsched import Scheduler
 from tests.acceptance.site import Site
 
-MakeSite = Callable[[str], Site]
+MakeSite = Callable[..., Site]
 
 
 @pytest.fixture
@@ -19,13 +19,14 @@ def make_site(redis_url: str, tmp_path: Path) -> Iterator[MakeSite]:
     """Sites over a database that is named; every process started there is killed after the test."""
     with ExitStack() as stack:
 
-        def make(database_url: str) -> Site:
+        def make(database_url: str, *, serializer: str = "pickle") -> Site:
             environment = {
                 "RQSCHED_DATABASE_URL": database_url,
                 "RQSCHED_REDIS_URL": redis_url,
                 "RQSCHED_IMPORTS": "tests.acceptance.chores",
+                "RQSCHED_SERIALIZER": serializer,
             }
-            scheduler = Scheduler(database_url=database_url, redis_url=redis_url)
+            scheduler = Scheduler(database_url=database_url, redis_url=redis_url, serializer=serializer)
             return stack.enter_context(closing(Site(scheduler, tmp_path, environment)))
 
         yield make

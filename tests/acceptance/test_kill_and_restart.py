@@ -22,8 +22,8 @@ from tests.processes import REPOSITORY, Process, rqsched_command, wait_until
 KILLS = 10
 """A case; there are three."""
 LONGEST_LIFE = 2.0
-GOES_ON_WITHIN = 20.0
-"""Seconds. It takes 2 to 4 of a machine with nothing else to do, nearly all of it Python's imports."""
+GOES_ON_WITHIN = 60.0
+"""Seconds, for a machine that many share. One with nothing else to do needs 2 to 4, nearly all for Python's imports."""
 COMMANDS: dict[str, list[str | Path]] = {
     "rqsched worker": rqsched_command("worker"),
     "python worker.py": [sys.executable, REPOSITORY / "worker.py"],
@@ -36,7 +36,7 @@ CASES = [
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("database", "command", "seed"), CASES)
 def test_chains_go_on_after_each_of_many_kills_at_random_moments(
     make_site: MakeSite,
@@ -82,11 +82,8 @@ def live_for(process: Process, seconds: float) -> None:
 def seconds_until_all_went_on(site: Site, worker: Process) -> float:
     """Wait until each schedule has given an outcome to an occurrence of the time since now."""
     began, now = monotonic(), site.scheduler.runtime.now()
-    wait_until(
-        lambda: all(evaluated_to >= now for evaluated_to in positions(site)),
-        timeout=GOES_ON_WITHIN,
-        what=f"an outcome of each schedule after {now}; {positions(site)}\n{worker.log()}",
-    )
+    what = f"an outcome of each schedule after {now}; {worker.log_path} may say why"
+    wait_until(lambda: all(evaluated_to >= now for evaluated_to in positions(site)), timeout=GOES_ON_WITHIN, what=what)
     return monotonic() - began
 
 
