@@ -131,9 +131,9 @@ class Database:
         """
         return self._patiently(lambda: self._once(work), patience)
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
-        return self._patiently(lambda: self._once(work, is_read_only=True), None)
+        return self._patiently(lambda: self._once(work, is_read_only=True), patience)
 
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
         with self.engine.connect() as connection:

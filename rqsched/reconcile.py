@@ -7,6 +7,7 @@ it never starves the others. Any number of passes may run at once.
 from __future__ import annotations
 
 import logging
+import time
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -17,7 +18,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
-from . import backfills, facts, lifecycle, scans, settlement, store
+from . import backfills, facts, lifecycle, scans, settlement, store, tally
 from .draft import Draft
 from .errors import BackendUnavailableError
 from .queue import Arm, retry_of
@@ -123,6 +124,14 @@ def passes(runtime: Runtime, *, deep: bool = False) -> Iterator[Recovered]:
     A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is mended still.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
     """
+    total, began = Recovered(), time.monotonic()
+    for batch in _batches(runtime, deep=deep):
+        total.add(batch)
+        yield batch
+    tally.record(runtime, asdict(total), time.monotonic() - began)
+
+
+def _batches(runtime: Runtime, *, deep: bool) -> Iterator[Recovered]:
     is_flushed = _is_flushed(runtime)
     everything = deep or is_flushed
     sections = [

@@ -61,6 +61,7 @@ LAYERS = {
         "external",
         "backfills",
         "reconcile",
+        "tally",
         "tick",
         "jobs",
         "dispatcher",
