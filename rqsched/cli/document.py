@@ -39,9 +39,7 @@ def read(path: Path) -> list[Declaration]:
     entries = found.get("schedules") if isinstance(found, Mapping) else found
     if not isinstance(entries, list):
         raise InvalidInputError(path.name, "holds no list of schedules; see docs/cli.md for the form")
-    declared = [_entry(index, entry) for index, entry in enumerate(entries)]
-    _refuse_twins(declared)
-    return declared
+    return [_entry(index, entry) for index, entry in enumerate(entries)]
 
 
 def _parse(path: Path) -> Any:
@@ -53,14 +51,6 @@ def _parse(path: Path) -> Any:
         raise InvalidInputError(path.name, f"is no {kind}: {error}") from None
     except OSError as error:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
-
-
-def _refuse_twins(declared: list[Declaration]) -> None:
-    seen: set[str] = set()
-    for one in declared:
-        if one.schedule_id in seen:
-            raise InvalidInputError("id", f"{one.schedule_id!r} is declared twice")
-        seen.add(one.schedule_id)
 
 
 def _entry(index: int, entry: object) -> Declaration:

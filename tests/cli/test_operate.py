@@ -90,6 +90,8 @@ def test_upcoming_merges_all_schedules_in_the_order_they_fire(cli: Cli) -> None:
     rows = cli("upcoming", "--count", "4", "-o", "jsonl").lines
     assert [row["schedule_id"] for row in rows] == ["often", "often", "once", "often"]
     assert [row["fires_at"] for row in rows] == sorted(row["fires_at"] for row in rows)
+    elsewhere = cli("upcoming", "-n", "other", "-c", "1", "-o", "jsonl").lines
+    assert [row["schedule_id"] for row in elsewhere] == ["elsewhere"]
 
 
 def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
