@@ -20,6 +20,8 @@ MAX_BASE = timedelta(hours=1)
 """An interval longer than this does not stretch the first retry (Pipelit document, design §3)."""
 CAP_FACTOR = 10
 """The backoff's cap as a multiple of its base, unless a cap is given (Pipelit document)."""
+MAX_DELAY = timedelta(days=366)
+"""The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
 SKIP_TOLERANCE = timedelta(seconds=60)
 """How late an occurrence may fire under `missed="skip"` unless `catch_up_window` says otherwise."""
 DEFAULT_CATCH_UP_LIMIT = 100
@@ -131,9 +133,10 @@ class RetryPolicy:
         _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
         for name in ("base", "cap"):
             value = getattr(self, name)
-            _require(value is None or _is_positive(value), f"retry.{name}", "must be a positive timedelta")
-        is_span = isinstance(self.jitter, timedelta) and self.jitter >= timedelta(0)
-        _require(is_span, "retry.jitter", "must be a timedelta and not negative")
+            is_delay = value is None or (_is_positive(value) and value <= MAX_DELAY)
+            _require(is_delay, f"retry.{name}", f"must be a positive timedelta of at most {MAX_DELAY.days} days")
+        is_span = isinstance(self.jitter, timedelta) and timedelta(0) <= self.jitter <= MAX_DELAY
+        _require(is_span, "retry.jitter", f"must be a timedelta from 0 to {MAX_DELAY.days} days")
         both = self.base is not None and self.cap is not None
         _require(not both or self.cap >= self.base, "retry.cap", "must not be below base")  # type: ignore[operator]
         limit = self.max_consecutive_failures

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from . import facts, schema
-from .audit import Event
+from .audit import BUFFERED, Event
 from .clock import Clock, DatabaseClock, SystemClock
 from .config import Settings
 from .database import Database
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 3
 _ANSWER_SECONDS = 10
+MANY_WAITING = 2
+"""More runs than this that wait for the one ahead of them are worth a warning (Open Job Spec)."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
@@ -114,6 +116,7 @@ class Runtime:
         """
         error = self._follow(changes)
         for change in changes:
+            _warn_of_buffer(change)
             self.tell(change)
         if error is not None and must:
             raise RedisUnavailableError(
@@ -191,6 +194,14 @@ class Runtime:
         self.database.close()
         for redis in (self.transport.redis, *self.transport.connections.values()):
             redis.close()
+
+
+def _warn_of_buffer(change: Change) -> None:
+    """Say that runs pile up behind one that takes too long (Open Job Spec: beyond two that wait)."""
+    depth = change.after.buffer_depth
+    if depth > MANY_WAITING and any(event.type == BUFFERED for event in change.events):
+        name = f"{change.after.namespace}/{change.after.schedule_id}"
+        _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
 
 
 def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:
