@@ -7,8 +7,8 @@ it never starves the others. Any number of passes may run at once.
 from __future__ import annotations
 
 import logging
-import time
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import cast
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -38,7 +37,7 @@ def record(runtime: Runtime, counts: Mapping[str, int], seconds: float) -> None:
 
 def read(redis: Redis, queue: str) -> dict[str, float]:
     """Read the sums, by the names of `Recovered` and the three above."""
-    found = cast("dict[bytes | str, bytes | str]", redis.hgetall(_key(queue)))
+    found = redis.hgetall(_key(queue))
     return {name.decode() if isinstance(name, bytes) else name: float(value) for name, value in found.items()}
 
 
