@@ -1,0 +1,66 @@
+"""Forks: RQ forks a work horse for every job, and parent and child both go on with connections of their own."""
+
+from __future__ import annotations
+
+from rqsched.runs import claim_run, lose_run
+from tests.chain.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
+from tests.store.children import in_children
+
+
+def test_a_forked_child_fires_and_its_parent_goes_on(any_rig: Rig) -> None:
+    schedule = any_rig.create(overlap="allow_all")
+    any_rig.occur(schedule)
+    any_rig.advance()
+
+    assert in_children(1, lambda: outcomes(any_rig.fire(schedule.refresh()))) == [["fired"]]
+
+    any_rig.occur(schedule)
+    assert statuses(schedule) == ["pending"] * 3
+    assert len(any_rig.queued()) == 3
+
+
+def test_several_children_fire_one_link_once(any_rig: Rig) -> None:
+    schedule = any_rig.create()
+    link = link_id(schedule)
+    any_rig.advance()
+
+    answers = in_children(4, lambda: outcomes(any_rig.deliver(link)))
+
+    assert sorted(answer[0] for answer in answers) == ["fired", "stale", "stale", "stale"]
+    assert statuses(schedule) == ["pending"]
+    assert len(any_rig.queued()) == 1
+
+
+def test_one_of_several_children_gets_a_run(any_rig: Rig) -> None:
+    run = any_rig.occur(any_rig.create())
+    job = job_id(run.state)
+
+    claims = in_children(4, lambda: claim_run(any_rig.runtime, job) is not None)
+
+    assert sorted(claims) == [False, False, False, True]
+
+
+def test_a_horses_death_is_settled_by_the_process_that_forked_it(any_rig: Rig) -> None:
+    """The horse has claimed the run over a connection of its own and died without a word."""
+    schedule = any_rig.create(retry=ONCE)
+    run = any_rig.occur(schedule)
+    job = job_id(run.state)
+    in_children(1, lambda: claim_run(any_rig.runtime, job) is not None)
+    assert run.refresh().status == "running"
+
+    lose_run(any_rig.runtime, job, "its work horse died")
+
+    assert (run.refresh().status, run.error) == ("lost", "its work horse died")
+
+
+def test_a_horses_death_is_not_settled_twice(any_rig: Rig) -> None:
+    schedule = any_rig.create(retry=ONCE)
+    run = any_rig.occur(schedule)
+    job = job_id(run.state)
+    claim_run(any_rig.runtime, job)
+
+    changes = in_children(3, lambda: lose_run(any_rig.runtime, job, "its work horse died") is not None)
+
+    assert sorted(changes) == [False, False, True]
+    assert any_rig.state(schedule).error_count == 1
+    assert newest(schedule).status == "lost"
