@@ -293,10 +293,18 @@ def _close_sql(runtime: Runtime) -> None:
 
 
 def horse_died(runtime: Runtime, job: Job) -> None:
-    """Settle a run at once whose horse this worker saw die; a run that reconcile or a cancel ended is left alone."""
+    """Settle a run at once whose horse this worker saw die; a run that reconcile or a cancel ended is left alone.
+
+    With SQL away it is left to reconcile: an error here would end RQ's worker.
+    """
     run_job = parse_run_job_id(job.id)
-    if run_job is not None:
+    if run_job is None:
+        return
+    try:
         runs.lose_run(runtime, run_job, "its work horse died")
+    except Exception:  # noqa: BLE001
+        _log.exception("run %s is left to reconcile", run_job.uid, extra={"action": "lose_failed"})
+    finally:
         _close_sql(runtime)
 
 
