@@ -14,7 +14,7 @@ from rq.job import Job
 from rqsched import store
 from rqsched.dispatcher import Dispatcher
 from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.ids import LinkId, RunJobId
+from rqsched.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.links import Fired, fire
 from rqsched.listing import AuditRecord
 from rqsched.policy import RetryPolicy
@@ -175,3 +175,16 @@ def events(schedule: ScheduleHandle, *types: str) -> list[AuditRecord]:
 
 def outcomes(fired: Iterable[Fired]) -> list[str]:
     return [result.outcome for result in fired]
+
+
+def failing(rig: Rig) -> tuple[ScheduleHandle, RetryLinkId]:
+    """A schedule whose first run failed and waits for its retry a minute later."""
+
+    def fail() -> None:
+        raise ValueError("not today")
+
+    rig.register("fail", fail)
+    schedule = rig.create(runs="fail", retry=RetryPolicy(base=MINUTE))
+    run = rig.turn(schedule)
+    assert run.status == "retrying"
+    return schedule, RetryLinkId(schedule.uid, run.number, run.attempt)
