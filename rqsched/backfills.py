@@ -20,7 +20,7 @@ from . import starts, store
 from .audit import CommandContext
 from .errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from .payload import MEMO_BYTES, json_text, loads
-from .policy import OverlapPolicy
+from .policy import OverlapPolicy, for_backfill
 from .runtime import Runtime
 from .starts import BackfillRow
 from .state import Change, Schedule, ScheduleStatus
@@ -158,8 +158,10 @@ def _fire_chunk(
 ) -> tuple[Backfill, list[BackfillRow], Change]:
     nominals = list(islice(schedule.spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
-    sees_backfill = (overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
-    ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, backfill.end_at).get(schedule.uid)
+    # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
+    sees_backfill = for_backfill(overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
+    until = nominals[-1] + _TICK if nominals else backfill.cursor
+    ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
     change, rows = starts.backfill(
         schedule,
         store.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],

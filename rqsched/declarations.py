@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from .definition import Options
-from .spec import SpecLike
-from .timing import Timing
+from .definition import Options, define, require_id, require_note
+from .timing import When, unfold
 from .workflows import Registry, make_workflow
 
 F = TypeVar("F", bound=Callable[..., Any])
+_ROUTING = ("queue", "connection", "timeout")
 SYNC = "sync"
 """`managed_by` of the schedules a sync made; only those are pruned."""
 
@@ -22,7 +22,7 @@ class Declaration:
 
     schedule_id: str
     workflow: str | Callable[..., Any]
-    spec: SpecLike
+    spec: When
     options: Options = field(default_factory=Options)
     """The keyword arguments `create` takes."""
     note: str | None = None
@@ -45,16 +45,26 @@ class Declarations:
         """Add a declaration."""
         self._declared[declaration.schedule_id] = declaration
 
-    def on(self, spec: SpecLike | Timing, schedule_id: str | None, name: str | None, options: dict[str, Any]) -> Any:
-        """Make the decorator that registers a workflow and declares its schedule."""
-        routing = {key: options.pop(key) for key in ("queue", "connection", "timeout") if key in options}
+    def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Any:
+        """Make the decorator that registers a workflow and declares its schedule.
+
+        Queue, connection and timeout become the workflow's defaults. Everything is checked here, at the decorated
+        function, not at start-up; raises an InvalidInputError of the right kind.
+        """
+        routing = {key: options[key] for key in _ROUTING if key in options}
+        own = {key: options[key] for key in ("note", "paused") if key in options}
+        others = {key: options[key] for key in options if key not in {*routing, *own}}
+        spec, merged = unfold(when, others)
+        define(None, {**merged, **routing}, workflow="checked", spec=spec)
+        require_note(own.get("note"))
 
         def declare(target: F) -> F:
             workflow = make_workflow(name, target, **routing)
+            declaration = Declaration(
+                require_id(schedule_id or workflow.name), workflow.name, spec, cast("Options", merged), **own
+            )
             self._workflows.add(workflow)
-            when, more = (spec.spec(), spec.options()) if isinstance(spec, Timing) else (spec, Options())
-            merged = Options(**{**more, **options})  # type: ignore[typeddict-item]
-            self.add(Declaration(schedule_id or workflow.name, workflow.name, when, merged))
+            self.add(declaration)
             return target
 
         return declare

@@ -6,7 +6,7 @@ stale handle never resurrects or re-pauses what changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
@@ -26,6 +26,7 @@ from .spec import SpecLike
 from .starts import BackfillRow
 from .state import Schedule, ScheduleStatus
 from .timezone import tzdata_version
+from .timing import When, unfold
 
 __all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
 
@@ -213,7 +214,7 @@ class ScheduleHandle:
     def update(
         self,
         workflow: str | Callable[..., Any] | None = None,
-        spec: SpecLike | None = None,
+        spec: When | None = None,
         *,
         note: str | None = None,
         context: CommandContext | None = None,
@@ -225,12 +226,16 @@ class ScheduleHandle:
         Raises VersionConflictError when `if_version` is given and the schedule has changed since.
         """
         require_note(note)
-        name, defaults = self._named_workflow(workflow, options)
-        operations.require_connection(self._runtime, options.get("connection"))
-        define(self._schedule.definition, options, workflow=name, spec=spec, defaults=defaults)
+        timing: SpecLike | None = None
+        given: dict[str, Any] = {**options}
+        if spec is not None:
+            timing, given = unfold(spec, options)
+        name, defaults = self._named_workflow(workflow, given)
+        operations.require_connection(self._runtime, given.get("connection"))
+        define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
 
         def decide(_: Any, schedule: Schedule, operation: str) -> Any:
-            definition = define(schedule.definition, options, workflow=name, spec=spec, defaults=defaults)
+            definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
             return lifecycle.update(
                 schedule,
                 definition,
@@ -244,7 +249,7 @@ class ScheduleHandle:
         return self._operate(decide, if_version)
 
     def _named_workflow(
-        self, workflow: str | Callable[..., Any] | None, options: Options
+        self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]
     ) -> tuple[str | None, dict[str, Any] | None]:
         if workflow is None:
             return None, None

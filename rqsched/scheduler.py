@@ -22,9 +22,9 @@ from .listing import AuditRecord, Filters, Page
 from .operations import Named, Request
 from .reconcile import Progress, Recovered
 from .runtime import Runtime, import_workflows
-from .spec import Cron, Every, SpecLike
+from .spec import Cron, Every
 from .state import Definition, Schedule, ScheduleStatus
-from .timing import Timing
+from .timing import Timing, When, unfold
 from .workflows import Registry
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Scheduler:
         self,
         schedule_id: str,
         workflow: str | Callable[..., Any],
-        spec: SpecLike,
+        spec: When,
         *,
         note: str | None = None,
         namespace: str | None = None,
@@ -133,7 +133,7 @@ class Scheduler:
         self,
         schedule_id: str,
         workflow: str | Callable[..., Any],
-        spec: SpecLike,
+        spec: When,
         *,
         note: str | None = None,
         namespace: str | None = None,
@@ -212,8 +212,9 @@ class Scheduler:
         managed = self.iter(namespace=namespace, managed_by=SYNC)
         return [handle for handle in managed if handle.schedule_id not in kept]
 
-    def _define(self, workflow: str | Callable[..., Any], spec: SpecLike, options: Mapping[str, Any]) -> Definition:
+    def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
         name = self.runtime.workflows.name_of(workflow)
+        spec, options = unfold(when, given)
         operations.require_connection(self.runtime, options.get("connection"))
         is_external = options.get("executor") == "external"
         defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)

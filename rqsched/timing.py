@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from .definition import Options
 from .duration import require_interval
 from .errors import InvalidSpecError
 from .policy import OverlapPolicy
-from .spec import Cron, Every, Member, Spec
+from .spec import Cron, Every, Member, Spec, SpecLike
 
 _Self = TypeVar("_Self", bound="Timing")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -183,6 +183,17 @@ class Timing:
         if rest or _DAY_MINUTES % step:
             raise InvalidSpecError("every", "can be narrowed only when it is whole minutes that divide a day")
         return set(range(0, _DAY_MINUTES, step))
+
+
+When: TypeAlias = "SpecLike | Timing"
+"""Everything that says when: a spec in any form, or a builder."""
+
+
+def unfold(when: When, options: Mapping[str, Any]) -> tuple[SpecLike, dict[str, Any]]:
+    """Give the spec and the options that a builder and the options beside it make; the latter win."""
+    if not isinstance(when, Timing):
+        return when, dict(options)
+    return when.spec(), {**when.options(), **options}
 
 
 def _minute_of_day(time: str) -> int:
