@@ -39,17 +39,20 @@ class Fate(StrEnum):
 class Kind(StrEnum):
     """What a step is."""
 
-    SQL = "sql"
+    READ = "read"
+    """A SELECT, a BEGIN, the COMMIT of what wrote nothing."""
+    WRITE = "write"
     COMMIT = "commit"
     REDIS = "redis"
 
 
 FATES = {
-    Kind.SQL: (Fate.DIES_BEFORE, Fate.NOT_SENT),
+    Kind.READ: (Fate.DIES_BEFORE,),
+    Kind.WRITE: (Fate.DIES_BEFORE, Fate.NOT_SENT),
     Kind.COMMIT: (Fate.DIES_BEFORE, Fate.NOT_SENT, Fate.DIES_AFTER, Fate.ANSWER_LOST),
     Kind.REDIS: (Fate.DIES_BEFORE, Fate.NOT_SENT, Fate.DIES_AFTER, Fate.ANSWER_LOST),
 }
-"""What is tried at each kind of step. A statement inside a transaction leaves nothing behind, applied or not."""
+"""What is tried at each kind of step. A write inside a transaction leaves nothing behind, applied or not."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Step:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.kind.value} {self.text}"
+        return f"{self.kind.value}: {self.text}"
 
 
 @dataclass
@@ -104,13 +107,15 @@ def watch(runtime: Runtime, steps: Steps) -> None:
 
 
 def _watch_sql(engine: Engine, steps: Steps) -> None:
+    transaction = _Transaction()
+
     def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-        step = Step(Kind.SQL, " ".join(statement.split())[:120])
+        step = transaction.step(statement)
         steps.take(step, lambda: cursor.execute(statement, parameters), lambda: _break(cursor.connection))
         return True  # it is done, SQLAlchemy need not
 
     def execute_many(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-        step = Step(Kind.SQL, f"{len(parameters)} x {' '.join(statement.split())[:120]}")
+        step = transaction.step(statement, f"{len(parameters)} x ")
         steps.take(step, lambda: cursor.executemany(statement, parameters), lambda: _break(cursor.connection))
         return True
 
@@ -123,9 +128,26 @@ def _watch_sql(engine: Engine, steps: Steps) -> None:
     commit = engine.dialect.do_commit  # the dialect is this engine's own
 
     def counted_commit(connection: Any) -> None:
-        steps.take(Step(Kind.COMMIT, ""), lambda: commit(connection), lambda: _break(connection.dbapi_connection))
+        steps.take(transaction.end(), lambda: commit(connection), lambda: _break(connection.dbapi_connection))
 
     engine.dialect.do_commit = counted_commit  # type: ignore[method-assign]
+
+
+class _Transaction:
+    """Whether the transaction of this process has written yet; it has one at a time."""
+
+    _has_written = False
+
+    def step(self, statement: str, times: str = "") -> Step:
+        text = " ".join(statement.split())[:120]
+        is_read = text.startswith(("SELECT", "BEGIN"))
+        self._has_written = self._has_written or not is_read
+        return Step(Kind.READ if is_read else Kind.WRITE, times + text)
+
+    def end(self) -> Step:
+        kind = Kind.COMMIT if self._has_written else Kind.READ
+        self._has_written = False
+        return Step(kind, "COMMIT")
 
 
 def _break(connection: Any) -> None:

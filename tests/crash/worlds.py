@@ -128,7 +128,7 @@ class World:
     def state(self) -> str:
         """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random."""
         rows = self.runtime.database.read(_read_rows)
-        tables = {name: sorted((repr(row) for row in found), key=_blank) for name, found in rows.items()}
+        tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
         keys = {key.decode(): self._value(key) for key in self.redis.keys("*")}
         ordered = sorted((repr(item) for item in keys.items()), key=_blank)
         text = "\n".join([repr(tables), *ordered, str(self.clock.now()), str(executed(self.log))])
@@ -192,6 +192,10 @@ _UID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.IGNORECASE)
 
 def _blank(text: str) -> str:
     return _UID.sub("*", text)
+
+
+def _text(row: dict[str, Any]) -> str:
+    return repr({name: value for name, value in row.items() if name != "worker"})  # the process's own number
 
 
 def _read_rows(connection: sa.Connection) -> dict[str, list[Any]]:
