@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Inspector
 
 from .clock import SystemClock
-from .database import Database
+from .database import Database, Patience
 from .errors import SchemaError
 from .facts import claim_fact
 from .ids import new_uid
@@ -41,14 +41,14 @@ class SchemaStatus:
         return self.current == self.head
 
 
-def status(database: Database) -> SchemaStatus:
+def status(database: Database, *, patience: Patience | None = None) -> SchemaStatus:
     """Read which revision the database is at."""
-    return SchemaStatus(database.read(_current), HEAD)
+    return SchemaStatus(database.read(_current, patience=patience), HEAD)
 
 
-def require_current(database: Database) -> None:
+def require_current(database: Database, *, patience: Patience | None = None) -> None:
     """Raise SchemaError unless the database's schema is the one this code was written for."""
-    current = status(database).current
+    current = status(database, patience=patience).current
     if current is None:
         raise SchemaError("this database has no rqsched tables yet; run `rqsched db upgrade`.")
     if current > HEAD:

@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
 
 from fastapi import Depends, FastAPI
 
 import rqsched
 from rqsched.config import Settings
+from rqsched.database import Patience
 from rqsched.errors import RqschedError
 from rqsched.scheduler import Scheduler
 
@@ -20,9 +22,13 @@ from .deps import Wiring, bearer
 from .errors import EXPECTED
 from .guard import Guard, render_error
 from .limits import Limits, TokenBuckets
+from .metrics import routing as metrics
+from .metrics.meter import Meter
 from .surface import DEFAULT
 
 _log = logging.getLogger(__name__)
+_PATIENCE = Patience(total=timedelta(seconds=3))
+"""A caller rather hears 503 soon than waits as long as a worker does."""
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
 
@@ -42,20 +48,28 @@ def create_app(
     Raises ConfigError for invalid settings or tokens.
     """
     owned = scheduler is None
-    scheduler = scheduler or Scheduler.from_env(settings=settings)
+    scheduler = scheduler or _from_env(settings)
     limits = limits or Limits()
     app = FastAPI(
         title="rqsched", version=rqsched.__version__, redoc_url=None, redirect_slashes=False,
         dependencies=[Depends(bearer)], lifespan=_lifespan(scheduler, owned=owned),
     )  # fmt: skip
     tokens = Tokens.of(settings or scheduler.settings)
-    app.state.rqsched = Wiring(scheduler, Authenticator(tokens, authenticate), TokenBuckets(limits))
-    for module in (native, ojs, durable_workflow, health):
+    app.state.rqsched = Wiring(
+        scheduler, Authenticator(tokens, authenticate), TokenBuckets(limits), Meter(scheduler.runtime)
+    )
+    for module in (native, ojs, durable_workflow, health, metrics):
         app.include_router(module.router)
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
     return app
+
+
+def _from_env(settings: Settings | None) -> Scheduler:
+    scheduler = Scheduler.from_env(settings=settings)
+    scheduler.runtime.database.patience = _PATIENCE
+    return scheduler
 
 
 def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -24,6 +24,7 @@ from .auth import Authenticator, Principal, Role
 from .errors import ForbiddenError, NamespaceNotFoundError
 from .guard import tag_of
 from .limits import TokenBuckets
+from .metrics.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Wiring:
     scheduler: Scheduler
     authenticator: Authenticator
     buckets: TokenBuckets
+    meter: Meter
 
 
 @dataclass(frozen=True)

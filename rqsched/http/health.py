@@ -1,8 +1,28 @@
-"""Whether the application lives and can serve: for orchestrators. Neither answer tells anything else."""
+"""Whether the application lives and can serve: for orchestrators. Neither answer needs a token or tells secrets."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends
+from redis.exceptions import RedisError
+from starlette.responses import JSONResponse, Response
+
+from rqsched import schema
+from rqsched.database import Patience
+from rqsched.errors import RqschedError
+from rqsched.runtime import Runtime
+from rqsched.scheduler import Scheduler
+
+from .deps import get_scheduler
+from .errors import RETRY_AFTER
+
+_log = logging.getLogger(__name__)
+_AT_ONCE = Patience(total=timedelta(0))
 
 router = APIRouter(tags=["health"])
 
@@ -11,3 +31,32 @@ router = APIRouter(tags=["health"])
 async def healthz() -> dict[str, str]:
     """Say that the process answers."""
     return {"status": "ok"}
+
+
+@router.get("/readyz", responses={503: {"description": "A backend does not answer; Retry-After says when to ask."}})
+def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
+    """Say whether SQL and Redis answer and the schema fits."""
+    checks = backends(scheduler.runtime)
+    if all(checks.values()):
+        return JSONResponse({"status": "ready", **checks})
+    return JSONResponse({"status": "unavailable", **checks}, 503, {"Retry-After": str(RETRY_AFTER)})
+
+
+def backends(runtime: Runtime) -> dict[str, bool]:
+    """Tell which backends answer now, without waiting for those that do not."""
+    return {
+        "database": _answers(
+            lambda: runtime.database.read(lambda c: c.execute(sa.text("SELECT 1")), patience=_AT_ONCE)
+        ),
+        "schema": _answers(lambda: schema.require_current(runtime.database, patience=_AT_ONCE)),
+        "redis": _answers(runtime.transport.redis.ping),
+    }
+
+
+def _answers(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except (RqschedError, RedisError, sa.exc.SQLAlchemyError) as error:
+        _log.warning("not ready: %s", error, extra={"action": "not_ready"})
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""A backend that is away: 503 with Retry-After, or done where SQL is enough, and all is well when it is back."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from rqsched import schema
+from rqsched.database import Database, Patience
+from tests.http.conftest import MakeWeb
+from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.invariants import check_invariants
+from tests.processes import wait_until
+from tests.servers import PostgresServer, ValkeyServer
+
+SHORT = Patience(total=timedelta(milliseconds=100))
+
+
+@pytest.fixture
+def redis_web(make_web: MakeWeb, own_valkey: ValkeyServer) -> Web:
+    """An application over a Redis of its own."""
+    return make_web(redis_url=own_valkey.url)
+
+
+def test_redis_away_delays_links_and_refuses_nothing(redis_web: Web, own_valkey: ValkeyServer) -> None:
+    own_valkey.stop()
+    answer = redis_web.get("/readyz")
+    assert (answer.status_code, answer.json()["redis"], answer.json()["database"]) == (503, False, True)
+    assert answer.headers["retry-after"]
+    redis_web.create()
+    assert redis_web.post(at(operation="trigger/")).json()["outcome"] == "triggered"
+    assert 'rqsched_up{backend="redis"} 0.0' in redis_web.get("/metrics").text
+    own_valkey.start()
+    wait_until(lambda: redis_web.get("/readyz").status_code == 200, what="ready")
+    redis_web.rig.recover()
+    check_invariants(redis_web.rig.runtime)
+    redis_web.rig.work()
+    assert redis_web.read()["success_count"] == 1
+
+
+@pytest.mark.postgres
+def test_sql_away_is_503_with_retry_after_and_recovers_by_itself(
+    make_web: MakeWeb, own_postgres: PostgresServer
+) -> None:
+    web = make_web(database_url=migrated(own_postgres))
+    web.create()
+    web.rig.runtime.database.patience = SHORT
+    own_postgres.stop()
+    for method, path, body in [
+        ("GET", SCHEDULES, None),
+        ("POST", SCHEDULES, {"schedule_id": "x", **MINUTELY}),
+        ("POST", at(operation="pause/"), None),
+        ("POST", at(operation="trigger/"), None),
+    ]:
+        answer = web(method, path, body)
+        problem(answer, 503, "database_unavailable")
+        assert answer.headers["retry-after"]
+    assert web.get("/healthz").status_code == 200
+    assert web.get("/readyz").json()["database"] is False
+    assert 'rqsched_up{backend="database"} 0.0' in web.get("/metrics").text
+    own_postgres.start()
+    wait_until(lambda: web.get("/readyz").status_code == 200, what="ready", timeout=30)
+    assert web.read()["status"] == "active"
+    web.create("x")
+    check_invariants(web.rig.runtime)
+
+
+def migrated(server: PostgresServer) -> str:
+    url = server.create_database()
+    with closing(Database(url)) as database:
+        schema.upgrade(database)
+    return url
