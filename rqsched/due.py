@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .jitter import jittered
 from .state import Schedule
+
+LONGEST_SKEW = timedelta(hours=1)
+"""Two processes' clocks differ by less; a schedule evaluated further ahead has met one that was plainly wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,15 @@ def due_after(schedule: Schedule, after: datetime) -> Due | None:
     """Compute the next occurrence strictly after an instant, with its jitter; None when the spec is over."""
     nominal = schedule.spec.next_after(after)
     return None if nominal is None else Due(nominal, due_of(schedule, nominal))
+
+
+def planned_from(schedule: Schedule, now: datetime) -> datetime:
+    """Give the instant after which an owner's operation plans: now, or where a process whose clock is ahead has got to.
+
+    So what has an outcome does not fire again; only a schedule that met a plainly wrong clock is taken back from it.
+    """
+    is_ahead = timedelta(0) < schedule.evaluated_to - now <= LONGEST_SKEW
+    return schedule.evaluated_to if is_ahead else now
 
 
 def due_of(schedule: Schedule, nominal: datetime) -> datetime:

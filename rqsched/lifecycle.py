@@ -15,7 +15,7 @@ from . import audit
 from .audit import CommandContext
 from .catchup import survey
 from .draft import Draft
-from .due import due_after, stored_due_of
+from .due import due_after, planned_from, stored_due_of
 from .errors import InvalidSpecError, ScheduleStateError
 from .jitter import jittered
 from .policy import CatchUp
@@ -155,7 +155,7 @@ def _close_timing(draft: Draft, tzdata: str) -> None:
             draft.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
     missed = schedule.paused_next_run_at
     draft.set(
-        timing_changed_at=now,
+        timing_changed_at=planned_from(draft.schedule, now),
         tzdata=tzdata or schedule.tzdata,
         paused_next_run_at=missed if missed is not None and missed <= now else None,
     )
@@ -172,7 +172,7 @@ def _move(draft: Draft, *, keep_next: bool) -> None:
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    due = due_after(schedule, now)
+    due = due_after(schedule, planned_from(schedule, now))
     draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
 
 
@@ -250,7 +250,8 @@ def resume(
     mode = catch_up or schedule.policies.resume
     if mode is CatchUp.FROM_NOW:
         spec = _reanchored(schedule.spec, now)
-        draft.set(definition=replace(schedule.definition, spec=dump_spec(spec)), timing_changed_at=now)
+        definition = replace(schedule.definition, spec=dump_spec(spec))
+        draft.set(definition=definition, timing_changed_at=planned_from(schedule, now))
     _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
     draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason=reason)
@@ -265,7 +266,7 @@ def _activate(draft: Draft, note: str | None) -> None:
         status_reason=None,
         paused_at=None,
         paused_next_run_at=None,
-        evaluated_to=draft.now,
+        evaluated_to=planned_from(draft.schedule, draft.now),
         note=draft.schedule.note if note is None else note,
         version=draft.schedule.version + 1,
     )
@@ -274,7 +275,7 @@ def _activate(draft: Draft, note: str | None) -> None:
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
     upcoming = schedule.paused_next_run_at
-    since = max(schedule.paused_at or now, schedule.timing_changed_at)
+    since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
     newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
@@ -287,7 +288,7 @@ def _plan_anew(draft: Draft, missed: datetime | None = None) -> None:
     elif spec.is_from_completion and (in_the_way := draft.unfinished()):
         draft.wait_for(in_the_way[-1].uid)
     else:
-        due = due_after(draft.schedule, now)
+        due = due_after(draft.schedule, planned_from(draft.schedule, now))
         draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
 
 
@@ -309,7 +310,7 @@ def restart(
 ) -> Change:
     """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
     _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
-    if due_after(schedule, now) is None:
+    if due_after(schedule, planned_from(schedule, now)) is None:
         raise ScheduleStateError(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
