@@ -131,6 +131,11 @@ class Keys:
         return True
 
 
+    def pipeline(self) -> None:
+        """What is added up for metrics alone is lost here."""
+        raise RedisConnectionError("the network keeps no tally")
+
+
 class NetworkTransport(Transport):
     """The transport of one actor over the shared network."""
 

@@ -1,0 +1,1 @@
+"""The soak: real workers on real servers while everything is killed, frozen, flushed, restarted and cut off."""

@@ -1,0 +1,21 @@
+"""What the soak's schedules run: a witness that writes down, outside of SQL and Redis, that it was dispatched."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from rqsched import current_run, workflow
+
+LOG = "SOAK_LOG"
+
+
+@workflow("witness")
+def witness(seconds: float) -> None:
+    """One line an attempt: schedule, occurrence, run, attempt. Then it works for a while."""
+    run = current_run()
+    line = f"{run.schedule_id} {run.occurrence_at.isoformat()} {run.uid} {run.attempt}\n"
+    with Path(os.environ[LOG]).open("ab", buffering=0) as log:
+        log.write(line.encode())
+    threading.Event().wait(seconds)
