@@ -243,7 +243,7 @@ class News:
         """Say what changed; the first frame says where things are and what comes next."""
         lines = self._first(frame) if self._began_at is None else []
         lines += [line for child in frame.children for line in self._child(child)]
-        lines += [line for name, run in reversed(frame.runs) for line in self._run(name, run)]
+        lines += [line for name, run in reversed(frame.runs) for line in self._run(name, run, frame.now)]
         if frame.is_ending and not self._is_ending:
             self._is_ending = True
             lines.append("ending: waits for what runs")
@@ -267,14 +267,14 @@ class News:
         self._pids[child.role] = child.pid
         return [f"{child.role} ({_ROLES[child.role]}) {came} with pid {child.pid}"]
 
-    def _run(self, name: str, run: Run) -> list[str]:
+    def _run(self, name: str, run: Run, now: datetime) -> list[str]:
         state = run.status, run.attempt
         before = self._known.get(run.uid)
         if before == state:
             return []
         self._known[run.uid] = state
         fired = [] if before else [f"{_clock(run.created_at)} {name} fired, late by {_late(run)}"]
-        return fired + ([f"{_clock(run.ended_at or run.created_at)} {name} {_news_of(run)}"] if _is_news(run) else [])
+        return fired + ([f"{_clock(run.ended_at or now)} {name} {_news_of(run)}"] if _is_news(run) else [])
 
 
 def _is_news(run: Run) -> bool:
