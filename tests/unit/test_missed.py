@@ -255,12 +255,21 @@ def test_a_clock_that_jumps_forward_starts_no_burst() -> None:
     assert len(change.new_runs) == 100
 
 
+def retimed_by(schedule: Schedule, now: datetime) -> Schedule:
+    return lifecycle.update(schedule, definition("*/1 * * * *", policies=schedule.policies), now=now).after
+
+
 def test_a_clock_that_jumps_back_fires_nothing_twice() -> None:
     schedule = fire(down({}), now=NOON + MINUTE).after
-    resumed = lifecycle.update(schedule, definition("*/1 * * * *", policies=schedule.policies), now=NOON).after
-    assert resumed.next_run_at == NOON + MINUTE, "the user changed the timing while the clock was back"
+    assert retimed_by(schedule, NOON).next_run_at == NOON + 2 * MINUTE, "12:01 has its outcome"
+
+
+def test_an_owner_takes_a_schedule_back_from_a_clock_that_was_plainly_wrong() -> None:
+    schedule = fire(down({}), now=NOON + 600 * MINUTE).after
+    resumed = retimed_by(schedule, NOON)
+    assert resumed.next_run_at == NOON + MINUTE
     again = fire(resumed, now=NOON + MINUTE, ran=[NOON + MINUTE])
-    assert (again.new_runs, again.after.next_run_at) == ((), NOON + 2 * MINUTE)
+    assert (again.new_runs, again.after.next_run_at) == ((), NOON + 2 * MINUTE), "and still nothing runs twice"
 
 
 def test_an_occurrence_that_a_resume_made_due_again_is_not_too_late() -> None:
