@@ -1,22 +1,21 @@
-"""Async functions for async web apps: the Waymark document's five, and async forms of the main operations.
+"""Async functions: the Waymark document's five. The main operations are awaited through `AsyncScheduler`.
 
-Nothing is implemented twice: each runs the synchronous operation in a worker thread. Functions take the scheduler that
-`use` was given, else one from the environment.
+Nothing is implemented twice: each runs the synchronous operation in a worker thread. The functions work on the
+scheduler that `use` was given, else on one from the environment.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from . import operations
+from .async_scheduler import AsyncSchedule, AsyncScheduler, run
 from .definition import define, require_id
-from .errors import InvalidInputError, ScheduleNotFoundError
+from .errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError
 from .handles import ScheduleHandle
 from .operations import Named, Request
 from .payload import loads
@@ -25,7 +24,19 @@ from .scheduler import Scheduler
 from .spec import Cron, Every
 from .state import ScheduleStatus
 
-T = TypeVar("T")
+__all__ = [
+    "AsyncSchedule",
+    "AsyncScheduler",
+    "ScheduleInfo",
+    "delete_schedule",
+    "list_schedules",
+    "pause_schedule",
+    "resume_schedule",
+    "run",
+    "schedule_workflow",
+    "use",
+]
+
 WorkflowLike = str | Callable[..., Any]
 """A workflow's name, or the registered function or class."""
 
@@ -34,23 +45,31 @@ WorkflowLike = str | Callable[..., Any]
 class ScheduleInfo:
     """A schedule as the Waymark document lists it."""
 
+    id: str
+    """Our schedule id, `{workflow_name}:{schedule_name}`."""
     workflow_name: str
     schedule_name: str
+    schedule_type: str
+    """`cron` or `interval`."""
+    cron_expression: str | None
+    """None for an interval."""
+    interval_seconds: float | None
+    """None for a cron."""
+    jitter_seconds: float
+    """The most that a fire is delayed."""
+    inputs: Mapping[str, Any]
+    """The keyword arguments of each run."""
     status: str
     """`active`, `paused`, `done` or `dead`."""
-    cron: str | None
-    """The cron expression, or None for an interval."""
-    interval: timedelta | None
-    jitter: timedelta
-    inputs: Mapping[str, Any]
     next_run_at: datetime | None
     last_run_at: datetime | None
     last_instance_id: str | None
     run_count: int
+    created_at: datetime
+    updated_at: datetime
     priority: int
     allow_duplicate: bool
-    id: str
-    """Our schedule id, `{workflow_name}:{schedule_name}`."""
+    """Whether a run starts while an earlier one is unfinished."""
 
 
 class _Default:
@@ -69,14 +88,6 @@ def _from_env() -> Scheduler:
 
 def _scheduler() -> Scheduler:
     return _Default.scheduler or _from_env()
-
-
-async def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Run any synchronous operation of a scheduler or handle without blocking the event loop.
-
-    >>> schedule = await run(scheduler.create, "nightly", "sync", Cron("0 2 * * *"))  # doctest: +SKIP
-    """
-    return await asyncio.to_thread(partial(call, *args, **kwargs))
 
 
 # ---- the Waymark document's functions
@@ -170,24 +181,26 @@ def _list(status: str | None, namespace: str | None) -> list[ScheduleInfo]:
 
 def _info(handle: ScheduleHandle) -> ScheduleInfo:
     schedule = handle.state
-    definition, spec = schedule.definition, schedule.spec
-    name = schedule.schedule_id.removeprefix(f"{definition.workflow}:")
-    interval = next((member.every for member in spec.members if isinstance(member, Every)), None)
+    definition, cron = schedule.definition, schedule.spec.primary_cron
+    every = next((member.every for member in schedule.spec.members if isinstance(member, Every)), None)
     return ScheduleInfo(
+        id=schedule.schedule_id,
         workflow_name=definition.workflow,
-        schedule_name=name,
-        status=schedule.status.value,
-        cron=spec.primary_cron,
-        interval=interval,
-        jitter=definition.jitter,
+        schedule_name=schedule.schedule_id.removeprefix(f"{definition.workflow}:"),
+        schedule_type="interval" if cron is None else "cron",
+        cron_expression=cron,
+        interval_seconds=None if every is None else every.total_seconds(),
+        jitter_seconds=definition.jitter.total_seconds(),
         inputs=loads(definition.action)["kwargs"],
+        status=schedule.status.value,
         next_run_at=schedule.next_run_at,
         last_run_at=schedule.last_run_at,
         last_instance_id=schedule.latest_instance_id,
         run_count=schedule.run_count,
+        created_at=schedule.created_at,
+        updated_at=schedule.updated_at,
         priority=definition.priority,
         allow_duplicate=schedule.policies.overlap is OverlapPolicy.ALLOW_ALL,
-        id=schedule.schedule_id,
     )
 
 
@@ -195,14 +208,7 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
 
 
 def _name_of(workflow: WorkflowLike) -> str:
-    if isinstance(workflow, str):
-        return workflow
-    known = next((known.name for known in _scheduler().runtime.workflows.all() if known.target is workflow), None)
-    if known is not None:
-        return known
-    if not callable(workflow):
-        raise InvalidInputError("workflow", f"{workflow!r} is no workflow; give its name, function or class")
-    return f"{inspect.getmodule(workflow).__name__}.{workflow.__qualname__}"  # type: ignore[union-attr]
+    return _scheduler().runtime.workflows.name_of(workflow)
 
 
 def _id_of(workflow_name: str, schedule_name: str) -> str:
@@ -216,10 +222,10 @@ def _spec_of(schedule: str | timedelta) -> Cron | Every:
         return Every(schedule)
     if isinstance(schedule, str):
         return Cron(schedule)
-    raise InvalidInputError("schedule", f"{type(schedule).__name__} is no cadence; give a cron expression or timedelta")
+    raise InvalidTypeError("schedule", f"{type(schedule).__name__} is no cadence; give a cron expression or timedelta")
 
 
 def _checked_inputs(inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if inputs is not None and not isinstance(inputs, Mapping):
-        raise InvalidInputError("inputs", f"must be a mapping of arguments, not {type(inputs).__name__}")
+        raise InvalidTypeError("inputs", f"must be a mapping of arguments, not {type(inputs).__name__}")
     return inputs or {}

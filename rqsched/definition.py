@@ -117,7 +117,7 @@ def define(
     if base is None:
         base = Definition(spec=dump_spec(Spec.coerce(_given(spec), timezone)), workflow=workflow or "")
     elif spec is not None:
-        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone)))
+        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or _kept_timezone(base, spec))))
     elif timezone is not None:
         base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
     changes = {name: check(options[name]) for name, check in _PLAIN.items() if name in options}
@@ -127,6 +127,11 @@ def define(
     definition = replace(base, **changes)
     _require_consistent(definition)
     return definition
+
+
+def _kept_timezone(base: Definition, spec: SpecLike) -> str | None:
+    """Keep a known schedule's zone where a new cadence names none; a whole Spec is taken as it is."""
+    return None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
 
 
 def _given(spec: SpecLike | None) -> SpecLike:

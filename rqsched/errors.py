@@ -10,6 +10,7 @@ RqschedError
 │   ├── InvalidPayloadError
 │   ├── InvalidPolicyError
 │   ├── InvalidLimitError
+│   ├── InvalidTypeError (also a TypeError)
 │   └── UnknownWorkflowError
 ├── NotFoundError (also a LookupError)
 │   ├── ScheduleNotFoundError
@@ -106,6 +107,12 @@ class InvalidLimitError(InvalidInputError):
     """A page size, cursor or range outside its bounds."""
 
     code = "invalid_limit"
+
+
+class InvalidTypeError(InvalidInputError, TypeError):
+    """An argument that is not even of a type that could be meant."""
+
+    code = "invalid_type"
 
 
 class UnknownWorkflowError(InvalidInputError):

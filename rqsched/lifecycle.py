@@ -15,7 +15,7 @@ from . import audit
 from .audit import CommandContext
 from .catchup import survey
 from .draft import Draft
-from .due import due_after, planned_from, stored_due_of
+from .due import due_after, due_of, planned_from, stored_due_of
 from .errors import InvalidSpecError, ScheduleStateError
 from .jitter import jittered
 from .policy import CatchUp
@@ -123,7 +123,7 @@ def update(
         return Change(schedule, schedule)
     draft = Draft(schedule, now=now, context=context)
     if "spec" in changed:
-        _close_timing(draft, tzdata)
+        _close_timing(draft, tzdata, keep_next=keep_next)
     draft.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
     if TIMING & set(changed):
         _move(draft, keep_next=keep_next)
@@ -140,7 +140,7 @@ def _changed_fields(old: Definition, new: Definition) -> list[str]:
     return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
 
 
-def _close_timing(draft: Draft, tzdata: str) -> None:
+def _close_timing(draft: Draft, tzdata: str, *, keep_next: bool) -> None:
     """Bring the timing that is being replaced to an end: of what is already due one fire is kept, the rest is missed.
 
     The new timing does not know those instants, so no later fire could count them.
@@ -157,7 +157,7 @@ def _close_timing(draft: Draft, tzdata: str) -> None:
     draft.set(
         timing_changed_at=planned_from(draft.schedule, now),
         tzdata=tzdata or schedule.tzdata,
-        paused_next_run_at=missed if missed is not None and missed <= now else None,
+        paused_next_run_at=missed if missed is not None and (missed <= now or keep_next) else None,
     )
 
 
@@ -242,8 +242,12 @@ def resume(
     note: str | None = None,
     context: CommandContext | None = None,
     operation: str | None = None,
+    keep_next: bool = False,
 ) -> Change:
-    """Fire again from the place `catch_up` names; waiting runs go on. Raises unless paused."""
+    """Fire again from the place `catch_up` names; waiting runs go on. Raises unless paused.
+
+    `keep_next` goes on at the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
+    """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     draft = Draft(schedule, runs, now=now, context=context)
     _activate(draft, note)
@@ -252,7 +256,11 @@ def resume(
         spec = _reanchored(schedule.spec, now)
         definition = replace(schedule.definition, spec=dump_spec(spec))
         draft.set(definition=definition, timing_changed_at=planned_from(schedule, now))
-    _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
+    upcoming = schedule.paused_next_run_at
+    if keep_next and upcoming is not None and upcoming > now:
+        draft.set(next_run_at=upcoming, due_at=due_of(schedule, upcoming))
+    else:
+        _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
     draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason=reason)
     draft.drain()

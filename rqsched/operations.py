@@ -209,7 +209,8 @@ def _switched(connection: Connection, schedule: Schedule, request: Request, now:
         return unchanged(schedule)
     runs = open_runs(connection, schedule)
     if schedule.status is ScheduleStatus.PAUSED:
-        return lifecycle.resume(schedule, runs, now=now, context=context, operation=operation)
+        keep = request.keep_next
+        return lifecycle.resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
     if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
         return lifecycle.restart(schedule, runs, now=now, context=context, operation=operation)
     return unchanged(schedule)

@@ -76,6 +76,7 @@ LAYERS = {
         "dev",
         "screen",
         "scheduler",
+        "async_scheduler",
         "aio",
         "testing",
         "pytest_plugin",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, Once, RetryPolicy
+from rqsched import Cron, Every, Once, RetryPolicy, Spec
 from rqsched.errors import (
     InvalidInputError,
     ScheduleNotFoundError,
@@ -37,6 +37,16 @@ def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None
 
     schedule.update(spec="0 * * * *", timezone="Asia/Kolkata")
     assert schedule.next_run_at == datetime.fromisoformat("2026-01-15T18:00+05:30")
+
+
+def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(desk: Desk) -> None:
+    schedule = desk.create(spec=Cron("0 9 * * *", "Asia/Kolkata"))
+
+    assert schedule.update(spec="30 9 * * *").next_run_at == datetime.fromisoformat("2026-01-16T09:30+05:30")
+    assert schedule.update(spec=Cron("0 9 * * *", "Asia/Tokyo")).next_run_at == datetime.fromisoformat(
+        "2026-01-16T09:00+09:00"
+    )
+    assert schedule.update(spec=Spec("0 9 * * *")).next_run_at == NOON + 21 * HOUR
 
 
 def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> None:
