@@ -213,6 +213,11 @@ class Settings(BaseSettings):
                 "RQSCHED_DATABASE_URL names PostgreSQL but RQSCHED_REDIS_URL is unset; set it. "
                 "The embedded Valkey serves one machine only"
             )
+        if self.default_queue == self.control_queue:
+            raise ValueError(
+                "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; give runs one of their own: the "
+                "dispatcher takes everything on the control queue for a link"
+            )
         if self.beat_interval >= self.reconcile_interval:
             raise ValueError("RQSCHED_BEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else live runs look lost")
         return self

@@ -61,20 +61,23 @@ class _Batch:
         return sorted({*self.main, *self.retries})
 
 
-def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False) -> list[Fired]:
+def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
     """Fire delivered links: each is decided under its schedule's lock, committed, and only then followed in Redis.
 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
-    is fired again by itself, and its failure recorded, so that it harms no other.
+    is fired again by itself, and its failure recorded, so that it harms no other. Raises BackendUnavailableError when
+    SQL does not answer, and with `must_follow` (for links that are delivered again) when Redis does not either.
     """
     batch, unreadable = _read(ids, runtime.now() + UNREADABLE_AGAIN)
     try:
-        fired = _fire_together(runtime, batch, skip_locked=skip_locked)
+        fired = _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
     except BackendUnavailableError:
         raise
     except Exception as error:  # noqa: BLE001
         _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
-        fired = [result for uid in batch.uids for result in _fire_alone(runtime, _only(batch, uid))]
+        fired = [
+            result for uid in batch.uids for result in _fire_alone(runtime, _only(batch, uid), must_follow=must_follow)
+        ]
     return [*_disowned(runtime, fired), *unreadable]
 
 
@@ -124,17 +127,17 @@ def _only(batch: _Batch, uid: str) -> _Batch:
     return _Batch(main, retries, [link for link in batch.extra if link.uid == uid])
 
 
-def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool) -> list[Fired]:
+def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
     fired = runtime.database.transact(lambda connection: _decide(runtime, connection, batch, skip_locked=skip_locked))
     changes = [result.change for result in fired if result.change is not None]
-    runtime.publish(changes, must=True)
+    runtime.publish(changes, must=must_follow)
     return fired
 
 
-def _fire_alone(runtime: Runtime, batch: _Batch) -> list[Fired]:
+def _fire_alone(runtime: Runtime, batch: _Batch, *, must_follow: bool) -> list[Fired]:
     """Fire one schedule's links; an error is recorded on the schedule, which is due again after a backoff."""
     try:
-        return _fire_together(runtime, batch, skip_locked=False)
+        return _fire_together(runtime, batch, skip_locked=False, must_follow=must_follow)
     except BackendUnavailableError:
         raise
     except Exception as error:  # noqa: BLE001

@@ -12,13 +12,19 @@ from .errors import InvalidInputError
 from .ids import LinkId, iso_utc, parse_link_id
 from .links import Fired
 from .queue import retry_of
+from .reconcile import reconcile_in_turn
 from .runtime import Runtime
 
+_CHUNK = 100
 _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
 
 
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
-    """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error."""
+    """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
+
+    Redis being away only delays runs and links. A tick at the present also reconciles now and then: where cron drives
+    ticks nobody else may.
+    """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
     frozen = runtime if now is None else _at(runtime, now)
@@ -26,7 +32,10 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     due = runtime.database.read(lambda connection: listing.due_uids(connection, instant, limit))
     retries, _ = runtime.database.read(lambda connection: scans.retrying(connection, instant, None, limit))
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
-    fired = [result for start in range(0, len(ids), 100) for result in links.fire(frozen, ids[start : start + 100])]
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    fired = [result for chunk in chunks for result in links.fire(frozen, chunk, must_follow=False)]
+    if now is None:
+        reconcile_in_turn(runtime)
     return [row for result in fired for row in _rows(runtime, result)]
 
 

@@ -97,3 +97,8 @@ def test_a_flushed_redis_is_taken_over_again_by_its_database(rig: Rig, lose: str
     assert not rig.runtime.has_epoch()
     rig.recover()
     assert rig.runtime.has_epoch()
+
+
+def test_runs_and_links_may_not_share_a_queue(make_rig: MakeRig) -> None:
+    with pytest.raises(ConfigError, match="RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same"):
+        make_rig(control_queue="default")
