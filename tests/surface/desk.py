@@ -133,3 +133,8 @@ OPERATIONS: dict[str, Callable[[ScheduleHandle], Any]] = {
     "backfill": lambda schedule: schedule.backfill(NOON - HOUR, NOON),
 }
 """Everything that changes a schedule through its handle."""
+
+
+def module_level(name: str) -> str:
+    """A workflow by its dotted path."""
+    return f"hello {name}"
