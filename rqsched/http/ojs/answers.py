@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rqsched.duration import format_short
 from rqsched.external import Claimed
 from rqsched.ids import uid_to_uuid
 from rqsched.payload import loads
 from rqsched.policy import OverlapPolicy
+from rqsched.spec import Every, Spec
 from rqsched.state import Run, RunStatus, Schedule, ScheduleStatus
 
 from .forms import at
@@ -37,11 +39,20 @@ def sent(schedule: Schedule) -> dict[str, Any]:
     return found
 
 
+def expression_of(schedule: Schedule) -> str:
+    """Give the expression as it was sent, while it still says when; a schedule of another surface gets one made."""
+    said, spec = sent(schedule).get("expression"), schedule.spec
+    if said is not None and Spec.coerce(said, spec.timezone).anchored_like(spec) == spec:
+        return str(said)
+    if len(spec.members) == 1 and isinstance(every := spec.members[0], Every):
+        return f"@every {format_short(every.every)}"
+    return spec.primary_cron or spec.describe()
+
+
 def cron_job(schedule: Schedule) -> dict[str, Any]:
     """Give a cron job."""
-    definition, verbatim = schedule.definition, sent(schedule)
-    expression = verbatim.get("expression") or schedule.spec.primary_cron or schedule.spec.describe()
-    options = verbatim.get("options", {})
+    definition, expression = schedule.definition, expression_of(schedule)
+    options = sent(schedule).get("options", {})
     args = loads(definition.action)["args"]
     is_enabled = schedule.status is ScheduleStatus.ACTIVE
     return {
@@ -79,7 +90,8 @@ def job(claimed: Claimed, default_queue: str) -> dict[str, Any]:
     """Give a run as the job it is for a worker."""
     run, schedule = claimed.run, claimed.schedule
     action, options = loads(run.action), sent(schedule).get("options", {})
-    meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.queued_at)}
+    # A retry is queued anew; the cron triggered when the run was made.
+    meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.created_at)}
     known = {
         "tags": options.get("tags"),
         "timeout": run.timeout,
@@ -101,6 +113,7 @@ def job(claimed: Claimed, default_queue: str) -> dict[str, Any]:
         "max_attempts": schedule.policies.retry.max_retries + 1,
         "priority": run.priority,
         "created_at": at(run.created_at),
+        "scheduled_at": at(run.occurrence_at),
         "enqueued_at": at(run.queued_at),
         **{name: value for name, value in known.items() if value is not None},
     }

@@ -8,52 +8,62 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched import listing, operations
+from rqsched.errors import ScheduleStateError
 from rqsched.handles import ScheduleHandle
+from rqsched.http.auth import Role
 from rqsched.http.body import JsonBody
-from rqsched.http.deps import Admin, Call, Operate, Read
+from rqsched.http.deps import Admin, Call, Operate, Read, require_role
 from rqsched.listing import Filters
-from rqsched.state import Schedule
+from rqsched.payload import loads
+from rqsched.spec import Spec
 
 from . import answers, registration
 from .forms import Answer, invalid
 from .registration import KNOWN, Registration
 
 router = APIRouter(prefix="/v1/cron")
+MOST = 200
+"""The most cron jobs of one page; a larger `limit` is cut to it."""
 SHOWN = ("active", "paused", "done", "dead")
 
 
 @router.post("", status_code=201)
 def register(call: Admin, body: JsonBody) -> Response:
-    """Register a cron job (201), or change the one of this name (200)."""
+    """Register a cron job (201), or make the one of this name what is sent (200); `enabled` stays unless it is sent."""
     said = registration.read(body)
     name = registration.require_name(body.get("name"))
-    if said.expression is None or said.type is None:
-        missing = "cron" if said.expression is None else "type"
-        raise invalid(f"{missing}: is needed.", field=missing)
-    options = said.options or {}
+    for field, value in (("cron", said.expression), ("type", said.type)):
+        if value is None:
+            raise invalid(f"{field}: is needed.", field=field)
     handle, outcome = call.scheduler.upsert(
         name,
-        said.type,
-        registration.spec_of(said, said.timezone or "UTC") or said.expression,
+        said.type or "",
+        Spec.coerce(said.expression or "", "UTC" if said.timezone is None else said.timezone),
         namespace=call.namespace,
         paused=None if said.enabled is None else not said.enabled,
         context=call.context,
-        **_options(call, name, said, options),
+        **_options(call, name, said),
     )
+    if said.enabled:
+        _toggle(call, handle, enabled=True)
     return Answer(answers.one(handle.state), status_code=201 if outcome == "created" else 200)
 
 
-def _options(call: Call, name: str, said: Registration, options: dict[str, Any]) -> Any:
-    is_known = said.type is not None and operations.is_registered(call.scheduler.runtime, said.type)
+def _options(call: Call, name: str, said: Registration) -> Any:
+    options = registration.job_options(said, {}) or {}
     return {
         **registration.our_options(name, options),
         "args": said.args or [],
         "overlap": said.overlap_policy or "skip",
         "description": said.description,
-        # A type that no process registered waits for a worker of any language; an import path is never followed.
-        "executor": "rq" if is_known else "external",
+        "executor": _executor(call, said.type or ""),
         "surface": {"ojs": {"expression": said.expression, "options": options}},
     }
+
+
+def _executor(call: Call, job_type: str) -> str:
+    """A type that no process registered waits for a worker of any language; an import path is never followed."""
+    return "rq" if operations.is_registered(call.scheduler.runtime, job_type) else "external"
 
 
 @router.get("")
@@ -68,7 +78,9 @@ def list_crons(
     statuses = SHOWN if enabled is None else ("active",) if enabled else ("paused", "done", "dead")
     filters = Filters(namespace=call.namespace, statuses=statuses)
     database, wanted = call.scheduler.runtime.database, min(limit, 200)
-    page = database.read(lambda c: listing.list_schedules(c, filters, limit=wanted, cursor=cursor, offset=offset))
+    page = database.read(
+        lambda c: listing.list_schedules(c, filters, limit=wanted, cursor=cursor or None, offset=offset)
+    )
     total = database.read(lambda c: listing.count_schedules(c, filters))
     jobs = [answers.cron_job(schedule) for schedule in page.items]
     pagination = {"total": total, "has_more": page.next_cursor is not None, "next_cursor": page.next_cursor}
@@ -92,12 +104,14 @@ def remove(call: Admin, name: str) -> Response:
 
 @router.patch("/{name}")
 def patch(call: Operate, name: str, body: JsonBody) -> Response:
-    """Enable or disable a cron job, or change what else is sent."""
+    """Enable or disable a cron job; whoever may register one may change what else is sent."""
     said = registration.read(body)
-    if not KNOWN & set(body):
+    wanted = KNOWN & set(body)
+    if not wanted:
         raise invalid(f"nothing to change; send one of {', '.join(sorted(KNOWN))}.")
     handle = call.schedule(name)
-    if set(body) & KNOWN != {"enabled"}:
+    if wanted != {"enabled"}:
+        require_role(call.principal, Role.ADMIN)
         _change(call, handle, said)
     if said.enabled is not None:
         _toggle(call, handle, enabled=said.enabled)
@@ -105,6 +119,13 @@ def patch(call: Operate, name: str, body: JsonBody) -> Response:
 
 
 def _toggle(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
+    try:
+        _switch(call, handle, enabled=enabled)
+    except ScheduleStateError:  # somebody else was faster: look again, and once more
+        _switch(call, handle.refresh(), enabled=enabled)
+
+
+def _switch(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
     if enabled and handle.status == "paused":
         handle.resume(context=call.context)
     elif enabled and handle.status in {"done", "dead"}:
@@ -114,26 +135,24 @@ def _toggle(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
 
 
 def _change(call: Call, handle: ScheduleHandle, said: Registration) -> None:
-    verbatim = answers.sent(handle.state)
-    options = verbatim.get("options", {}) if said.options is None else said.options
-    expression = said.expression or verbatim.get("expression")
-    changes: Any = {"surface": {"ojs": {"expression": expression, "options": options}}}
-    if said.options is not None:
-        changes |= registration.our_options(handle.schedule_id, options)
-    if said.args is not None:
-        changes["args"] = said.args
-    if said.overlap_policy is not None:
-        changes["overlap"] = said.overlap_policy
-    if said.has_description:
-        changes["description"] = said.description
+    changes: Any = _said(handle, said)
     workflow = said.type if said.type != handle.workflow else None
     if workflow is not None:
-        changes["executor"] = "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
-    handle.update(workflow, _spec(handle.state, said, expression), context=call.context, **changes)
+        changes["executor"] = _executor(call, workflow)
+    timezone = handle.state.spec.timezone if said.timezone is None else said.timezone
+    spec = None if said.expression is None else Spec.coerce(said.expression, timezone)
+    handle.update(workflow, spec, context=call.context, **changes)
 
 
-def _spec(schedule: Schedule, said: Registration, expression: str | None) -> Any:
-    if said.expression is None and said.timezone is None:
-        return None
-    timing = Registration(expression=expression or schedule.spec.primary_cron)
-    return registration.spec_of(timing, said.timezone or schedule.spec.timezone)
+def _said(handle: ScheduleHandle, said: Registration) -> dict[str, Any]:
+    """Give what is to change, in our options; what is not sent stays."""
+    known = answers.sent(handle.state)
+    options = registration.job_options(said, known.get("options", {}))
+    changes: dict[str, Any] = {} if options is None else registration.our_options(handle.schedule_id, options)
+    given = {"args": said.args, "overlap": said.overlap_policy, "timezone": said.timezone}
+    changes |= {name: value for name, value in given.items() if value is not None}
+    if said.has_description:
+        changes["description"] = said.description
+    verbatim = {"expression": said.expression, "options": options}
+    sent = known | {name: value for name, value in verbatim.items() if value is not None}
+    return changes | {"surface": loads(handle.state.definition.surface) | {"ojs": sent}}

@@ -13,8 +13,16 @@ from rqsched.http.surface import Surface
 
 VERSION = "1.0"
 MEDIA_TYPE = "application/openjobspec+json"
-_CODES = {400: "invalid_request", 404: "not_found", 409: "duplicate", 429: "rate_limited", 503: "backend_error"}
-_SENT_AS = {422: 400, 412: 409}
+_CODES = {
+    400: "invalid_request",
+    404: "not_found",
+    409: "duplicate",
+    429: "rate_limited",
+    500: "backend_error",
+    503: "backend_error",
+}
+"""The spec's codes; a status it has no word for keeps ours."""
+_SENT_AS = {422: 400}
 """Where this surface's status differs from the native one's."""
 
 
@@ -44,7 +52,7 @@ def render(problem: Problem, request_id: str) -> Response:
     own = isinstance(problem.error, OjsError)
     status = problem.status if own else _SENT_AS.get(problem.status, problem.status)
     error: dict[str, Any] = {
-        "code": problem.code if own else _code(status, problem.code),
+        "code": problem.code if own else _CODES.get(status, problem.code),
         "message": problem.detail,
         "retryable": status in {429, 500, 503},
         "request_id": request_id,
@@ -52,10 +60,6 @@ def render(problem: Problem, request_id: str) -> Response:
     if details := _details(problem):
         error["details"] = details
     return Answer({"error": error}, status_code=status, headers=dict(problem.headers))
-
-
-def _code(status: int, code: str) -> str:
-    return "backend_error" if status == 500 else _CODES.get(status, code)
 
 
 def _details(problem: Problem) -> dict[str, Any] | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from rqsched.duration import parse_duration
+from rqsched.duration import parse_span
 from rqsched.policy import Exhausted, RetryPolicy
-from rqsched.spec import Spec
+from rqsched.timezone import require_timezone
 
 from .forms import invalid
 
@@ -18,6 +18,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9\-.]{0,254}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]{0,127}")
 _POLICIES = ("skip", "allow", "cancel_previous", "enqueue")
+_TEMPLATE = ("type", "args", "options", "meta")
 KNOWN = frozenset(
     {
         "cron", "expression", "timezone", "type", "args", "options", "job_template", "meta", "overlap_policy",
@@ -35,8 +36,10 @@ class Registration:
     timezone: str | None = None
     type: str | None = None
     args: list[Any] | None = None
-    options: dict[str, Any] | None = None
-    """Verbatim, `meta` merged in."""
+    options: Mapping[str, Any] | None = None
+    """Verbatim."""
+    meta: Mapping[str, Any] | None = None
+    """What was sent beside the options; it belongs into them."""
     overlap_policy: str | None = None
     enabled: bool | None = None
     description: str | None = None
@@ -47,16 +50,17 @@ def read(body: Any) -> Registration:
     """Read any of the published shapes: flat, or with a `job_template`; `cron` or `expression`."""
     form = _object("body", body)
     template = _object("job_template", form.get("job_template") or {})
-    flat = {key: form.get(key, template.get(key)) for key in ("type", "args", "options")}
+    flat = {key: template.get(key) if form.get(key) is None else form[key] for key in _TEMPLATE}
     expression, other = form.get("cron"), form.get("expression")
     if expression is not None and other is not None and expression != other:
         raise invalid("cron and expression contradict each other; send one of them.")
     return Registration(
         expression=_text("cron", expression if expression is not None else other),
-        timezone=_text("timezone", form.get("timezone")),
+        timezone=_timezone(form.get("timezone")),
         type=_type(flat["type"]),
         args=_args(flat["args"]),
-        options=_options(flat["options"], form.get("meta", template.get("meta"))),
+        options=_options(flat["options"]),
+        meta=None if flat["meta"] is None else _object("meta", flat["meta"]),
         overlap_policy=_overlap(form.get("overlap_policy")),
         enabled=_enabled(form),
         description=_text("description", form.get("description")),
@@ -90,6 +94,11 @@ def _text(field: str, value: Any) -> str | None:
     return value
 
 
+def _timezone(value: Any) -> str | None:
+    name = _text("timezone", value)
+    return None if name is None else require_timezone(name).key
+
+
 def _type(value: Any) -> str | None:
     if value is None:
         return None
@@ -117,30 +126,36 @@ def _enabled(form: Mapping[str, Any]) -> bool | None:
     return value
 
 
-def _options(options: Any, meta: Any) -> dict[str, Any] | None:
-    if options is None and meta is None:
+def _options(options: Any) -> Mapping[str, Any] | None:
+    if options is None:
         return None
-    merged = dict(_object("options", options or {}))
-    if meta is not None:
-        merged["meta"] = {**_object("options.meta", merged.get("meta") or {}), **_object("meta", meta)}
-    if merged.get("queue") is not None:
-        require_queue(merged["queue"])
-    return merged
+    form = _object("options", options)
+    if form.get("queue") is not None:
+        require_queue(form["queue"])
+    _object("options.meta", form.get("meta") or {})
+    tags = form.get("tags")
+    if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise invalid("options.tags: must be an array of texts.", field="options.tags")
+    return form
 
 
 # ---- in our options
 
 
-def spec_of(registration: Registration, timezone: str) -> Spec | None:
-    """Give the timing; None when the request says nothing of it."""
-    if registration.expression is None:
+def job_options(said: Registration, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Give the job options that hold from now on, `meta` among them; None when the request says nothing of them."""
+    if said.options is None and said.meta is None:
         return None
-    return Spec.coerce(registration.expression, timezone)
+    options = dict(known if said.options is None else said.options)
+    if said.meta is not None:
+        beside = {} if said.options is None else said.options.get("meta") or {}
+        options["meta"] = {**beside, **said.meta}
+    return options
 
 
 def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Say job options in ours; what we have no word for is kept in the verbatim copy."""
-    meta = _object("options.meta", options.get("meta") or {})
+    meta = options.get("meta") or {}
     return {
         "queue": options.get("queue"),
         "timeout": _timeout(options),
@@ -177,7 +192,7 @@ def _interval(form: Mapping[str, Any], name: str) -> timedelta | None:
     """Read an interval as ISO 8601, or in milliseconds under `{name}_ms`."""
     value, milliseconds = form.get(name), form.get(f"{name}_ms")
     if isinstance(value, str):
-        return parse_duration(value)
+        return parse_span(value)
     number = _number(f"options.retry.{name}", value if milliseconds is None else milliseconds)
     return None if number is None else timedelta(milliseconds=number)
 

@@ -16,13 +16,12 @@ router = APIRouter(prefix="/ojs", tags=["open-job-spec"], dependencies=[Versione
 
 @router.get("/manifest")
 def manifest() -> Response:
-    """Say what is implemented."""
+    """Say what is implemented: the cron chapter and the workers' side, no conformance level of the whole spec."""
     return Answer(
         {
             "ojs_version": VERSION,
             "specversion": VERSION,
             "implementation": {"name": "rqsched", "version": rqsched.__version__, "language": "python"},
-            "conformance_level": 2,
             "protocols": ["http"],
             "backend": "rq",
             "capabilities": {

@@ -16,7 +16,7 @@ from rqsched.http.deps import Call, Operate, Read
 from rqsched.ids import uid_to_uuid, uuid_to_uid
 from rqsched.payload import MEMO_BYTES, json_text
 from rqsched.settlement import Ending, Verdict
-from rqsched.state import RunStatus
+from rqsched.state import Run, RunStatus
 
 from . import answers
 from .forms import Answer, OjsError, at, invalid
@@ -46,22 +46,18 @@ def fetch(call: Operate, body: JsonBody) -> Response:
 def ack(call: Operate, body: JsonBody) -> Response:
     """Record that a job succeeded, with its result."""
     form = _form(body)
-    claimed = _claimed(call, form.get("job_id"))
-    result = form.get("result")
+    run, result = _held(call, form), form.get("result")
     text = None if result is None else json_text("result", result, MEMO_BYTES)
-    _finish(call, claimed, Verdict(Ending.SUCCEEDED, result=text))
-    return _ended(call, claimed, acknowledged=True)
+    return _ended(call, run, Verdict(Ending.SUCCEEDED, result=text))
 
 
 @router.post("/workers/nack")
 def nack(call: Operate, body: JsonBody) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
     form = _form(body)
-    claimed = _claimed(call, form.get("job_id"))
-    error = form.get("error")
+    run, error = _held(call, form), form.get("error")
     is_final = isinstance(error, Mapping) and error.get("retryable") is False
-    _finish(call, claimed, Verdict(Ending.FAILED, error=_message(error), is_final=is_final))
-    return _ended(call, claimed, acknowledged=False)
+    return _ended(call, run, Verdict(Ending.FAILED, error=_message(error), is_final=is_final))
 
 
 @router.post("/workers/heartbeat")
@@ -87,7 +83,10 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
 @router.get("/jobs/{job_id}")
 def read(call: Read, job_id: str) -> Response:
     """Look a job up, whoever executes it."""
-    return Answer({"job": _job(call, _claimed(call, job_id))})
+    uid = uuid_to_uid(job_id)
+    if uid is None:
+        raise _no_job(job_id)
+    return Answer({"job": _job(call, _found(call, uid))})
 
 
 def _form(body: Any) -> Mapping[str, Any]:
@@ -110,28 +109,47 @@ def _uid(job_id: Any) -> str:
     return uid
 
 
-def _claimed(call: Call, job_id: Any) -> Claimed:
-    uid = _uid(job_id)
+def _found(call: Call, uid: str) -> Claimed:
     try:
         return external.find(call.scheduler.runtime, uid, call.namespace)
     except RunNotFoundError as error:
-        raise OjsError(404, "not_found", f"no job {job_id}.") from error
+        raise _no_job(uid_to_uuid(uid)) from error
 
 
-def _finish(call: Call, claimed: Claimed, verdict: Verdict) -> None:
-    run = claimed.run
-    is_active = run.executor == "external" and run.status is RunStatus.RUNNING
-    if not is_active or external.finish(call.scheduler.runtime, run, verdict) is None:
-        state = answers.state_of(external.find(call.scheduler.runtime, run.uid, call.namespace).run)
-        raise OjsError(409, "invalid_state", f"the job is {state}, not active.", details={"state": state})
+def _no_job(job_id: str) -> OjsError:
+    return OjsError(404, "not_found", f"no job {job_id[:64]}.")
 
 
-def _ended(call: Call, claimed: Claimed, *, acknowledged: bool) -> Response:
-    run = external.find(call.scheduler.runtime, claimed.run.uid, call.namespace).run
-    facts = {"job_id": uid_to_uuid(run.uid), "state": answers.state_of(run), "attempt": run.attempt}
+def _held(call: Call, form: Mapping[str, Any]) -> Run:
+    """Find the run whose attempt the caller holds; raises OjsError 409 when it holds it no more.
+
+    A client that says its `worker_id` or `attempt` is told when the job was given to somebody else meanwhile.
+    """
+    run = _found(call, _uid(form.get("job_id"))).run
+    if run.executor != "external" or run.status is not RunStatus.RUNNING:
+        raise _not_held(run, f"is {answers.state_of(run)}, not active")
+    if form.get("worker_id") not in (None, run.worker) or form.get("attempt") not in (None, run.attempt):
+        raise _not_held(run, "is another attempt's by now")
+    return run
+
+
+def _not_held(run: Run, how: str) -> OjsError:
+    details = {"state": answers.state_of(run), "attempt": run.attempt}
+    return OjsError(409, "duplicate", f"the job {how}.", details=details)
+
+
+def _ended(call: Call, held: Run, verdict: Verdict) -> Response:
+    change = external.finish(call.scheduler.runtime, held, verdict)
+    run = _found(call, held.uid).run
+    if change is None:
+        raise _not_held(run, f"is {answers.state_of(run)}, not active")
+    job_id = uid_to_uuid(run.uid)
     when = {"completed_at": at(run.ended_at), "next_attempt_at": at(run.retry_at)}
     known = {name: value for name, value in when.items() if value is not None}
-    return Answer({"acknowledged": acknowledged, **facts, **known})
+    return Answer(
+        {"acknowledged": True, "id": job_id, "job_id": job_id, "state": answers.state_of(run), "attempt": run.attempt}
+        | known
+    )
 
 
 def _message(error: Any) -> str:
