@@ -10,14 +10,13 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from redis import Redis
 
 from rqsched import RetryPolicy
 from rqsched.config import Settings
 from rqsched.database import Database
 from rqsched.handles import ScheduleHandle
-from rqsched.schema import upgrade
 from rqsched.scheduler import Scheduler
+from rqsched.schema import upgrade
 from tests import servers
 from tests.processes import Process, kill_all, process_tree, rqsched_command, start
 from tests.servers import PostgresServer, ValkeyServer
@@ -94,7 +93,6 @@ def cluster(folder: Path, size: int) -> Iterator[Cluster]:
             yield running
         finally:
             running.stop()
-            Redis.from_url(valkey.url).close()
 
 
 def declare(scheduler: Scheduler, count: int, random: Random) -> list[ScheduleHandle]:

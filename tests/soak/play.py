@@ -1,4 +1,4 @@
-"""Playing a soak: disasters strike at random while the schedules fire; then it calms down and every occurrence counts."""
+"""Playing a soak: disasters strike while the schedules fire; then it calms down, and every occurrence counts."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def soak(plan: Plan, folder: Path, *, say: Callable[[str], None] = lambda text: 
     with cluster(folder, plan.workers) as running, Scheduler(settings=running.settings) as scheduler:
         declare(scheduler, plan.schedules, random)
         disasters = Disasters(running, random)
+        wait_until(running.log_path.exists, timeout=_CALM, interval=_TURN, what="the first run")
         _strike(running, disasters, plan, random, say)
         disasters.thaw(everything=True)
         _calm_down(running, scheduler)

@@ -27,8 +27,8 @@ class Report:
     """Occurrences the specs yielded while the schedules were active."""
     fired: int = 0
     """Occurrences that started a run, at once or after they waited."""
-    waiting_dropped: int = 0
-    """Occurrences that waited and were dropped with the buffer."""
+    waiting: int = 0
+    """Occurrences that still wait for the run ahead of them: the soak's end paused their schedule."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Occurrences skipped, by reason."""
     missed: int = 0
@@ -63,7 +63,7 @@ class Report:
             ("  fired", self.fired),
             *((f"  skipped: {reason}", count) for reason, count in sorted(self.skipped.items())),
             ("  missed (counted)", self.missed),
-            ("  dropped while waiting", self.waiting_dropped),
+            ("  waiting at the end", self.waiting),
             ("  doubled", self.doubled),
             ("  lost", self.lost),
             ("longest gap, seconds", round(self.longest_gap_seconds, 1)),
@@ -102,7 +102,7 @@ def _add(report: Report, story: Story) -> None:
 def _count_outcomes(report: Report, story: Story) -> None:
     live = [run for run in story.runs if run.kind is RunKind.SCHEDULED]
     report.fired += sum(run.trigger_number is not None for run in live)
-    report.waiting_dropped += sum(run.trigger_number is None for run in live)
+    report.waiting += sum(run.trigger_number is None for run in live)
     for event in story.events:
         if event.event_type == audit.SKIPPED:
             reason = str(event.payload["reason"])

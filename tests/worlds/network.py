@@ -130,7 +130,6 @@ class Keys:
         self._network.keys[name] = (value, expires_at)
         return True
 
-
     def pipeline(self) -> None:
         """What is added up for metrics alone is lost here."""
         raise RedisConnectionError("the network keeps no tally")

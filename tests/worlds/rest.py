@@ -22,7 +22,8 @@ def check_rest(runtime: Runtime, network: Network) -> None:
     problems = [(story, text) for story in stories for check in checks for text in check(story, runtime, network)]
     if problems:
         texts = [f"{story.name}: {text}" for story, text in problems]
-        raise AssertionError("\n".join([*texts, *(story.lines() for story in {s.name: s for s, _ in problems}.values())]))
+        concerned = {story.name: story.lines() for story, _ in problems}
+        raise AssertionError("\n".join([*texts, *concerned.values()]))
 
 
 def _fires_on(story: Story, runtime: Runtime, network: Network) -> Iterator[str]:
