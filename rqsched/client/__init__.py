@@ -1,0 +1,14 @@
+"""A client of the HTTP API, with the words, results and errors of the in-process Scheduler.
+
+>>> from rqsched.client import Client
+>>> with Client("http://127.0.0.1:8000", token="...") as client:  # doctest: +SKIP
+...     client.create("nightly", "invoice-sync", Cron("0 2 * * *"))
+"""
+
+from .aio import AsyncClient
+from .answers import BackfillProgress, RunFacts
+from .errors import AnswerError
+from .sending import Retries
+from .sync import Client
+
+__all__ = ["AnswerError", "AsyncClient", "BackfillProgress", "Client", "Retries", "RunFacts"]

@@ -1,0 +1,71 @@
+"""From problem details back to the errors of the in-process API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from rqsched.errors import BackendUnavailableError, InvalidInputError, RqschedError, UnknownWorkflowError
+
+
+class AnswerError(RqschedError):
+    """An answer without a counterpart in process: unauthorized, forbidden, rate_limited, malformed, internal_error."""
+
+    code = "answer"
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        self.status = status
+        self.code = code
+        super().__init__(detail)
+
+    def __reduce__(self) -> tuple[type[AnswerError], tuple[int, str, str]]:
+        """Survive pickling."""
+        return type(self), (self.status, self.code, str(self))
+
+
+def _descendants(kind: type[RqschedError]) -> Iterator[type[RqschedError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+_KINDS = {kind.code: kind for kind in _descendants(RqschedError) if kind.__module__ == "rqsched.errors"}
+
+
+def error_of(response: httpx.Response) -> RqschedError:
+    """Rebuild the error an answer stands for. `problem` holds the answer, `retry_after` seconds where it says so."""
+    problem = _problem(response)
+    error: Any = _rebuilt(response.status_code, problem)
+    error.problem = problem
+    error.retry_after = _seconds(response.headers.get("retry-after"))
+    return error  # type: ignore[no-any-return]
+
+
+def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
+    code, detail = str(problem.get("code", "")), str(problem.get("detail") or f"the server answered {status}.")
+    kind = _KINDS.get(code)
+    if kind is None:
+        return BackendUnavailableError(detail) if status in {502, 503, 504} else AnswerError(status, code, detail)
+    fields = problem.get("errors") or [{}]
+    field, reason = str(fields[0].get("field", "")), str(fields[0].get("message", detail))
+    if issubclass(kind, UnknownWorkflowError):
+        return kind("", reason)
+    if issubclass(kind, InvalidInputError):
+        return kind(field, reason)
+    error = kind.__new__(kind)  # its own attributes are not in the answer; its message is
+    RqschedError.__init__(error, detail)
+    return error
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None
