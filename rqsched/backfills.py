@@ -6,6 +6,7 @@ so whoever goes on after a crash starts exactly where the last commit ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,6 +29,9 @@ from .tables import backfills
 
 CHUNK = 500
 DEFAULT_BOUND = 10_000
+BREATH = timedelta(milliseconds=110)
+"""Longer than whoever waits lets pass between two looks: SQLite's busy handler 100 ms, a dispatcher that skipped the
+locked schedule 50 ms. Without it a backfill is a tight writer, and live fires get their turn by luck."""
 _TICK = timedelta(microseconds=1)
 
 
@@ -132,12 +136,19 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
 
 
-def iterate(runtime: Runtime, backfill: Backfill) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Fire the rest of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
+def iterate(
+    runtime: Runtime, backfill: Backfill, *, breath: timedelta = timedelta(0)
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Fire the rest of a backfill, chunk by chunk; yields the progress after each commit and what it did.
+
+    `breath` is left between two chunks for whoever waits for the lock; see BREATH.
+    """
     while not backfill.is_done:
         backfill, rows, change = runtime.database.transact(partial(_chunk, runtime, backfill.uid))
         runtime.publish([change])
         yield backfill, rows
+        if not backfill.is_done and breath:
+            time.sleep(breath.total_seconds())
 
 
 def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:

@@ -16,7 +16,7 @@ from .audit import CommandContext
 from .backfills import Backfill, Range
 from .definition import Options, define, require_note
 from .description import Description, describe, upcoming
-from .errors import RunNotFoundError, ScheduleNotFoundError
+from .errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
 from .ids import new_uid
 from .listing import AuditRecord, Page
 from .policy import CatchUp, OverlapPolicy
@@ -319,9 +319,23 @@ class ScheduleHandle:
         return BackfillResult(done, rows)
 
     def iter_backfill(self, wanted: Range) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-        """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did."""
+        """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.
+
+        Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.
+        """
         schedule = self.refresh().state
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
-        yield from backfills.iterate(self._runtime, backfill)
+        yield from backfills.iterate(self._runtime, backfill, breath=backfills.BREATH)
+
+    def resume_backfill(self, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+        """Go on, as `iter_backfill` does, with a backfill of this schedule whose process ended in the middle of it.
+
+        Nothing is fired twice, not even when somebody else goes on with it at the same time. Raises
+        BackfillNotFoundError.
+        """
+        backfill = backfills.get_backfill(self._runtime, uid)
+        if backfill.schedule_uid != self.uid:
+            raise BackfillNotFoundError(uid)
+        yield from backfills.iterate(self._runtime, backfill, breath=backfills.BREATH)
