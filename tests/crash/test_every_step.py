@@ -13,7 +13,10 @@ from tests.crash.flows import FLOWS, START, Flow
 from tests.crash.steps import FATES, Fate, Steps
 from tests.crash.worlds import World
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(900),  # the longest flow has a hundred steps, and a busy machine takes minutes for them
+]
 
 
 @pytest.fixture
