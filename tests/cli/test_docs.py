@@ -1,4 +1,4 @@
-"""What docs/cli.md and the README say of the commands is what they do."""
+"""What docs/cli.md and the README say of the commands is what they do; acceptance/ runs their snippets."""
 
 from __future__ import annotations
 
@@ -39,14 +39,6 @@ def test_the_document_names_every_command() -> None:
 
 def test_the_document_names_every_exit_code() -> None:
     assert re.findall(r"^\| (\d) \|", CLI_DOC, re.MULTILINE) == list("012345")
-
-
-def test_the_shown_commands_run(documented: Cli) -> None:
-    lines = [line[2:] for block in blocks(CLI_DOC, "console") for line in block.splitlines() if line.startswith("$ ")]
-    assert len(lines) == 3
-    for line in lines:
-        documented(*shlex.split(line)[1:])
-    assert documented.ids() == ["nightly", "often"]
 
 
 def test_the_shown_file_syncs(documented: Cli, tmp_path: Path) -> None:
