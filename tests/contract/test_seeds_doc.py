@@ -29,7 +29,7 @@ ROWS = table()
 
 
 @cache
-def tests_of(path: str) -> frozenset[str]:
+def cases_of(path: str) -> frozenset[str]:
     tree = ast.parse((REPOSITORY / path).read_text())
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -45,7 +45,7 @@ def test_a_row_is_whole_and_its_tests_exist(row: list[str]) -> None:
     assert all(row), "a cell is empty"
     named = _TEST.findall(row[3])
     assert named or row[3] == NONE_YET
-    missing = [f"{path}::{name}" for path, name in named if name not in tests_of(path)]
+    missing = [f"{path}::{name}" for path, name in named if name not in cases_of(path)]
     assert missing == []
     rest = _TEST.sub("", row[3]).replace(",", "").strip()
     assert rest in {"", NONE_YET}, "not a test's name"
