@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from rqsched.ids import uid_to_uuid
 from tests.chain.rig import MINUTE, Rig
 from tests.http.web import Web
 
@@ -93,6 +94,15 @@ class Ojs:
         """The one job that waits, claimed."""
         (job,) = self.fetch(**options)
         return job
+
+    def fetched_from(self, queue: str) -> dict[str, Any]:
+        (job,) = self.fetch(queue)
+        return job
+
+    @staticmethod
+    def job_id(uid: str) -> str:
+        """The id of a run's job, as workers see it."""
+        return uid_to_uuid(uid)
 
     def ack(self, job: dict[str, Any], **fields: Any) -> httpx.Response:
         return self("POST", f"{WORKERS}/ack", {"job_id": job["id"], **fields})

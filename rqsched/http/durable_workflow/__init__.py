@@ -1,6 +1,12 @@
 """The Durable Workflow surface under `/api/schedules`, so that its own clients work unmodified."""
 
+from fastapi import APIRouter
+
+from . import discovery, routes
 from .forms import SURFACE
-from .routes import router
+
+router = APIRouter()
+router.include_router(discovery.router)
+router.include_router(routes.router)
 
 __all__ = ["SURFACE", "router"]

@@ -11,7 +11,7 @@ from rqsched.ids import iso_utc
 from rqsched.listing import AuditRecord
 from rqsched.payload import loads
 from rqsched.starts import BackfillRow
-from rqsched.state import Run, Schedule, ScheduleStatus
+from rqsched.state import Run, RunStatus, Schedule, ScheduleStatus
 
 _SHOWN = {ScheduleStatus.DONE: "deleted", ScheduleStatus.DEAD: "paused"}
 
@@ -49,16 +49,30 @@ def item(schedule: Schedule) -> dict[str, Any]:
         "jitter_seconds": int(definition.jitter.total_seconds()),
         "max_runs": definition.max_runs,
         "remaining_actions": schedule.remaining,
+        **_sdk_facts(schedule),
+    }
+
+
+def _sdk_facts(schedule: Schedule) -> dict[str, Any]:
+    """Give what the SDK reads at the top level, of an item and of a detail alike, by the names it has there."""
+    return {
+        "spec": spec_form(schedule),
+        "failures_count": schedule.error_count,
+        "next_fire_at": _at(schedule.due_at),
+        "last_fired_at": _at(schedule.last_run_at),
+        "latest_workflow_instance_id": schedule.latest_instance_id,
+        "paused_at": _at(schedule.paused_at),
+        "created_at": _at(schedule.created_at),
+        "updated_at": _at(schedule.updated_at),
     }
 
 
 def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
-    """Give everything about a schedule; what its SDK reads at the top level stands there too."""
+    """Give everything about a schedule."""
     definition = schedule.definition
     return {
         **item(schedule),
         "namespace": schedule.namespace,
-        "spec": spec_form(schedule),
         "action": action_form(schedule),
         "state": {
             "status": status_of(schedule),
@@ -68,11 +82,6 @@ def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
         "info": _info(schedule, recent),
         "memo": loads(definition.memo),
         "search_attributes": loads(definition.search_attributes),
-        "latest_workflow_instance_id": schedule.latest_instance_id,
-        "next_fire_at": _at(schedule.due_at),
-        "last_fired_at": _at(schedule.last_run_at),
-        "created_at": _at(schedule.created_at),
-        "updated_at": _at(schedule.updated_at),
     }
 
 
@@ -96,7 +105,8 @@ def _recent(run: Run) -> dict[str, Any]:
     return {
         "workflow_id": run.instance_id,
         "run_id": run.uid,
-        "outcome": run.status.value,
+        "outcome": "buffered" if run.status is RunStatus.BUFFERED else "triggered",
+        "status": run.status.value,
         "fired_at": iso_utc(fired_at),
         "occurrence_time": iso_utc(run.occurrence_at),
         "fire_lag_ms": max(0, round(lag.total_seconds() * 1000)),
@@ -113,16 +123,27 @@ def spec_form(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def sent_action(schedule: Schedule) -> dict[str, Any]:
+    """Give the action as it was sent here last, by key; empty when another surface made the schedule."""
+    sent: dict[str, Any] = loads(schedule.definition.surface).get("action") or {}
+    return sent
+
+
+def arguments_of(sent: Any) -> list[Any]:
+    """Read an `input`: an encoded envelope ({codec, blob}) is kept opaque, as the one argument of the workflow."""
+    return sent if isinstance(sent, list) else [] if sent is None else [sent]
+
+
 def action_form(schedule: Schedule) -> dict[str, Any]:
-    """Give the action as it was sent, or built from ours when another surface made the schedule."""
-    sent: dict[str, Any] | None = loads(schedule.definition.surface).get("action")
-    definition = schedule.definition
-    made = {
+    """Give the action as it was sent, wherever that still is what the schedule does."""
+    definition, sent = schedule.definition, sent_action(schedule)
+    args = loads(definition.action)["args"]
+    is_same = "input" in sent and arguments_of(sent["input"]) == args
+    return sent | {
         "workflow_type": definition.workflow,
         "task_queue": definition.queue,
-        "input": loads(definition.action)["args"],
+        "input": sent["input"] if is_same else args,
     }
-    return (made | sent) if sent else made
 
 
 def event(record: AuditRecord) -> dict[str, Any]:

@@ -13,10 +13,17 @@ from rqsched.payload import MEMO_BYTES, json_text
 from rqsched.policy import Exhausted, OverlapPolicy, RetryPolicy
 from rqsched.spec import Spec
 
+from .answers import arguments_of
 from .forms import ReasonError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-_TIMEOUTS = ("workflow_run_timeout_seconds", "workflow_execution_timeout_seconds")
+_TIMEOUTS = (
+    "run_timeout_seconds",
+    "workflow_run_timeout_seconds",
+    "execution_timeout_seconds",
+    "workflow_execution_timeout_seconds",
+)
+"""The tightest first: an attempt may take no longer than its run."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 
 Note = Annotated[str, Field(max_length=1_000)]
@@ -42,13 +49,13 @@ class UpdateBody(Body):
     memo: dict[str, Any] | None = None
     search_attributes: dict[str, Any] | None = None
     note: Note | None = None
+    paused: Annotated[bool, Field(strict=True)] | None = None
 
 
 class CreateBody(UpdateBody):
     """What POST takes."""
 
     schedule_id: Annotated[str, Field(max_length=128)] | None = None
-    paused: bool = False
 
 
 class NoteBody(Body):
@@ -103,8 +110,8 @@ def workflow_of(action: dict[str, Any]) -> str:
     return name
 
 
-def options_of(body: UpdateBody, action: dict[str, Any] | None) -> dict[str, Any]:
-    """Say a body in our options; `action` is the whole action when it is to be set."""
+def options_of(body: UpdateBody) -> dict[str, Any]:
+    """Say what is sent in our options; of the action, what the keys that are sent say."""
     given = body.model_dump(exclude_unset=True)
     options: dict[str, Any] = {}
     if given.get("overlap_policy") is not None:
@@ -116,7 +123,7 @@ def options_of(body: UpdateBody, action: dict[str, Any] | None) -> dict[str, Any
             options[name] = given[name]
     if "memo" in given:
         options["memo"] = _memo(given["memo"])
-    return options | (_action_options(action) if action is not None else {})
+    return options | _action_options(body.action or {})
 
 
 def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
@@ -128,16 +135,15 @@ def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
     return memo or {}
 
 
-def _action_options(action: dict[str, Any]) -> dict[str, Any]:
-    given = action.get("input")
-    # An encoded envelope ({codec, blob}) is kept opaque: the workflow gets it as its one argument.
-    arguments = given if isinstance(given, list) else [] if given is None else [given]
-    return {
-        "args": arguments,
-        "queue": action.get("task_queue"),
-        "timeout": next((action[name] for name in _TIMEOUTS if action.get(name) is not None), None),
-        "surface": {"action": action},
-    }
+def _action_options(sent: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if "input" in sent:
+        options["args"] = arguments_of(sent["input"])
+    if "task_queue" in sent:
+        options["queue"] = sent["task_queue"]
+    if any(name in sent for name in _TIMEOUTS):
+        options["timeout"] = next((sent[name] for name in _TIMEOUTS if sent.get(name) is not None), None)
+    return options
 
 
 def new_options() -> dict[str, Any]:

@@ -28,6 +28,15 @@ class ReasonError(HttpError):
         super().__init__(message)
 
 
+class TriggerFailedError(ReasonError):
+    """A trigger that failed here for a reason of ours; the caller learns its kind, the log the rest."""
+
+    def __init__(self, schedule_id: str, kind: str) -> None:
+        self.schedule_id = schedule_id
+        self.kind = kind
+        super().__init__(500, "trigger_failed", f"the trigger failed ({kind}); the log has this request's id.")
+
+
 def render(problem: Problem, request_id: str) -> Response:
     """Render `{message, reason, ...}`; refused fields are listed by name."""
     body: dict[str, Any] = {
@@ -35,6 +44,8 @@ def render(problem: Problem, request_id: str) -> Response:
         "reason": _REASONS.get(problem.code, problem.code),
         "request_id": request_id,
     }
+    if isinstance(problem.error, TriggerFailedError):
+        body |= {"schedule_id": problem.error.schedule_id, "outcome": "trigger_failed", "reason": problem.error.kind}
     if problem.fields:
         body["errors"] = _by_field(problem.fields)
     return JSONResponse(body, status_code=problem.status, headers=dict(problem.headers))

@@ -10,7 +10,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from rqsched.errors import InvalidPayloadError
 from rqsched.listing import Filters
+from rqsched.payload import MEMO_BYTES, json_text
 from rqsched.state import ScheduleStatus
 
 from .forms import ReasonError
@@ -19,6 +21,8 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
+_NONE = ("none",)
+"""A status that no schedule has."""
 SHOWN = ("active", "paused", "dead")
 """A done schedule shows as deleted here, and deleted ones are not listed."""
 
@@ -61,6 +65,15 @@ def _terms(query: str) -> list[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
+    value = _read_value(text)
+    try:
+        json_text("query", value, MEMO_BYTES)  # what a stored value cannot be, a driver may refuse to compare with
+    except InvalidPayloadError as error:
+        raise ReasonError(422, "invalid_query", str(error)) from None
+    return value
+
+
+def _read_value(text: str) -> Any:
     if text.startswith('"'):
         try:
             return json.loads(text)
@@ -75,13 +88,17 @@ def _value(text: str) -> Any:
 
 
 def _narrowed(filters: Filters, name: str, value: Any) -> Filters:
+    """Add an equality; two that contradict each other leave nothing to show."""
     if name == "Status":
         wanted = set(_statuses(str(value).lower())) & set(filters.statuses)
-        return replace(filters, statuses=tuple(wanted) or ("none",))
+        return replace(filters, statuses=tuple(wanted) or _NONE)
     if name in _FIELDS:
-        known: dict[str, Any] = {_FIELDS[name]: str(value)}
-        return replace(filters, **known)
-    return replace(filters, search_attributes={**filters.search_attributes, name: value})
+        known, field = getattr(filters, _FIELDS[name]), {_FIELDS[name]: str(value)}
+        found: Filters = replace(filters, **field)  # type: ignore[arg-type]
+        return found if known in {None, str(value)} else replace(found, statuses=_NONE)
+    asked = filters.search_attributes
+    found = replace(filters, search_attributes={**asked, name: value})
+    return found if asked.get(name, value) == value else replace(found, statuses=_NONE)
 
 
 def seal(cursor: str | None, namespace: str, filters: Filters) -> str | None:
@@ -98,7 +115,7 @@ def unseal(token: str | None, namespace: str, filters: Filters) -> str | None:
         return None
     try:
         cursor, of_namespace, digest = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, RecursionError, binascii.Error):
         raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.") from None
     if not isinstance(cursor, str):
         raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.")

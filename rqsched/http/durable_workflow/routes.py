@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rqsched import listing, operations
-from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError
+from rqsched.audit import CommandContext
+from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
 from rqsched.handles import ScheduleHandle
 from rqsched.http.body import StrictRoute
 from rqsched.http.deps import Admin, Call, Operate, Read
+from rqsched.http.errors import EXPECTED
 from rqsched.ids import new_uid, uid_to_uuid
 from rqsched.listing import MAX_PAGE
+from rqsched.payload import loads
 from rqsched.policy import OverlapPolicy
 from rqsched.state import ScheduleStatus
 
 from . import answers, bodies, query
-from .forms import ReasonError, Versioned, command_context
+from .forms import ReasonError, TriggerFailedError, Versioned, command_context
 
+_log = logging.getLogger(__name__)
 router = APIRouter(
     prefix="/api/schedules", tags=["durable-workflow"], route_class=StrictRoute, dependencies=[Versioned]
 )
@@ -56,27 +61,43 @@ def create(call: Admin, body: bodies.CreateBody, request: Request) -> Response:
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
     schedule_id = bodies.require_schedule_id(name)
     workflow = bodies.workflow_of(body.action)
-    options = bodies.new_options() | bodies.options_of(body, body.action)
-    try:
+    options: Any = bodies.new_options() | bodies.options_of(body) | {"surface": {"action": body.action}}
+    context = command_context(call, request, schedule_id, "create")
+
+    def make() -> None:
         call.scheduler.create(
             schedule_id,
             workflow,
-            bodies.spec_of(body.spec),
+            bodies.spec_of(body.spec or {}),
             note=body.note,
             namespace=call.namespace,
-            paused=body.paused,
-            context=command_context(call, request, schedule_id, "create"),
-            **_routed(call, workflow, options),
+            paused=bool(body.paused),
+            context=context,
+            executor=_executor(call, workflow),
+            **options,
         )
+
+    try:
+        make()
     except ScheduleExistsError as error:
-        raise ReasonError(409, "schedule_already_exists", str(error)) from error
+        if not _free_done(call, schedule_id, context):
+            raise ReasonError(409, "schedule_already_exists", str(error)) from error
+        make()
     return _outcome(schedule_id, "created", 201)
 
 
-def _routed(call: Call, workflow: str, options: dict[str, Any]) -> Any:
+def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
+    """Delete a schedule that is done, which is gone for this surface already: its id must be free here, too."""
+    handle = call.schedule(schedule_id)
+    if handle.state.status is not ScheduleStatus.DONE:
+        return False
+    handle.delete(reason="replaced", context=context)
+    return True
+
+
+def _executor(call: Call, workflow: str) -> str:
     """A type that no process registered waits for an external worker; an import path is never followed."""
-    is_known = operations.is_registered(call.scheduler.runtime, workflow)
-    return {**options, "executor": "rq" if is_known else "external"}
+    return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
 @router.get("/{schedule_id}")
@@ -91,19 +112,27 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
 def update(call: Admin, schedule_id: ScheduleId, body: bodies.UpdateBody, request: Request) -> Response:
     """Change what is sent: `spec` replaces, `action` merges by key."""
     handle = _find(call, schedule_id)
-    action = None if body.action is None else answers.action_form(handle.state) | body.action
-    workflow = None if action is None else bodies.workflow_of(action)
-    options: Any = bodies.options_of(body, action)
-    if workflow is not None:
-        options = _routed(call, workflow, options)
-    handle.update(
-        workflow if workflow != handle.workflow else None,
-        None if body.spec is None else bodies.spec_of(body.spec),
-        note=body.note,
-        context=command_context(call, request, schedule_id, "update"),
-        **options,
-    )
+    context = command_context(call, request, schedule_id, "update")
+    workflow, options = _changes(call, handle, body)
+    spec = None if body.spec is None else bodies.spec_of(body.spec)
+    handle.update(workflow, spec, note=body.note, context=context, **options)
+    if body.paused is not None:
+        _switch(handle, paused=body.paused, note=None, context=context)
     return _outcome(schedule_id, "updated")
+
+
+def _changes(call: Call, handle: ScheduleHandle, body: bodies.UpdateBody) -> tuple[str | None, Any]:
+    """Say what changes; the executor is looked for anew only when another workflow is named."""
+    options: Any = bodies.options_of(body)
+    if body.action is None:
+        return None, options
+    merged = answers.action_form(handle.state) | body.action
+    workflow = bodies.workflow_of(merged)
+    known = loads(handle.state.definition.surface)
+    options["surface"] = {**known, "action": answers.sent_action(handle.state) | body.action}
+    if workflow == handle.workflow:
+        return None, options
+    return workflow, options | {"executor": _executor(call, workflow)}
 
 
 @router.delete("/{schedule_id}")
@@ -116,22 +145,37 @@ def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
 @router.post("/{schedule_id}/pause")
 def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
     """Stop firing; a paused one stays so."""
-    handle = _find(call, schedule_id)
-    if handle.status == ScheduleStatus.ACTIVE.value:
-        handle.pause(body.note if body else None, context=command_context(call, request, schedule_id, "pause"))
+    context = command_context(call, request, schedule_id, "pause")
+    _switch(_find(call, schedule_id), paused=True, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "paused")
 
 
 @router.post("/{schedule_id}/resume")
 def resume(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
     """Fire again from now; one that died is revived."""
-    handle, note = _find(call, schedule_id), body.note if body else None
     context = command_context(call, request, schedule_id, "resume")
+    _switch(_find(call, schedule_id), paused=False, note=body.note if body else None, context=context)
+    return _outcome(schedule_id, "resumed")
+
+
+def _switch(handle: ScheduleHandle, *, paused: bool, note: str | None, context: CommandContext) -> None:
+    act = _pause if paused else _resume
+    try:
+        act(handle, note, context)
+    except ScheduleStateError:  # somebody else was faster: look again, and once more
+        act(handle.refresh(), note, context)
+
+
+def _pause(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
+    if handle.status == ScheduleStatus.ACTIVE.value:
+        handle.pause(note, context=context)
+
+
+def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
     if handle.status == ScheduleStatus.PAUSED.value:
         handle.resume(note=note, context=context)
     elif handle.status == ScheduleStatus.DEAD.value:
         handle.restart(note=note, context=context)
-    return _outcome(schedule_id, "resumed")
 
 
 @router.post("/{schedule_id}/trigger")
@@ -141,7 +185,14 @@ def trigger(
     """Start a run now, as the overlap policy allows."""
     handle = _find(call, schedule_id)
     overlap = OverlapPolicy.of(body.overlap_policy) if body and body.overlap_policy else None
-    result = handle.trigger(overlap, context=command_context(call, request, schedule_id, "trigger"))
+    context = command_context(call, request, schedule_id, "trigger")
+    try:
+        result = handle.trigger(overlap, context=context)
+    except EXPECTED:
+        raise
+    except Exception as error:  # this surface's own word for what no caller can mend
+        _log.exception("schedule %s could not be triggered", handle.uid, extra={"action": "trigger_failed"})
+        raise TriggerFailedError(schedule_id, type(error).__name__) from error
     return JSONResponse(answers.triggered(schedule_id, result))
 
 
@@ -165,12 +216,12 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, 
 def history(
     call: Read,
     schedule_id: ScheduleId,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    limit: int = 100,
     after_sequence: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Response:
     """Read audit events in order; works on deleted schedules."""
     handle, after = call.newest(schedule_id), _sequence(after_sequence)
-    wanted = min(limit, MAX_PAGE)
+    wanted = min(max(limit, 1), MAX_PAGE)
     records = handle.history(limit=wanted, after_sequence=after)
     has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
     return JSONResponse(
