@@ -24,7 +24,6 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 
 from rqsched.spec import Cron, Spec
-from rqsched.timezone import tzdata_version
 
 ZONE = "America/New_York"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,13 +79,9 @@ def measured(expression: str, rounds: int, count: int) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "croniter": version("croniter"),
-        "tzdata": tzdata_version(),
-        "cores": os.cpu_count(),
-    }
+def machine() -> dict[str, Any]:
+    versions = {name: version(name) for name in ("rqsched", "croniter", "tzdata")}
+    return {"versions": versions, "python": platform.python_version(), "cores": os.cpu_count()}
 
 
 def main() -> None:
@@ -96,8 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     kinds = {kind: measured(text, options.rounds, options.count) for kind, text in KINDS.items()}
     parameters = {"rounds": options.rounds, "count": options.count, "zone": ZONE}
-    report = {"benchmark": "next_after", "parameters": parameters, "environment": environment(), "kinds": kinds}
-    print(json.dumps(report))
+    print(json.dumps({"benchmark": "next_after", "parameters": parameters, "kinds": kinds, **machine()}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -235,20 +234,22 @@ def settle_run(
     patience: Patience | None = None,
 ) -> Change | None:
     """End an attempt under the schedule's lock if `fence` still holds then; None when somebody else was first."""
-    tries = count(1)
+    decided: Change | None = None
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
-        is_again = next(tries) > 1
+        nonlocal decided
         found = store.lock_with_schedule(connection, run_uid)
         if found is None:
             return None, False
         schedule, run = found
-        if not fence(run):
-            # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-            return _standing(connection, schedule, run) if is_again else None, False
-        change = _settled(runtime, connection, schedule, run, verdict)
-        store.write(connection, [change])
-        return change, True
+        if fence(run):
+            decided = _settled(runtime, connection, schedule, run, verdict)
+            store.write(connection, [decided])
+            return decided, True
+        # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
+        if decided is None or run in [after for _, after in decided.changed_runs]:
+            return decided, decided is not None
+        return _standing(connection, schedule, run), False
 
     change, is_ours = runtime.database.transact(work, patience=patience)
     if change is not None:

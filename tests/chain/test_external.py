@@ -1,0 +1,355 @@
+"""External runs: claimed by one worker each, kept alive by heartbeats, ended once, lost in silence and given again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched import external
+from rqsched.database import Database
+from rqsched.errors import RunNotFoundError
+from rqsched.external import Claimed
+from rqsched.handles import ScheduleHandle
+from rqsched.policy import RetryPolicy
+from rqsched.reconcile import EXTERNAL_SILENCE
+from rqsched.settlement import Ending, Verdict
+from rqsched.state import Run
+from tests.chain.rig import MINUTE, ONCE, SECOND, Rig, newest, statuses
+from tests.invariants import check_invariants
+from tests.store.children import in_children
+
+T = TypeVar("T")
+DONE = Verdict(Ending.SUCCEEDED, result='"sent"')
+FAILED = Verdict(Ending.FAILED, error="no answer")
+
+
+@pytest.fixture(autouse=True)
+def _invariants(request: pytest.FixtureRequest) -> Any:
+    rig: Rig = request.getfixturevalue("any_rig" if "any_rig" in request.fixturenames else "rig")
+    yield
+    check_invariants(rig.runtime)
+
+
+def made(rig: Rig, schedule_id: str = "report", **options: Any) -> ScheduleHandle:
+    """A schedule every minute whose runs wait for a worker of any language."""
+    given = {"overlap": "allow_all", "retry": RetryPolicy(max_retries=1, base=MINUTE, then="continue"), **options}
+    return rig.create(schedule_id, runs="report.generate", executor="external", **given)
+
+
+def claim(rig: Rig, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[Claimed]:
+    return external.claim(rig.runtime, queues or ("default",), worker, namespace=namespace, count=count)
+
+
+def claimed(rig: Rig, **options: Any) -> Run:
+    """The one run that waits, claimed."""
+    (found,) = claim(rig, **options)
+    return found.run
+
+
+def beat(rig: Rig, *runs: Run, worker: str = "one", namespace: str = "default") -> tuple[list[str], list[str]]:
+    return external.heartbeat(rig.runtime, worker, [run.uid for run in runs], namespace=namespace)
+
+
+# ---- claims
+
+
+def test_a_claimed_run_is_the_workers_and_nobody_elses(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    run = any_rig.occur(schedule)
+
+    mine = claimed(any_rig)
+
+    assert (mine.uid, mine.status, mine.worker, mine.attempt) == (run.uid, "running", "one", 1)
+    assert mine.started_at == mine.heartbeat_at == any_rig.clock.now()
+    assert claim(any_rig, worker="two") == []
+
+
+def test_runs_of_this_languages_workflows_are_left_to_rq(rig: Rig) -> None:
+    rig.occur(rig.create())
+    assert claim(rig) == []
+
+
+def test_an_external_run_is_on_no_queue_of_rq(any_rig: Rig) -> None:
+    any_rig.occur(made(any_rig))
+    any_rig.advance(MINUTE)
+    assert any_rig.recover().deliveries == 0
+    assert any_rig.queued() == []
+
+
+def test_workers_that_claim_at_once_never_get_the_same_run(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    for _ in range(40):
+        any_rig.occur(schedule)
+
+    def work() -> list[str]:
+        found: list[str] = []
+        while some := claim(any_rig, count=3):
+            found += [one.run.uid for one in some]
+        return found
+
+    taken = [uid for uids in in_children(4, work) for uid in uids]
+
+    assert len(taken) == len(set(taken)) == 40
+    assert statuses(schedule) == ["running"] * 40
+
+
+def test_a_worker_takes_from_its_queues_the_most_important_first_and_then_the_oldest(any_rig: Rig) -> None:
+    for name, options in (("a", {}), ("b", {"queue": "high"}), ("c", {"priority": 5}), ("d", {"queue": "other"})):
+        made(any_rig, name, **options).trigger()
+        any_rig.advance(SECOND)
+
+    order = [found.schedule.schedule_id for found in claim(any_rig, "default", "high", count=100)]
+
+    assert order == ["c", "a", "b"]
+    assert claim(any_rig, "default", "high") == []
+
+
+def test_a_claim_gives_as_many_as_it_is_asked_for(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    for _ in range(3):
+        any_rig.occur(schedule)
+    assert [len(claim(any_rig, count=2)) for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_namespace_is_another_world(any_rig: Rig) -> None:
+    run = any_rig.occur(made(any_rig, namespace="tenant"))
+
+    assert claim(any_rig) == []
+    mine = claimed(any_rig, namespace="tenant")
+    assert beat(any_rig, mine) == ([], [run.uid])
+    assert beat(any_rig, mine, namespace="tenant") == ([run.uid], [])
+    assert external.find(any_rig.runtime, run.uid, "tenant").run.uid == run.uid
+    with pytest.raises(RunNotFoundError):
+        external.find(any_rig.runtime, run.uid, "default")
+
+
+def test_a_paused_and_a_deleted_schedules_run_is_still_to_be_had(any_rig: Rig) -> None:
+    paused, deleted = made(any_rig, "paused"), made(any_rig, "deleted")
+    for schedule in (paused, deleted):
+        schedule.trigger()
+    paused.pause()
+    deleted.delete()
+    assert {found.schedule.schedule_id for found in claim(any_rig, count=9)} == {"paused", "deleted"}
+
+
+# ---- ends
+
+
+def test_a_run_ends_once(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    any_rig.occur(schedule)
+    mine = claimed(any_rig)
+
+    assert external.finish(any_rig.runtime, mine, DONE) is not None
+    assert external.finish(any_rig.runtime, mine, DONE) is None
+    assert external.finish(any_rig.runtime, mine, FAILED) is None
+
+    run = newest(schedule)
+    assert (run.status, run.result, any_rig.state(schedule).success_count) == ("succeeded", "sent", 1)
+
+
+def test_a_failed_attempt_is_retried_and_given_to_whoever_asks(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    any_rig.occur(schedule)
+    first = claimed(any_rig)
+
+    external.finish(any_rig.runtime, first, FAILED)
+    assert (newest(schedule).status, claim(any_rig)) == ("retrying", [])
+    schedule.pause()
+    any_rig.advance(MINUTE)
+    any_rig.dispatch()
+
+    second = claimed(any_rig, worker="two")
+    assert (second.uid, second.attempt, second.worker) == (first.uid, 2, "two")
+    external.finish(any_rig.runtime, second, FAILED)
+    assert (newest(schedule).status, any_rig.state(schedule).status) == ("failed", "paused")
+
+
+def test_a_final_failure_is_not_retried(rig: Rig) -> None:
+    schedule = made(rig)
+    rig.occur(schedule)
+    external.finish(rig.runtime, claimed(rig), Verdict(Ending.FAILED, error="no such user", is_final=True))
+    assert newest(schedule).status == "failed"
+
+
+def test_what_waits_behind_an_external_run_starts_when_it_ends(any_rig: Rig) -> None:
+    schedule = made(any_rig, overlap="buffer_all")
+    any_rig.occur(schedule)
+    any_rig.occur(schedule)
+    mine = claimed(any_rig, count=5)
+
+    assert (statuses(schedule), claim(any_rig)) == (["running", "buffered"], [])
+    external.finish(any_rig.runtime, mine, DONE)
+
+    assert claimed(any_rig).number == 2
+
+
+# ---- life
+
+
+def test_a_run_stays_active_for_ten_minutes_without_a_heartbeat_and_not_longer(any_rig: Rig) -> None:
+    schedule = made(any_rig, retry=ONCE)
+    any_rig.occur(schedule)
+    claimed(any_rig)
+    schedule.pause()
+
+    any_rig.advance(EXTERNAL_SILENCE - SECOND)
+    assert (any_rig.recover().lost, newest(schedule).status) == (0, "running")
+    any_rig.advance(SECOND)
+    assert (any_rig.recover().lost, newest(schedule).status) == (1, "lost")
+    assert timedelta(minutes=10) == EXTERNAL_SILENCE
+
+
+def test_heartbeats_keep_a_run_alive(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    any_rig.occur(schedule)
+    mine = claimed(any_rig)
+    schedule.pause()
+
+    for _ in range(5):
+        any_rig.advance(EXTERNAL_SILENCE - SECOND)
+        assert beat(any_rig, mine) == ([mine.uid], [])
+        assert any_rig.recover().lost == 0
+
+    assert external.finish(any_rig.runtime, mine, DONE) is not None
+
+
+def test_a_lost_run_is_given_again_and_its_first_worker_is_fenced_out(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    any_rig.occur(schedule)
+    first = claimed(any_rig)
+    schedule.pause()
+
+    any_rig.advance(EXTERNAL_SILENCE)
+    any_rig.recover()
+    assert newest(schedule).status == "retrying"
+    assert external.finish(any_rig.runtime, first, DONE) is None, "while it waits for its retry"
+    any_rig.advance(MINUTE)
+    any_rig.dispatch()
+    assert external.finish(any_rig.runtime, first, DONE) is None, "while it waits for a worker"
+    second = claimed(any_rig, worker="two")
+
+    assert external.finish(any_rig.runtime, first, DONE) is None, "while another worker holds it"
+    assert beat(any_rig, first) == ([], [first.uid])
+    assert external.finish(any_rig.runtime, second, DONE) is not None
+    assert newest(schedule).state.attempt == 2
+
+
+def test_the_same_worker_is_fenced_out_of_its_own_lost_attempt(rig: Rig) -> None:
+    schedule = made(rig)
+    rig.occur(schedule)
+    first = claimed(rig)
+    schedule.pause()
+    rig.advance(EXTERNAL_SILENCE)
+    rig.recover()
+    rig.advance(MINUTE)
+    rig.dispatch()
+
+    again = claimed(rig)
+
+    assert (again.uid, again.worker, again.token == first.token) == (first.uid, first.worker, False)
+    assert external.finish(rig.runtime, first, DONE) is None
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate", "replaced"])
+def test_a_worker_learns_with_its_heartbeat_which_run_to_stop(any_rig: Rig, how: str) -> None:
+    schedule = made(any_rig, overlap="cancel_other")
+    run = any_rig.occur(schedule)
+    mine = claimed(any_rig)
+    kept = made(any_rig, "kept")
+    kept.trigger()
+    other = claimed(any_rig)
+
+    if how == "replaced":
+        any_rig.occur(schedule)
+    else:
+        getattr(run, how)()
+
+    assert beat(any_rig, mine, other) == ([other.uid], [mine.uid])
+    assert external.finish(any_rig.runtime, mine, DONE) is None
+    assert run.refresh().status == ("terminated" if how == "terminate" else "cancelled")
+
+
+def test_a_cancelled_waiting_run_is_never_given(any_rig: Rig) -> None:
+    any_rig.occur(made(any_rig)).cancel()
+    assert claim(any_rig) == []
+
+
+def test_a_heartbeat_is_deaf_to_what_is_not_the_workers(any_rig: Rig) -> None:
+    any_rig.occur(made(any_rig))
+    mine = claimed(any_rig)
+    any_rig.advance(SECOND)
+
+    assert beat(any_rig, mine, worker="two") == ([], [mine.uid])
+    assert any_rig.run_row(mine.uid).heartbeat_at == mine.heartbeat_at
+    assert external.heartbeat(any_rig.runtime, "one", ["nothing", mine.uid, mine.uid], namespace="default") == (
+        [mine.uid],
+        ["nothing"],
+    )
+
+
+def test_heartbeats_fires_and_claims_at_once_leave_no_run_behind(any_rig: Rig) -> None:
+    schedule = made(any_rig)
+    for _ in range(30):
+        any_rig.occur(schedule)
+    mine = [found.run for found in claim(any_rig, count=30)]
+
+    def work() -> int:
+        shuffled = mine[::-1]
+        return min(len(beat(any_rig, *batch)[0]) for batch in (mine, shuffled) for _ in range(10))
+
+    assert in_children(3, work) == [30, 30, 30]
+    for run in mine:
+        assert external.finish(any_rig.runtime, run, DONE) is not None
+
+
+# ---- answers lost
+
+
+class ForgetfulDatabase(Database):
+    """A database that commits and then does not answer, as often as it is told."""
+
+    silent = 0
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only)
+        if self.silent and not is_read_only:
+            self.silent -= 1
+            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+        return result
+
+
+@pytest.fixture
+def forgetful(any_rig: Rig) -> ForgetfulDatabase:
+    any_rig.runtime.database.close()
+    any_rig.runtime.database = ForgetfulDatabase(any_rig.runtime.database.url)
+    return any_rig.runtime.database
+
+
+def test_a_claim_whose_answer_was_lost_gives_the_same_runs(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
+    schedule = made(any_rig)
+    for _ in range(4):
+        any_rig.occur(schedule)
+    forgetful.silent = 2
+
+    mine = claim(any_rig, count=2)
+
+    assert [found.run.number for found in mine] == [1, 2]
+    assert statuses(schedule) == ["running", "running", "pending", "pending"]
+
+
+def test_an_end_whose_answer_was_lost_is_the_workers_own(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
+    schedule = made(any_rig)
+    any_rig.occur(schedule)
+    mine = claimed(any_rig)
+    forgetful.silent = 2
+
+    assert external.finish(any_rig.runtime, mine, DONE) is not None
+    assert external.finish(any_rig.runtime, mine, DONE) is None
+    assert any_rig.state(schedule).success_count == 1
