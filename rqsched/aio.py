@@ -127,6 +127,7 @@ def _register(
 ) -> str:
     scheduler = _scheduler()
     defaults = operations.workflow_defaults(scheduler.runtime, name)
+    operations.require_queue(scheduler.runtime, defaults.get("queue"))
     named = Named(require_id(namespace or scheduler.settings.namespace, "namespace"), schedule_id)
     definition = define(None, options, workflow=name, spec=spec, defaults=defaults)
     operations.upsert(scheduler.runtime, Request(named, definition, paused=False, keep_next=True))

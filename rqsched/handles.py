@@ -19,6 +19,7 @@ from .description import Description, describe, upcoming
 from .errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
 from .ids import new_uid
 from .listing import AuditRecord, Page
+from .payload import loads
 from .policy import CatchUp, OverlapPolicy
 from .run_handle import RunHandle, TriggerResult, trigger_result
 from .runtime import Runtime
@@ -232,7 +233,8 @@ class ScheduleHandle:
             timing, given = unfold(spec, options)
         name, defaults = self._named_workflow(workflow, given)
         operations.require_connection(self._runtime, given.get("connection"))
-        define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
+        wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
+        operations.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
 
         def decide(_: Any, schedule: Schedule, operation: str) -> Any:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)

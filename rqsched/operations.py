@@ -312,6 +312,16 @@ def require_connection(runtime: Runtime, name: str | None) -> None:
         raise InvalidInputError("connection", f"{name!r} is not configured ({configured}); see RQSCHED_CONNECTIONS")
 
 
+def require_queue(runtime: Runtime, name: str | None) -> None:
+    """Check that runs are not to go where links live; raises InvalidInputError.
+
+    Whoever serves the control queue takes every id on it for a link's, so such a run would never start.
+    """
+    if name is not None and name == runtime.settings.control_queue:
+        reason = "is the control queue, which carries links only; name another, or leave it out for the default one"
+        raise InvalidInputError("queue", f"{name!r} {reason}")
+
+
 def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
     if runtime.workflows.get(name) is not None:

@@ -218,6 +218,7 @@ class Scheduler:
         operations.require_connection(self.runtime, options.get("connection"))
         is_external = options.get("executor") == "external"
         defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
+        operations.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
         return define(None, options, workflow=name, spec=spec, defaults=defaults)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:

@@ -220,32 +220,7 @@ def test_it_arrives(two_redis_desk: Desk, name: str) -> None:
     check(two_redis_desk, updated)
 
 
-# ---- routing
-
-
-ROUTES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, int]]] = {
-    "settings": ({}, {}, ("default", 600)),
-    "workflow": ({"queue": "w", "timeout": 5}, {}, ("w", 5)),
-    "schedule": ({}, {"queue": "s", "timeout": 7}, ("s", 7)),
-    "schedule over workflow": ({"queue": "w", "timeout": 5}, {"queue": "s", "timeout": 7}, ("s", 7)),
-    "each field by itself": ({"queue": "w", "timeout": 5}, {"timeout": 7}, ("w", 7)),
-    "the other field by itself": ({"timeout": 5}, {"queue": "s"}, ("s", 5)),
-}
-
-
-@pytest.mark.parametrize(("of_workflow", "of_schedule", "expected"), ROUTES.values(), ids=ROUTES.keys())
-def test_routing_takes_the_first_of_schedule_workflow_settings(
-    desk: Desk, of_workflow: dict[str, Any], of_schedule: dict[str, Any], expected: tuple[str, int]
-) -> None:
-    desk.register("note", desk._note, **of_workflow)
-    desk.create(**of_schedule)
-
-    desk.fire()
-
-    queue, seconds = expected
-    assert len(desk.queued(queue)) == 1
-    desk.work()
-    assert desk.seen[0].deadline_at - desk.seen[0].started_at == seconds * SECOND
+# ---- workflows
 
 
 def test_a_workflows_connection_is_the_default_of_its_schedules(two_redis_desk: Desk) -> None:
@@ -314,6 +289,7 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "a queue with a blank": ({"queue": "no queue"}, InvalidIdError),
     "a queue of 129": ({"queue": "q" * 129}, InvalidIdError),
     "an unknown connection": ({"connection": "mars"}, InvalidInputError),
+    "the queue of the links": ({"queue": "rqsched"}, InvalidInputError),
     "an unknown policy": ({"overlap": "maybe"}, InvalidPolicyError),
     "policies that contradict": ({"missed": "all"}, InvalidPolicyError),
     "a buffer limit without a buffer": ({"buffer_limit": 3}, InvalidPolicyError),
