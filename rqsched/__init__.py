@@ -5,14 +5,21 @@
 ... def invoice_sync(region: str) -> None: ...
 >>> scheduler = Scheduler.from_env()  # doctest: +SKIP
 >>> scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), args=["eu"])  # doctest: +SKIP
+
+The names below are imported when they are first asked for: SQLAlchemy, RQ and pydantic are most of the time that
+`rqsched --help` or a module of workflows would otherwise take.
 """
 
-from .audit import CommandContext
-from .errors import RqschedError, RunCancelled
-from .policy import OverlapPolicy, RetryPolicy
-from .scheduler import Scheduler
-from .spec import Cron, Every, Once, Spec
-from .workflows import current_run, workflow
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .audit import CommandContext
+    from .errors import RqschedError, RunCancelled
+    from .policy import OverlapPolicy, RetryPolicy
+    from .scheduler import Scheduler
+    from .spec import Cron, Every, Once, Spec
+    from .workflows import current_run, workflow
 
 __version__ = "0.1.0"
 
@@ -30,3 +37,32 @@ __all__ = [
     "current_run",
     "workflow",
 ]
+
+_HOMES = {
+    "CommandContext": "audit",
+    "Cron": "spec",
+    "Every": "spec",
+    "Once": "spec",
+    "OverlapPolicy": "policy",
+    "RetryPolicy": "policy",
+    "RqschedError": "errors",
+    "RunCancelled": "errors",
+    "Scheduler": "scheduler",
+    "Spec": "spec",
+    "current_run": "workflows",
+    "workflow": "workflows",
+}
+"""The module of each public name."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module and keep the name, so that it is asked for once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Name what is here, imported yet or not."""
+    return sorted({*globals(), *__all__})

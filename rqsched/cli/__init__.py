@@ -1,14 +1,10 @@
-"""The `rqsched` command. Exit codes and files are described in docs/cli.md.
-
-Importing this registers every command on `app`; the order here is that of `rqsched --help`.
-"""
+"""The `rqsched` command. docs/cli.md describes exit codes and files; `application` has the names of the commands."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-from . import backfill, database, doctor, lifecycle, operate, processes, runs, schedules, sync, upcoming  # noqa: F401
 from .application import app
 
 __all__ = ["app", "main"]

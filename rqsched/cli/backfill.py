@@ -13,11 +13,12 @@ from rqsched.policy import OverlapPolicy
 from rqsched.starts import BackfillRow
 
 from . import values
-from .application import app
 from .command import command
 from .options import Overlap, ScheduleId
 from .output import notice, progress_bar
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 COLUMNS = ("Occurrence", "Outcome", "Instance", "Reason")
 _SHOWN = 20

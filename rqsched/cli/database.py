@@ -11,12 +11,13 @@ from rqsched.database import Database
 from rqsched.embedded import database_url
 from rqsched.migrations import HEAD
 
-from .application import database_app
 from .command import FAILED, command
 from .session import Session
 
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="The database's schema.")
 
-@command(database_app)
+
+@command(app)
 def upgrade(session: Session) -> None:
     """Bring the database to the schema of this version; idempotent, safe when several processes do."""
     with closing(Database(database_url(session.settings))) as database:
@@ -25,7 +26,7 @@ def upgrade(session: Session) -> None:
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
 
-@command(database_app)
+@command(app)
 def status(session: Session) -> None:
     """Show which schema the database has and which one this version needs; exit code 1 when they differ."""
     with closing(Database(database_url(session.settings))) as database:

@@ -6,10 +6,11 @@ from dataclasses import asdict
 
 import typer
 
-from .application import app
 from .checks import Finding, Level, examine
 from .command import FAILED, command
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 COLUMNS = ("Check", "Status", "Found", "What To Do")
 

@@ -11,12 +11,13 @@ from rqsched.errors import InvalidInputError
 from rqsched.handles import TriggerResult
 from rqsched.policy import CatchUp
 
-from .application import app
 from .command import CONFLICT, command
 from .options import Note, Overlap, ScheduleId
 from .output import notice
 from .runs import run_facts
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

@@ -15,11 +15,12 @@ from rqsched.listing import Filters
 from rqsched.tables import runs
 
 from . import values
-from .application import app
 from .command import FAILED, command
 from .lifecycle import Yes, confirm
 from .output import Output, progress_bar
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 
 @command(app)

@@ -13,9 +13,10 @@ from rqsched.config import Settings
 from rqsched.dev import run_dev
 from rqsched.errors import ConfigError
 
-from .application import app
 from .command import command
 from .session import Verbose
+
+app = typer.Typer(add_completion=False)
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -51,7 +52,10 @@ def dev(
     ] = None,
     verbose: Verbose = 0,
 ) -> None:
-    """Try it: an embedded Valkey, SQLite and a worker in this terminal, and a screen that shows what fires."""
+    """Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal.
+
+    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything that this started.
+    """
     logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=_FORMAT)
     raise typer.Exit(run_dev(Settings(), seconds=seconds))
 

@@ -13,10 +13,11 @@ from rqsched.listing import MAX_PAGE, AuditRecord
 from rqsched.payload import loads
 from rqsched.state import Run, RunStatus
 
-from .application import app
 from .command import CONFLICT, command
 from .options import ScheduleId
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its uid, number or instance id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="Of a page.")]
@@ -123,7 +124,7 @@ def _row(run: Run) -> tuple[Any, ...]:
 
 @command(app)
 def cancel(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
-    """End a run: a waiting one never starts, a running one sees it at its next checkpoint."""
+    """End a run: a waiting one never starts, a running one sees it at a checkpoint."""
     _end(session, session.newest(schedule_id).run(run).cancel(), "cancelled")
 
 

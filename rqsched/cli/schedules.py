@@ -16,11 +16,12 @@ from rqsched.policy import Policies
 from rqsched.state import ScheduleStatus
 
 from . import values
-from .application import app
 from .command import command
 from .options import Action, Facts, Note, Policy, ScheduleId, Texts, Timing, blanked
 from .output import shown
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.")]
 COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire")
@@ -100,7 +101,7 @@ def update(
     unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
     if_version: Annotated[int | None, typer.Option("--if-version", help="Refuse unless it is at this version.")] = None,
 ) -> None:
-    """Change what is given and leave the rest; the next time moves only with the timing."""
+    """Change what is given and leave the rest. The next time moves only with the timing."""
     blank = blanked(unset or ())
     handle = session.schedule(schedule_id)
     before = handle.state.version

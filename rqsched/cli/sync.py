@@ -11,11 +11,12 @@ import typer
 from rqsched.declarations import Declaration
 from rqsched.scheduler import Synced
 
-from .application import app
 from .command import command
 from .document import read
 from .output import progress_bar
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="JSON or TOML.")]
 

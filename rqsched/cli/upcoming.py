@@ -15,10 +15,11 @@ from rqsched.description import iter_upcoming
 from rqsched.duration import format_short
 from rqsched.state import Schedule
 
-from .application import app
 from .command import command
 from .output import shown
 from .session import Session
+
+app = typer.Typer(add_completion=False)
 
 Fire = tuple[datetime, str, str]
 """When, which schedule, which workflow."""
