@@ -1,0 +1,1 @@
+"""A Django project whose users subscribe to a digest by mail."""

@@ -1,0 +1,10 @@
+"""Where the views are."""
+
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("digests/", views.Digests.as_view()),
+    path("digests/<slug:name>/", views.Digest.as_view()),
+]

@@ -1,0 +1,68 @@
+"""Views that create and show schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views import View
+
+from rqsched import Every
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+
+from .jobs import send_digest
+from .scheduling import get_scheduler
+
+
+class DigestForm(forms.Form):
+    """What a subscriber fills in."""
+
+    name = forms.SlugField()
+    to = forms.EmailField()
+    every = forms.CharField()
+
+    def clean_every(self) -> Every:
+        """Read the interval; what rqsched refuses is an error of this field."""
+        try:
+            return Every(self.cleaned_data["every"])
+        except InvalidInputError as error:
+            raise forms.ValidationError(error.reason) from error
+
+
+class Digests(View):
+    """All digests."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Subscribe, or change a subscription."""
+        form = DigestForm(request.POST)
+        if not form.is_valid():
+            return JsonResponse({"errors": form.errors}, status=422)
+        wanted = form.cleaned_data
+        schedule, outcome = get_scheduler().upsert(
+            f"digest:{wanted['name']}", send_digest, wanted["every"], args=[wanted["to"]]
+        )
+        status = 201 if outcome == "created" else 200
+        return JsonResponse({"outcome": outcome, "next_at": schedule.next_run_at}, status=status)
+
+
+class Digest(View):
+    """One digest."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Answer 404 for a subscription that is not there."""
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except ScheduleNotFoundError as error:
+            return JsonResponse({"error": str(error)}, status=404)
+
+    def get(self, _: HttpRequest, name: str) -> HttpResponse:
+        """Show when the next digest is due, and the latest ones."""
+        schedule = get_scheduler().get(f"digest:{name}")
+        runs = [{"status": run.status, "result": run.result} for run in schedule.runs(limit=5).items]
+        return JsonResponse({"next_at": schedule.next_run_at, "runs": runs})
+
+    def delete(self, _: HttpRequest, name: str) -> HttpResponse:
+        """Unsubscribe."""
+        get_scheduler().get(f"digest:{name}").delete()
+        return HttpResponse(status=204)

@@ -1,0 +1,78 @@
+"""The application: endpoints that create and show schedules, and rqsched's own API mounted under /rqsched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from rqsched import Every, Scheduler
+from rqsched.aio import run
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.handles import ScheduleHandle
+from rqsched.http import create_app
+
+from .jobs import export_orders
+
+scheduler = Scheduler.from_env()
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """Mend at boot what Redis lost while nobody looked; a mounted application gets no lifespan of its own."""
+    await run(scheduler.recover)
+    yield
+    scheduler.close()
+
+
+app = FastAPI(title="Exports", lifespan=lifespan)
+app.mount("/rqsched", create_app(scheduler))
+
+Customer = Annotated[str, Path(pattern="^[a-z0-9-]{1,40}$")]
+
+
+class Wanted(BaseModel):
+    """When a customer wants exports."""
+
+    every: str = "24h"
+
+
+@app.put("/exports/{customer}")
+def schedule_export(customer: Customer, wanted: Wanted) -> dict[str, Any]:
+    """Export this customer's orders at an interval; asking again changes the interval."""
+    schedule, outcome = scheduler.upsert(f"export:{customer}", export_orders, Every(wanted.every), args=[customer])
+    return {"outcome": outcome, **shown(schedule)}
+
+
+@app.get("/exports/{customer}")
+def show_export(customer: Customer) -> dict[str, Any]:
+    """Show when the next export is due, and the latest ones."""
+    return shown(scheduler.get(f"export:{customer}"))
+
+
+@app.delete("/exports/{customer}", status_code=204)
+def end_export(customer: Customer) -> None:
+    """Export no more."""
+    scheduler.get(f"export:{customer}").delete()
+
+
+def shown(schedule: ScheduleHandle) -> dict[str, Any]:
+    """Give what a customer may know of a schedule."""
+    latest = schedule.runs(limit=5).items
+    return {"next_at": schedule.next_run_at, "runs": [{"status": one.status, "result": one.result} for one in latest]}
+
+
+@app.exception_handler(ScheduleNotFoundError)
+def not_found(_: Request, error: ScheduleNotFoundError) -> JSONResponse:
+    """Answer 404."""
+    return JSONResponse({"detail": str(error)}, status_code=404)
+
+
+@app.exception_handler(InvalidInputError)
+def refused(_: Request, error: InvalidInputError) -> JSONResponse:
+    """Answer 422 with the field that is wrong, and how."""
+    return JSONResponse({"detail": str(error), "field": error.field}, status_code=422)

@@ -1,0 +1,1 @@
+"""A Flask application whose users ask to be reminded."""
