@@ -1,1 +1,1 @@
-"""Examples that run as they are: `make demo` starts `examples.ops`; the web applications' READMEs say their commands."""
+"""Examples that run as they are: `make demo` starts `examples.ops`; the READMEs of the others say their commands."""
