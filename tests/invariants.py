@@ -14,6 +14,7 @@ from itertools import pairwise
 from rq.job import Job
 
 from rqsched import audit
+from rqsched.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.listing import AuditRecord
 from rqsched.queue import Arm, job_id_of, link_of, retry_of
 from rqsched.runtime import Runtime
@@ -217,6 +218,38 @@ def _is_queued(runtime: Runtime, run: Run) -> bool:
     key = f"rq:queue:{run.queue or runtime.settings.default_queue}"
     job_id = str(job_id_of(run))
     return bool(redis.hexists(Job.key_for(job_id), "data")) and redis.lpos(key, job_id) is not None
+
+
+def i7_redis_follows_sql(runtime: Runtime, forgotten: Iterable[str] = ()) -> None:
+    """Assert that Redis knows nothing SQL does not know: commit first, enqueue second.
+
+    It holds at every moment, in the middle of a crash too. `forgotten` are uids of schedules and runs that were purged.
+    """
+    stories = {story.schedule.uid: story for story in read_stories(runtime)}
+    runs_by_uid = {run.uid: run for story in stories.values() for run in story.runs}
+    ahead = [text for text in _ids_in_redis(runtime) if _is_ahead(text, stories, runs_by_uid)]
+    ahead = [text for text in ahead if not any(uid in text for uid in forgotten)]
+    assert not ahead, f"I7: Redis is ahead of SQL: {', '.join(ahead)}"
+
+
+def _ids_in_redis(runtime: Runtime) -> set[str]:
+    redis = runtime.transport.redis
+    lists = [redis.lrange(key, 0, -1) for key in redis.keys("rq:queue:*")]
+    found = {entry for entries in lists for entry in entries}
+    return {entry.decode() for entry in found | set(redis.zrange(runtime.transport.scheduled_key, 0, -1))}
+
+
+def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run]) -> bool:
+    if (job := parse_run_job_id(text)) is not None:
+        run = runs_by_uid.get(job.uid)
+        return run is None or (job.attempt, job.delivery) > (run.attempt, run.delivery)
+    link = parse_link_id(text)
+    story = link and stories.get(link.uid)
+    if link is None or story is None:
+        return True
+    if isinstance(link, LinkId):
+        return link.n > story.schedule.n
+    return not any(run.number == link.number and link.attempt <= run.attempt for run in story.runs)
 
 
 # ---- I8

@@ -6,22 +6,23 @@ occurrences cannot hide itself.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 import sqlalchemy as sa
 
-from rqsched import audit, listing
+from rqsched import audit
 from rqsched.listing import AuditRecord
 from rqsched.member import Once
 from rqsched.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.runtime import Runtime
 from rqsched.spec import Spec
 from rqsched.state import Run, RunKind, Schedule, ScheduleStatus
-from rqsched.tables import runs, schedules
+from rqsched.tables import audit_events, runs, schedules
 
 TICK = timedelta(microseconds=1)
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -91,16 +92,20 @@ def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story
             by_schedule[run.schedule_uid].append(run)
         rows = connection.execute(sa.select(*SCHEDULE_COLUMNS).order_by(schedules.c.uid))
         found = [to_schedule(row) for row in rows]
-        return [Story(s, by_schedule[s.uid], list(_events(connection, s.uid)), skew) for s in found]
+        events = _events(connection)
+        return [Story(s, by_schedule[s.uid], events[s.uid], skew) for s in found]
 
     return runtime.database.read(read)
 
 
-def _events(connection: sa.Connection, uid: str) -> Iterator[AuditRecord]:
-    last = 0
-    while page := listing.history(connection, uid, limit=500, after_sequence=last):
-        yield from page
-        last = page[-1].sequence
+def _events(connection: sa.Connection) -> dict[str, list[AuditRecord]]:
+    """Read every audit event, by schedule and in order."""
+    found: dict[str, list[AuditRecord]] = defaultdict(list)
+    ordered = sa.select(audit_events).order_by(audit_events.c.schedule_uid, audit_events.c.sequence)
+    for row in connection.execute(ordered):
+        facts = row.event_type, json.loads(row.payload), row.workflow_instance_id, row.workflow_run_id, row.recorded_at
+        found[row.schedule_uid].append(AuditRecord(row.schedule_uid, row.sequence, *facts))
+    return found
 
 
 # ---- when it was active
@@ -203,7 +208,7 @@ def required_occurrences(story: Story) -> set[datetime]:
     return required - {upcoming} if upcoming else required
 
 
-def live_outcomes(story: Story, required: Iterable[datetime]) -> tuple[dict[datetime, list[str]], list[str]]:
+def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime, list[str]], list[str]]:
     """Read each occurrence's live outcomes from runs and events; also what is wrong with the counts of the missed."""
     outcomes: dict[datetime, list[str]] = defaultdict(list)
     wrong: list[str] = []
@@ -215,7 +220,9 @@ def live_outcomes(story: Story, required: Iterable[datetime]) -> tuple[dict[date
             if run is not None and run.kind is RunKind.SCHEDULED:
                 outcomes[run.occurrence_at].append(f"run {run.number} (event {event.sequence})")
         elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
-            outcomes[datetime.fromisoformat(at)].append(f"skipped {event.payload['reason']} (event {event.sequence})")
+            instant = datetime.fromisoformat(at)
+            if instant != event.recorded_at or instant in required:  # else a trigger was refused, maybe several at once
+                outcomes[instant].append(f"skipped {event.payload['reason']} (event {event.sequence})")
         elif event.event_type == audit.MISSED:
             wrong += _miss(story, event, required, outcomes)
     return outcomes, wrong

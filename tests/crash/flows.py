@@ -41,6 +41,8 @@ class Flow:
     act: Callable[[World], None]
     is_atomic: bool = True
     """One transaction writes it all: a process that died in it has done everything or nothing."""
+    is_whole: bool = True
+    """No process died before it, and Redis is as it should be."""
 
 
 # ---- worlds
@@ -120,11 +122,11 @@ def execute(world: World) -> None:
         return
 
 
-def blocked(**options: Any) -> Callable[[World], None]:
-    """A worker has taken the job of the first run, and the second waits for it."""
+def blocked(first: Callable[..., Callable[[World], None]], **options: Any) -> Callable[[World], None]:
+    """The second run waits for the first one."""
 
     def prepare(world: World) -> None:
-        popped(**{"overlap": "buffer_one", **options})(world)
+        first(**{"overlap": "buffer_one", **options})(world)
         fire(world, SECOND)
 
     return prepare
@@ -155,7 +157,7 @@ def crowded(world: World) -> None:
 
 def paused(world: World) -> None:
     """Paused with a run waiting, and two occurrences passed since."""
-    blocked()(world)
+    blocked(waiting)(world)
     report(world).pause()
     world.clock.advance(timedelta(minutes=11))
 
@@ -271,9 +273,14 @@ def nothing(world: World) -> None:
 
 
 OVERLAPS = [
-    Flow(f"fire under {policy.value}, a run {state}", prepare(SECOND + HALF_A_SECOND, overlap=policy.value), dispatch)
+    Flow(
+        f"fire under {policy.value}, a run {state}",
+        prepare(SECOND + HALF_A_SECOND, overlap=policy.value),
+        dispatch,
+        is_whole=is_whole,
+    )
     for policy in OverlapPolicy
-    for state, prepare in (("pending", waiting), ("running", running))
+    for state, prepare, is_whole in (("pending", waiting, True), ("running", running, False))
 ]
 OWNER = [
     Flow("create", nothing, made()),
@@ -291,12 +298,12 @@ OWNER = [
     Flow("restart a dead one", ended(fails=9, retry=ONCE), of_report(lambda h: h.restart())),
     Flow("trigger", made(), of_report(lambda h: h.trigger())),
     Flow("trigger with a key", made(), of_report(lambda h: h.trigger(idempotency_key="7"))),
-    Flow("trigger that waits", blocked(overlap="buffer_all"), of_report(lambda h: h.trigger())),
+    Flow("trigger that waits", blocked(waiting, overlap="buffer_all"), of_report(lambda h: h.trigger())),
     Flow("trigger that replaces", waiting(), of_report(lambda h: h.trigger(overlap="cancel_other"))),
     Flow("backfill one after another", made(), backfill("skip"), is_atomic=False),
     Flow("backfill at once", made(), backfill("allow_all"), is_atomic=False),
     Flow("cancel a pending run", waiting(), lambda world: first_run(world).cancel() and None),
-    Flow("terminate a running run", running(), lambda world: first_run(world).terminate() and None),
+    Flow("terminate a running run", running(), lambda world: first_run(world).terminate() and None, is_whole=False),
     Flow("sync and prune", declared, sync, is_atomic=False),
 ]
 CHAIN = [
@@ -323,14 +330,14 @@ RUNS = [
         execute,
         is_atomic=False,
     ),
-    Flow("a run ends and the next is drained", blocked(), execute, is_atomic=False),
+    Flow("a run ends and the next is drained", blocked(popped), execute, is_atomic=False),
     Flow(
         "a run ends and the next is counted from then", popped(spec=Every("4m", from_completion=True)), execute, False
     ),
     Flow("the last run of max_runs ends", popped(max_runs=1), execute, is_atomic=False),
-    Flow("a horse dies under its worker", running(), lose),
+    Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
 RECOVER = [
-    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, is_atomic=False),
+    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, False, False),
 ]
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

@@ -12,6 +12,7 @@ from tests.crash.cases import Ended, run_in_child
 from tests.crash.flows import FLOWS, START, Flow
 from tests.crash.steps import FATES, Fate, Steps
 from tests.crash.worlds import World
+from tests.invariants import i7_redis_follows_sql
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -49,6 +50,13 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(flow: Flow, worl
                 assert found in (before, after), crashes.named(f"{name}, did {found}, which is a part of {after}")
 
 
+@pytest.mark.parametrize("flow", [flow for flow in FLOWS if flow.is_whole], ids=lambda flow: flow.name)
+def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, world: World) -> None:
+    flow.prepare(world)
+    flow.act(world)
+    world.go_on(lambda: None)
+
+
 class Crashes:
     """The crashes of one flow in one world, which is put back before each of them."""
 
@@ -81,6 +89,7 @@ class Crashes:
         if state not in self._judged:
             self._judged[state] = digest(self._world)
             try:
+                i7_redis_follows_sql(self._world.runtime, self._before.uids)
                 self._world.settle()
             except AssertionError as error:
                 raise AssertionError(self.named(f"{name}:\n{error}")) from error

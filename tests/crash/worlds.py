@@ -7,6 +7,7 @@ queue; only that time passes at a word.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,11 +16,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched import Scheduler, runs
+from rqsched import Scheduler, links, runs
 from rqsched.database import Patience
 from rqsched.dispatcher import Dispatcher
-from rqsched.ids import parse_run_job_id
-from rqsched.state import OPEN, RunStatus
+from rqsched.ids import LinkId, RetryLinkId, RunJobId, parse_run_job_id
+from rqsched.state import OPEN, Run, RunStatus
 from rqsched.tables import metadata
 from rqsched.testing import ManualClock
 from tests.crash.workflows import AttemptFailedError, executed
@@ -40,6 +41,8 @@ class World:
         self.scheduler = Scheduler(database_url=database_url, redis_url=redis_url, clock=self.clock)
         self.runtime = self.scheduler.runtime
         self.runtime.database.patience = Patience(first=timedelta(milliseconds=1))
+        if self.runtime.database.is_sqlite:
+            sa.event.listen(self.runtime.database.engine, "connect", _do_not_sync)
         self.redis = self.runtime.transport.redis
         self.log = folder / "executed"
         self.job: str | None = None
@@ -86,18 +89,33 @@ class World:
         self.clock.advance(BEYOND_GRACE)
         self.scheduler.recover()
         check_invariants(self.runtime)
+        self._deliver_again()
+        self.go_on(self.scheduler.recover)
+
+    def go_on(self, reconcile: Callable[[], object]) -> None:
+        """Let every run end and the next occurrence fire, with `reconcile` called now and then."""
         for _ in range(MOST_ROUNDS):
             self.dispatch()
             self.work()
             if not self._is_anything_open():
                 break
             self.clock.advance(BETWEEN_PASSES)
-            self.scheduler.recover()
+            reconcile()
         else:
-            raise AssertionError("runs are still open after " + str(MOST_ROUNDS) + " rounds")
-        self._fire_next()
+            raise AssertionError(f"runs are still open after {MOST_ROUNDS} rounds\n{self._lines()}")
+        self._fire_next(reconcile)
         check_invariants(self.runtime)
         i8_executions(self.runtime, executed(self.log))
+
+    def _deliver_again(self) -> None:
+        """Deliver every link and every run job there ever was a second time: a Redis or a worker that comes back."""
+        for story in self.stories():
+            ids = [str(LinkId(story.schedule.uid, n)) for n in range(story.schedule.n + 1)]
+            for link in [*ids, *(str(link) for run in story.runs for link in _retry_links(run))]:
+                links.fire(self.runtime, [link])
+            for job in (job for run in story.runs for job in _jobs(run)):
+                with suppress(AttemptFailedError):
+                    runs.execute(self.runtime, job)
 
     def _is_anything_open(self) -> bool:
         """Runs that wait because their owner paused the schedule do not count."""
@@ -107,14 +125,14 @@ class World:
             for run in story.runs
         )
 
-    def _fire_next(self) -> None:
-        """The chain is alive: with one more pass shortly before it, the next occurrence fires by its own link."""
+    def _fire_next(self, reconcile: Callable[[], object]) -> None:
+        """The chain is alive: the next occurrence fires by its own link, armed at the latest shortly before it."""
         due = [story.schedule.due_at for story in self.stories() if story.schedule.due_at is not None]
         if not due:
             return
         next_due = max(due)
         self.clock.set(max(self.clock.now(), next_due - timedelta(seconds=10)))
-        self.scheduler.recover()
+        reconcile()
         self.clock.set(max(self.clock.now(), next_due) + timedelta(milliseconds=1))
         self.dispatch()
         self.work()
@@ -122,6 +140,9 @@ class World:
         for story in self.stories():
             due_at = story.schedule.due_at
             assert due_at is None or due_at > now, f"its chain is broken, nothing fired at {due_at}\n{story.lines()}"
+
+    def _lines(self) -> str:
+        return "\n".join(story.lines() for story in self.stories())
 
     # ---- comparing it
 
@@ -178,6 +199,11 @@ class Snapshot:
     at: datetime
     log: str
 
+    @property
+    def uids(self) -> list[str]:
+        """The schedules and runs there were."""
+        return [row["uid"] for name in ("rqsched_schedules", "rqsched_runs") for row in self.rows[name]]
+
     def write_rows(self, connection: sa.Connection) -> None:
         """Replace every row of every table."""
         for table in reversed(metadata.sorted_tables):
@@ -185,6 +211,21 @@ class Snapshot:
         for table in metadata.sorted_tables:
             if rows := self.rows[table.name]:
                 connection.execute(sa.insert(table), rows)
+
+
+def _jobs(run: Run) -> Iterator[RunJobId]:
+    """Name every delivery a run has had, as far as its row tells."""
+    yield from (RunJobId(run.uid, attempt, 1) for attempt in range(1, run.attempt))
+    yield from (RunJobId(run.uid, run.attempt, delivery) for delivery in range(1, run.delivery + 1))
+
+
+def _retry_links(run: Run) -> Iterator[RetryLinkId]:
+    yield from (RetryLinkId(run.schedule_uid, run.number, attempt) for attempt in range(1, run.attempt + 1))
+
+
+def _do_not_sync(connection: Any, entry: object) -> None:
+    # Processes crash here, not the machine.
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 _UID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.IGNORECASE)
