@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
-from rqsched import audit
+from rqsched import audit, store
 from rqsched.errors import RedisUnavailableError
 from rqsched.handles import ScheduleHandle
 from rqsched.ids import LinkId, derived_uid
@@ -135,6 +135,22 @@ def test_a_link_from_before_a_change_writes_nothing(rig: Rig, change: Callable[[
     before = rows(rig)
 
     assert outcomes(rig.deliver(link)) == ["stale"]
+
+    assert rows(rig) == before
+
+
+@pytest.mark.parametrize("change", [paused, deleted, done])
+def test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing(
+    rig: Rig, change: Callable[[ScheduleHandle], None]
+) -> None:
+    schedule = rig.create()
+    change(schedule)
+    rig.advance(10 * MINUTE)
+    before = rows(rig)
+    current = rig.runtime.database.read(lambda connection: store.find(connection, schedule.uid))
+    assert current is not None
+
+    assert outcomes(rig.deliver(LinkId(schedule.uid, current.n))) == ["stale"]
 
     assert rows(rig) == before
 

@@ -61,6 +61,22 @@ def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
     assert seen == ["running"] * 6 + ["lost"] * 2
 
 
+def test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone(rig: Rig) -> None:
+    """Its process was frozen and wakes up after the pass has read it as lifeless."""
+    _, run = started(rig, retry=RetryPolicy(max_retries=0, then="dead"))
+    _, awake = started(rig, schedule_id="other")
+    token = awake.refresh().token
+    rig.runtime.subscribers.append(
+        lambda change, event: rig.runtime.database.transact(lambda c: store.beat(c, awake.uid, token)) and None
+    )
+
+    for _ in range(4):
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert (run.refresh().status, awake.refresh().status) == ("lost", "running")
+
+
 def test_a_lost_run_with_attempts_left_is_retried(any_rig: Rig) -> None:
     schedule, run = started(any_rig, retry=RetryPolicy(max_retries=1, base=MINUTE))
     for _ in range(4):

@@ -39,7 +39,9 @@ def test_only_one_of_two_deliveries_gets_the_run(any_rig: Rig) -> None:
     assert [claim is None for claim in claims] == [False, True]
 
 
-@pytest.mark.parametrize("stale", [{"delivery": 2}, {"attempt": 2}, {"attempt": 9, "delivery": 9}])
+@pytest.mark.parametrize(
+    "stale", [{"delivery": 2}, {"attempt": 2}, {"attempt": 9, "delivery": 9}], ids=["delivery", "attempt", "both"]
+)
 def test_a_delivery_of_another_number_gets_nothing(rig: Rig, stale: dict[str, int]) -> None:
     run = rig.occur(rig.create())
 
