@@ -173,6 +173,9 @@ class Settings(BaseSettings):
     fire_batch: int = Field(default=500, ge=1, le=10_000)
     """How many links a dispatcher fires in one transaction; SQLite takes 50 at most."""
 
+    target_chunk: int = Field(default=500, ge=1, le=10_000)
+    """How many targets of a fan-out are put on their queue at a time; the next ones follow when these were taken."""
+
     def __init__(self, **overrides: Any) -> None:
         given = {name: value for name, value in overrides.items() if value is not None}
         try:

@@ -38,8 +38,9 @@ class Declarations:
         self._declared: dict[str, Declaration] = {}
 
     def all(self) -> list[Declaration]:
-        """Give every declaration; the newest of an id wins."""
-        return list(self._declared.values())
+        """Give every declaration, those of the registry first; the newest of an id wins."""
+        registered = {id_: Declaration(id_, *declared) for id_, declared in self._workflows.declared().items()}
+        return list((registered | self._declared).values())
 
     def add(self, declaration: Declaration) -> None:
         """Add a declaration."""

@@ -18,6 +18,8 @@ _UID = "[0-9A-HJKMNP-TV-Z]{26}"
 _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
 _RUN = re.compile(rf"run-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})-d(?P<delivery>\d{{1,9}})")
+_TARGET = re.compile(rf"target-(?P<uid>{_UID})")
+_BATCH = re.compile(rf"batch-(?P<uid>{_UID})-t(?P<number>\d{{1,18}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,29 @@ class RunJobId:
         return f"run-{self.uid}-a{self.attempt}-d{self.delivery}"
 
 
+@dataclass(frozen=True, slots=True)
+class TargetJobId:
+    """One target of a fan-out; its uid is computed from run and target, so a target has one job however often."""
+
+    uid: str
+
+    def __str__(self) -> str:
+        """Render `target-{uid}`."""
+        return f"target-{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJobId:
+    """What puts a run's next targets on their queue, from the `number`-th on."""
+
+    run_uid: str
+    number: int
+
+    def __str__(self) -> str:
+        """Render `batch-{run_uid}-t{number}`."""
+        return f"batch-{self.run_uid}-t{self.number}"
+
+
 def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
     """Read a link's id; None when it is none of ours."""
     if match := _LINK.fullmatch(text):
@@ -71,6 +96,15 @@ def parse_run_job_id(text: str) -> RunJobId | None:
     """Read a run job's id; None when it is none of ours."""
     match = _RUN.fullmatch(text)
     return RunJobId(match["uid"], int(match["attempt"]), int(match["delivery"])) if match else None
+
+
+def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
+    """Read the id of a target's job or of what dispatches targets; None when it is neither."""
+    if match := _TARGET.fullmatch(text):
+        return TargetJobId(match["uid"])
+    if match := _BATCH.fullmatch(text):
+        return BatchJobId(match["uid"], int(match["number"]))
+    return None
 
 
 def is_uid(text: str) -> bool:

@@ -6,8 +6,8 @@ import math
 
 from rq import Retry, get_current_job
 
-from . import links, runs
-from .ids import parse_run_job_id
+from . import fanout, links, runs
+from .ids import BatchJobId, RunJobId, parse_run_job_id, parse_target_job_id
 from .reconcile import reconcile_in_turn
 from .runtime import current_runtime
 
@@ -29,15 +29,20 @@ def fire(link_id: str | None = None) -> Retry | None:
 
 
 def execute(job_id: str | None = None) -> None:
-    """Execute one delivery of a run's attempt: the one whose job RQ performs.
+    """Execute one delivery of a run's attempt, or what a fan-out put on the queue: the one whose job RQ performs.
 
     Its result is kept in SQL alone: nothing of the user's goes through Redis.
     """
     name = job_id or _job_id()
-    job = parse_run_job_id(name)
+    job = parse_run_job_id(name) or parse_target_job_id(name)
     if job is None:
         raise ValueError(f"{name!r} is no run job of ours")
-    runs.execute(current_runtime(), job)
+    if isinstance(job, RunJobId):
+        runs.execute(current_runtime(), job)
+    elif isinstance(job, BatchJobId):
+        fanout.dispatch(current_runtime(), job)
+    else:
+        fanout.execute(current_runtime(), job)
 
 
 def _job_id() -> str:

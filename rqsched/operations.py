@@ -31,7 +31,7 @@ from .policy import OverlapPolicy
 from .runtime import Runtime
 from .starts import Trigger
 from .state import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
-from .tables import audit_events, backfills, idempotency_keys, runs, schedules
+from .tables import audit_events, backfills, idempotency_keys, runs, schedules, targets
 from .timezone import tzdata_version
 from .workflows import load_path
 
@@ -280,7 +280,7 @@ def purge(runtime: Runtime, uid: str) -> None:
 
     def work(connection: Connection) -> None:
         store.lock_one(connection, uid)
-        for table in (runs, backfills, audit_events, idempotency_keys):
+        for table in (runs, targets, backfills, audit_events, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
         connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 

@@ -70,7 +70,8 @@ class Transport:
             redis, name, settings.serializer_for(name), Kind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
         )
         self._run_kind = Kind(EXECUTE, ttl, ttl)
-        self._lanes: dict[tuple[str | None, str], Lane] = {}
+        self._target_kind = Kind(EXECUTE, 0, ttl)  # SQL knows what became of them, and they are many
+        self._lanes: dict[tuple[str | None, str, Kind], Lane] = {}
 
     @property
     def control(self) -> Queue:
@@ -178,17 +179,27 @@ class Transport:
         grouped: dict[tuple[str | None, str], list[Run]] = {}
         for run in runs:
             grouped.setdefault((run.connection, run.queue or self.settings.default_queue), []).append(run)
-        return [(self._lane(*key), some) for key, some in grouped.items()]
+        return [(self._lane(*key, self._run_kind), some) for key, some in grouped.items()]
 
-    def _lane(self, connection: str | None, name: str) -> Lane | None:
+    def _lane(self, connection: str | None, name: str, kind: Kind) -> Lane | None:
         redis = self.redis if connection is None else self.connections.get(connection)
         if redis is None:
             return None
-        key = (connection, name)
+        key = (connection, name, kind)
         if key not in self._lanes:
-            serializer = self.settings.serializer_for(name)
-            self._lanes[key] = Lane(redis, name, serializer, self._run_kind, is_exact=True)
+            self._lanes[key] = Lane(redis, name, self.settings.serializer_for(name), kind, is_exact=True)
         return self._lanes[key]
+
+    def post(self, posts: Sequence[Post], queue: str | None, connection: str | None, *, now: datetime) -> int:
+        """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
+
+        Raises redis errors after short retries. A connection that is not configured is logged, and takes nothing.
+        """
+        lane = self._lane(connection, queue or self.settings.default_queue, self._target_kind)
+        if lane is None:
+            _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
+            return 0
+        return self._patiently(lambda: lane.put(posts, now=now))
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""

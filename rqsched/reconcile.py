@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
-from . import backfills, facts, lifecycle, scans, settlement, store, tally
+from . import backfills, facts, fanout, lifecycle, scans, settlement, store, tally
 from .draft import Draft
 from .errors import BackendUnavailableError
 from .queue import Arm, retry_of
@@ -67,6 +67,8 @@ class Recovered:
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0
     """Interrupted backfills that were gone on with."""
+    targets: int = 0
+    """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
     failed: int = 0
     """Rows that could not be mended now; the log says why."""
 
@@ -142,6 +144,7 @@ def _batches(runtime: Runtime, *, deep: bool) -> Iterator[Recovered]:
         _redeliver(runtime, everything=everything),
         _settle_lost(runtime),
         _drain(runtime),
+        _mend_targets(runtime, everything=everything),
     ]
     broken: list[BaseException] = []
     for section in sections:
@@ -334,7 +337,12 @@ def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Chang
     return settlement.drain(schedule, store.open_runs(connection, [schedule])[schedule.uid], now=now)
 
 
-# ---- backfills
+# ---- targets, backfills
+
+
+def _mend_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    for checked, mended in fanout.mend(runtime, everything=everything):
+        yield Recovered(checked=checked, targets=mended)
 
 
 def _resume_backfills(runtime: Runtime) -> Iterator[Recovered]:

@@ -67,6 +67,23 @@ class RunStatus(StrEnum):
     """Its process vanished and no attempt was left."""
 
 
+class TargetStatus(StrEnum):
+    """Where a target of a fan-out is in its life."""
+
+    WAITING = "waiting"
+    """Recorded; its job is put on the queue when those ahead of it were taken."""
+    PENDING = "pending"
+    """Its job waits on the queue."""
+    RUNNING = "running"
+    """A process handles it."""
+    SUCCEEDED = "succeeded"
+    """It was handled."""
+    IGNORED = "ignored"
+    """There was nothing to do for it: a machine's state does not take the event, or its guards refuse."""
+    FAILED = "failed"
+    """Handling it raised, took too long, or its process vanished."""
+
+
 UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})
 """What overlap policies see."""
 OPEN = UNFINISHED | {RunStatus.BUFFERED}

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from .state import UNFINISHED, RunKind, RunStatus, ScheduleStatus
+from .state import UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
 
 metadata = sa.MetaData(
     naming_convention={
@@ -312,6 +312,53 @@ workflows = sa.Table(
     sa.Column("timeout", sa.Integer),
     sa.Column("registered_at", Instant, nullable=False),
 )
+
+targets = sa.Table(
+    "rqsched_targets",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    # Of the run that dispatches it; a fan-out started by hand has no run, and draws a uid.
+    sa.Column("run_uid", Uid, nullable=False),
+    sa.Column("schedule_uid", Uid),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("target_id", Name, nullable=False),
+    sa.Column("workflow", Name, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("token", Uid),
+    _text("error"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("queued_at", Instant),
+    sa.Column("deadline_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.UniqueConstraint("run_uid", "target_id"),
+    _is_one_of("status", TargetStatus),
+)
+
+_OPEN_TARGETS = (TargetStatus.WAITING, TargetStatus.PENDING, TargetStatus.RUNNING)
+IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in _OPEN_TARGETS])
+sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
+sa.Index(
+    "ix_rqsched_targets_open",
+    targets.c.status,
+    targets.c.uid,
+    sqlite_where=IS_OPEN_TARGET,
+    postgresql_where=IS_OPEN_TARGET,
+)
+sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
+
+machine_states = sa.Table(
+    "rqsched_machine_states",
+    metadata,
+    sa.Column("machine", Name, primary_key=True),
+    sa.Column("instance_id", Name, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    _count("version"),
+    sa.Column("updated_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_machine_states_state", machine_states.c.machine, machine_states.c.state)
 
 idempotency_keys = sa.Table(
     "rqsched_idempotency_keys",

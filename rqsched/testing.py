@@ -14,6 +14,7 @@ from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
 
+from rqsched import machine_states
 from rqsched.clock import Clock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.handles import RunHandle, ScheduleHandle
@@ -139,6 +140,19 @@ def assert_has_schedule(
     if spec is not None:
         _assert_same_timing(handle, spec)
     return handle
+
+
+def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:
+    """Assert that an instance of a machine (the class, or its name) is in a state; the message says which it is in.
+
+    A machine in several states at once is in each of them. What counts is what `machine_states` holds.
+    """
+    name = machine if isinstance(machine, str) else machine_states.name_of(machine)
+    known = scheduler.runtime.database.read(lambda connection: machine_states.find(connection, name, instance_id))
+    if known is None:
+        raise AssertionError(f"{name} has no instance {instance_id!r}")
+    if state != known.state and state not in known.state.split():
+        raise AssertionError(f"instance {instance_id!r} of {name} is in {known.state!r}, not in {state!r}")
 
 
 def _assert_same_timing(handle: ScheduleHandle, spec: SpecLike) -> None:

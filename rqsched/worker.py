@@ -24,10 +24,10 @@ from redis import Redis
 from rq import Queue, Worker
 from rq.job import Job
 
-from . import runs, schema
+from . import fanout, runs, schema
 from .config import Settings
 from .dispatcher import Dispatcher
-from .ids import parse_run_job_id
+from .ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from .runtime import Runtime, import_workflows, using
 
 _log = logging.getLogger(__name__)
@@ -293,17 +293,18 @@ def _close_sql(runtime: Runtime) -> None:
 
 
 def horse_died(runtime: Runtime, job: Job) -> None:
-    """Settle a run at once whose horse this worker saw die; a run that reconcile or a cancel ended is left alone.
+    """Settle a run or target at once whose horse this worker saw die; what reconcile or a cancel ended is left alone.
 
     With SQL away it is left to reconcile: an error here would end RQ's worker.
     """
-    run_job = parse_run_job_id(job.id)
-    if run_job is None:
-        return
+    died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
-        runs.lose_run(runtime, run_job, "its work horse died")
+        if isinstance(died, RunJobId):
+            runs.lose_run(runtime, died, "its work horse died")
+        elif isinstance(died, TargetJobId):
+            fanout.lose(runtime, died)
     except Exception:  # noqa: BLE001
-        _log.exception("run %s is left to reconcile", run_job.uid, extra={"action": "lose_failed"})
+        _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:
         _close_sql(runtime)
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from .errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+from .timing import Timing
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
@@ -31,6 +32,8 @@ class Workflow:
     connection: str | None = None
     timeout: int | None = None
     """Seconds one attempt may take."""
+    each: Callable[[str], bool] | None = None
+    """What handles one target when its runs fan out; False says that there was nothing to do."""
 
     @property
     def path(self) -> str:
@@ -64,6 +67,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Workflow] = {}
+        self._timings: dict[str, tuple[str, Timing]] = {}
 
     def add(self, workflow: Workflow) -> None:
         """Register a workflow; the newest of a name wins, as a redeployed module's does."""
@@ -96,6 +100,17 @@ class Registry:
     def remove(self, name: str) -> None:
         """Forget a name; for tests that play a deploy."""
         self._by_name.pop(name, None)
+
+    def declare(self, schedule_id: str, workflow: str, timing: Timing) -> None:
+        """Remember a schedule for `Scheduler.sync` to bring about: whoever declares it has no scheduler at hand.
+
+        The timing is read then: steps may follow. The newest of an id wins.
+        """
+        self._timings[schedule_id] = (workflow, timing)
+
+    def declared(self) -> dict[str, tuple[str, Timing]]:
+        """Give what was declared: workflow and timing by schedule id, in the order they were declared."""
+        return dict(self._timings)
 
 
 registry = Registry()

@@ -1,0 +1,10 @@
+"""State machines on schedule: a cron fires one event at all instances that it concerns, each in a job of its own.
+
+Needs the `machines` extra (python-statemachine). docs/machines.md shows the whole of it.
+"""
+
+from .instances import MachineStates
+from .resolving import Dispatched
+from .scheduling import MachineScheduler, machine
+
+__all__ = ["Dispatched", "MachineScheduler", "MachineStates", "machine"]

@@ -1,0 +1,107 @@
+"""Definitions: what a state machine class declares, and what python-statemachine says about its states. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from statemachine import State, StateChart
+from statemachine.orderedset import OrderedSet
+
+from rqsched.errors import InvalidInputError
+
+MachineClass: TypeAlias = type[StateChart[Any]]
+Resolve: TypeAlias = Callable[[], Iterable[Any]]
+"""Gives the ids of the instances an event is sent to."""
+Resolver: TypeAlias = Resolve | type[Resolve]
+"""A callable, or a class whose instances are such callables and whose constructor takes what they depend on."""
+Load: TypeAlias = Callable[[str], Any]
+Save: TypeAlias = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A state machine class as rqsched drives it."""
+
+    cls: MachineClass
+    name: str
+    """The machine's name in SQL and in schedule ids: the class's, unless another was given."""
+    schedules: Mapping[str, Resolver | None]
+    """By event: who names the instances; None: every instance whose state takes the event."""
+    load: Load | None
+    """Gives an instance's model (or the machine itself) by id, None when it is gone."""
+    save: Save | None
+    """Is given the id and what `load` gave, after the event was sent."""
+    make: Callable[[type], Any]
+    """Makes an instance of a resolver class."""
+
+    def workflow(self, event: str) -> str:
+        """Name the workflow, and the schedule, of an event."""
+        return f"machine:{self.name}:{event}"
+
+    def takes(self, state: str, event: str) -> bool:
+        """Tell whether an instance in this state takes the event: one of its active states, or an ancestor of one."""
+        return any(transition.match(event) for one in self._active(state) for transition in one.transitions)
+
+    def value_of(self, state: str) -> Any:
+        """Give a state as python-statemachine keeps it on a model; raises LookupError when there is none such."""
+        unknown = set(state.split()) - set(self._states)
+        if unknown or not state.strip():
+            raise LookupError(f"{self.name} has no state {' '.join(sorted(unknown)) or state!r}")
+        active = {one.id for one in self._active(state)}
+        values = [one.value for id_, one in self._states.items() if id_ in active]
+        return values[0] if len(values) == 1 else OrderedSet(values)
+
+    @property
+    def initial(self) -> str:
+        """The state an instance begins in, without bringing one to life: its callbacks may do anything."""
+        first = self.cls.initial_state
+        return "" if first is None else " ".join(state.id for state in _entered(first))
+
+    @cached_property
+    def _states(self) -> dict[str, State]:
+        return {state.id: state for state in self.cls.states_map.values()}
+
+    def _active(self, state: str) -> Iterable[State]:
+        """Give the named states and their ancestors; a name the class does not have (any more) is left out."""
+        for name in state.split():
+            if name in self._states:
+                yield self._states[name]
+                yield from self._states[name].ancestors()
+
+
+def _entered(state: State) -> Iterator[State]:
+    """Give a state and what is entered with it: the initial one of its children, or all of a parallel one's."""
+    yield state
+    for child in state.states:
+        if state.parallel or child.initial:
+            yield from _entered(child)
+
+
+def state_of(instance: StateChart[Any]) -> str:
+    """Give the state of a live machine as `machine_states` keeps it: the ids of its active states."""
+    return " ".join(state.id for state in instance.configuration)
+
+
+def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
+    """Read what the class declares in `schedules`; raises InvalidInputError when an event is not one of its events."""
+    declared = getattr(cls, "schedules", {})
+    if not isinstance(declared, Mapping):
+        raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict of event and resolver")
+    known = [str(event) for event in cls._events]
+    for event, resolver in declared.items():
+        if not isinstance(event, str) or event not in known:
+            raise InvalidInputError(
+                "schedules", f"{cls.__name__} has no event {_named(event)}; it has {', '.join(known) or 'none'}"
+            )
+        if resolver is not None and not callable(resolver):
+            raise InvalidInputError(
+                "schedules", f"the resolver of {event!s} must be a callable, a class or None, not {resolver!r}"
+            )
+    return {str(event): resolver for event, resolver in declared.items()}
+
+
+def _named(event: object) -> str:
+    return repr(str(event)) if isinstance(event, str) else f"{event!r}: name events by their text"
