@@ -16,7 +16,7 @@ from rqsched.database import Patience
 from rqsched.errors import RqschedError
 from rqsched.scheduler import Scheduler
 
-from . import durable_workflow, health, native, ojs
+from . import document, durable_workflow, health, native, ojs
 from .auth import Authenticate, Authenticator, Tokens
 from .deps import Wiring, bearer
 from .errors import EXPECTED
@@ -29,6 +29,7 @@ from .surface import DEFAULT
 _log = logging.getLogger(__name__)
 _PATIENCE = Patience(total=timedelta(seconds=3))
 """A caller rather hears 503 soon than waits as long as a worker does."""
+_REFUSED = (document.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
 
@@ -60,6 +61,7 @@ def create_app(
     )
     for module in (native, ojs, durable_workflow, health, metrics):
         app.include_router(module.router)
+    document.complete(app, sent=ojs.SENT, answered=[refused.model for refused in _REFUSED])
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends
+from pydantic import Field
 from redis.exceptions import RedisError
 from starlette.responses import JSONResponse, Response
 
@@ -19,12 +20,23 @@ from rqsched.runtime import Runtime
 from rqsched.scheduler import Scheduler
 
 from .deps import get_scheduler
+from .document import PROBLEM, Shape
 from .errors import RETRY_AFTER
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = Patience(total=timedelta(0))
 
-router = APIRouter(tags=["health"])
+
+class ReadyAnswer(Shape):
+    """Which backends answer."""
+
+    status: Literal["ready", "unavailable"]
+    database: bool
+    schema_: bool = Field(alias="schema", description="It fits this version.")
+    redis: bool
+
+
+router = APIRouter(tags=["health"], responses=PROBLEM.of(400, 413))
 
 
 @router.get("/healthz")
@@ -33,7 +45,11 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses={503: {"description": "A backend does not answer; Retry-After says when to ask."}})
+@router.get(
+    "/readyz",
+    response_model=ReadyAnswer,
+    responses={503: {"model": ReadyAnswer, "description": "A backend does not answer; Retry-After says when to ask."}},
+)
 def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
     """Say whether SQL and Redis answer and the schema fits."""
     checks = backends(scheduler.runtime)

@@ -2,11 +2,14 @@
 
 from fastapi import APIRouter
 
+from rqsched.http import document
+
 from . import discovery, routes
 from .forms import SURFACE
+from .shapes import REFUSED
 
-router = APIRouter()
+router = APIRouter(responses=REFUSED.of(*document.ANY))
 router.include_router(discovery.router)
 router.include_router(routes.router)
 
-__all__ = ["SURFACE", "router"]
+__all__ = ["REFUSED", "SURFACE", "router"]

@@ -8,13 +8,14 @@ from starlette.responses import JSONResponse, Response
 import rqsched
 from rqsched.http.deps import Read
 
+from . import shapes
 from .forms import VERSION, VERSION_HEADER
 
 router = APIRouter(prefix="/api", tags=["durable-workflow"])
 """Asked with the headers of either plane, so that no version is required here."""
 
 
-@router.get("/cluster/info")
+@router.get("/cluster/info", response_model=shapes.ClusterAnswer)
 def cluster_info(call: Read) -> Response:
     """Say that schedules are served, and nothing of workers or of payloads kept elsewhere."""
     return JSONResponse(
@@ -29,7 +30,7 @@ def cluster_info(call: Read) -> Response:
     )
 
 
-@router.get("/health")
+@router.get("/health", response_model=shapes.ReachableAnswer)
 def health(call: Read) -> Response:
     """Say whether SQL and Redis answer; 503 when one does not."""
     runtime = call.scheduler.runtime

@@ -21,8 +21,9 @@ from rqsched.payload import loads
 from rqsched.policy import OverlapPolicy
 from rqsched.state import ScheduleStatus
 
-from . import answers, bodies, query
+from . import answers, bodies, query, shapes
 from .forms import ReasonError, TriggerFailedError, Versioned, command_context
+from .shapes import REFUSED
 
 _log = logging.getLogger(__name__)
 router = APIRouter(
@@ -33,7 +34,7 @@ ScheduleId = Annotated[str, Path(max_length=255)]
 RECENT = 10
 
 
-@router.get("")
+@router.get("", response_model=shapes.ItemsAnswer, responses=REFUSED.of(409))
 def list_schedules(
     call: Read,
     status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
@@ -53,7 +54,7 @@ def list_schedules(
     return JSONResponse({"schedules": [answers.item(one) for one in page.items], "next_page_token": token})
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
 def create(call: Admin, body: bodies.CreateBody, request: Request) -> Response:
     """Create a schedule; 409 when its id is taken."""
     if body.spec is None or body.action is None:
@@ -100,7 +101,7 @@ def _executor(call: Call, workflow: str) -> str:
     return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
-@router.get("/{schedule_id}")
+@router.get("/{schedule_id}", response_model=shapes.DetailAnswer)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     handle = _find(call, schedule_id)
@@ -108,7 +109,7 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     return JSONResponse(answers.detail(handle.state, [run.state for run in recent]))
 
 
-@router.put("/{schedule_id}")
+@router.put("/{schedule_id}", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
 def update(call: Admin, schedule_id: ScheduleId, body: bodies.UpdateBody, request: Request) -> Response:
     """Change what is sent: `spec` replaces, `action` merges by key."""
     handle = _find(call, schedule_id)
@@ -135,14 +136,14 @@ def _changes(call: Call, handle: ScheduleHandle, body: bodies.UpdateBody) -> tup
     return workflow, options | {"executor": _executor(call, workflow)}
 
 
-@router.delete("/{schedule_id}")
+@router.delete("/{schedule_id}", response_model=shapes.OutcomeAnswer)
 def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     """Delete softly: history stays."""
     _find(call, schedule_id).delete(context=command_context(call, request, schedule_id, "delete"))
     return _outcome(schedule_id, "deleted")
 
 
-@router.post("/{schedule_id}/pause")
+@router.post("/{schedule_id}/pause", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
 def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
     """Stop firing; a paused one stays so."""
     context = command_context(call, request, schedule_id, "pause")
@@ -150,7 +151,7 @@ def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies
     return _outcome(schedule_id, "paused")
 
 
-@router.post("/{schedule_id}/resume")
+@router.post("/{schedule_id}/resume", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
 def resume(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
     """Fire again from now; one that died is revived."""
     context = command_context(call, request, schedule_id, "resume")
@@ -178,7 +179,7 @@ def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -
         handle.restart(note=note, context=context)
 
 
-@router.post("/{schedule_id}/trigger")
+@router.post("/{schedule_id}/trigger", response_model=shapes.TriggeredAnswer, responses=REFUSED.of(409))
 def trigger(
     call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.TriggerBody | None = None
 ) -> Response:
@@ -196,7 +197,7 @@ def trigger(
     return JSONResponse(answers.triggered(schedule_id, result))
 
 
-@router.post("/{schedule_id}/backfill")
+@router.post("/{schedule_id}/backfill", response_model=shapes.BackfilledAnswer, responses=REFUSED.of(409))
 def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, request: Request) -> Response:
     """Fire the past occurrences of a range."""
     bodies.require_range(body.start_time, body.end_time)
@@ -212,7 +213,7 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, 
     return JSONResponse({"schedule_id": schedule_id, **facts})
 
 
-@router.get("/{schedule_id}/history")
+@router.get("/{schedule_id}/history", response_model=shapes.HistoryAnswer)
 def history(
     call: Read,
     schedule_id: ScheduleId,

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from rqsched.http.deps import SignedIn, wiring_of
+from rqsched.http.document import PROBLEM
 
 router = APIRouter(tags=["health"])
 
@@ -23,7 +24,11 @@ class _Collected(Collector):
         return self._found
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}, **PROBLEM.of(400, 401, 403, 413, 429, 500)},
+)
 def metrics(request: Request, principal: SignedIn) -> Response:
     """Tell Prometheus what happened since this process first looked, and what stands now."""
     meter = wiring_of(request).meter

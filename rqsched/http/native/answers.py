@@ -6,10 +6,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, create_model
+from pydantic import create_model
 
 from rqsched.backfills import Backfill
 from rqsched.description import Description, describe
+from rqsched.http.document import Shape
 from rqsched.ids import iso_utc
 from rqsched.listing import AuditRecord
 from rqsched.payload import loads
@@ -21,7 +22,7 @@ _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "att
 _PRIVATE = ("token",)
 
 
-class _PipelitNames(BaseModel):
+class _PipelitNames(Shape):
     """The same facts under the Pipelit document's names."""
 
     id: str
@@ -65,7 +66,7 @@ def _interval_seconds(schedule: Schedule) -> float | None:
     return every[0].total_seconds() if len(every) == 1 and len(schedule.spec.members) == 1 else None
 
 
-class ScheduleAnswers(BaseModel):
+class ScheduleAnswers(Shape):
     """A page of schedules, in the order they were created."""
 
     items: list[ScheduleAnswer]
@@ -74,7 +75,7 @@ class ScheduleAnswers(BaseModel):
     """How many there are in all; only when it was asked for."""
 
 
-class RunAnswer(BaseModel):
+class RunAnswer(Shape):
     """One run."""
 
     uid: str
@@ -122,14 +123,14 @@ def run_answer(run: Run) -> dict[str, Any]:
     return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in facts.items()}
 
 
-class RunAnswers(BaseModel):
+class RunAnswers(Shape):
     """A page of runs, newest first."""
 
     items: list[RunAnswer]
     next_cursor: str | None
 
 
-class TriggerAnswer(BaseModel):
+class TriggerAnswer(Shape):
     """What a manual trigger did."""
 
     outcome: str
@@ -141,7 +142,7 @@ class TriggerAnswer(BaseModel):
     buffer_depth: int | None
 
 
-class EventAnswer(BaseModel):
+class EventAnswer(Shape):
     """One audit event."""
 
     schedule_uid: str
@@ -158,20 +159,20 @@ def event_answer(event: AuditRecord) -> dict[str, Any]:
     return asdict(event) | {"recorded_at": iso_utc(event.recorded_at)}
 
 
-class EventAnswers(BaseModel):
+class EventAnswers(Shape):
     """A page of audit events, oldest first."""
 
     items: list[EventAnswer]
     next_cursor: str | None
 
 
-class UpcomingAnswer(BaseModel):
+class UpcomingAnswer(Shape):
     """The next instants at which a schedule fires, jitter included."""
 
     items: list[datetime]
 
 
-class BackfillRowAnswer(BaseModel):
+class BackfillRowAnswer(Shape):
     """What became of one occurrence."""
 
     occurrence_time: datetime
@@ -180,7 +181,7 @@ class BackfillRowAnswer(BaseModel):
     reason: str | None = None
 
 
-class BackfillAnswer(BaseModel):
+class BackfillAnswer(Shape):
     """A backfill and how far it is."""
 
     uid: str | None
@@ -214,7 +215,7 @@ def backfill_answer(backfill: Backfill, rows: list[BackfillRow] | None = None) -
     return facts if rows is None else facts | {"rows": [row.to_dict() for row in rows]}
 
 
-class WorkflowAnswer(BaseModel):
+class WorkflowAnswer(Shape):
     """A workflow some process registered."""
 
     name: str
@@ -225,28 +226,7 @@ class WorkflowAnswer(BaseModel):
     """When a worker recorded it; None for one that only this process knows."""
 
 
-class WorkflowAnswers(BaseModel):
+class WorkflowAnswers(Shape):
     """Every registered workflow, by name."""
 
     items: list[WorkflowAnswer]
-
-
-class ProblemField(BaseModel):
-    """What is wrong with one field."""
-
-    field: str
-    message: str
-    code: str
-
-
-class ProblemAnswer(BaseModel):
-    """Problem details (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    """A stable word."""
-    request_id: str
-    errors: list[ProblemField] | None = None

@@ -9,12 +9,15 @@ from rqsched.errors import InvalidInputError
 from rqsched.handles import TriggerResult
 from rqsched.http.body import StrictRoute
 from rqsched.http.deps import Operate
+from rqsched.http.document import PROBLEM
 
 from .answers import ScheduleAnswer, TriggerAnswer, run_answer
 from .bodies import NoteBody, PauseBody, ResumeBody, TriggerBody
 from .schedules import Key, ScheduleId, answered
 
-router = APIRouter(prefix="/schedules/{schedule_id}", tags=["operations"], route_class=StrictRoute)
+router = APIRouter(
+    prefix="/schedules/{schedule_id}", tags=["operations"], route_class=StrictRoute, responses=PROBLEM.of(409)
+)
 
 
 @router.post("/pause/", response_model=ScheduleAnswer)

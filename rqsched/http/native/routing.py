@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from rqsched.errors import ScheduleStateError
 from rqsched.http.body import StrictRoute
+from rqsched.http.document import ANY, PROBLEM
 from rqsched.http.errors import Problem
 from rqsched.http.surface import Surface, render_problem
 
-from .answers import ProblemAnswer
 from .backfills import router as backfills
 from .operations import router as operations
 from .runs import router as runs
@@ -21,11 +20,6 @@ from .schedules import router as schedules
 from .workflows import router as workflows
 
 _BAD_REQUEST = frozenset({"pause", "resume"})
-_PROBLEM: dict[str, Any] = {
-    "description": "Problem details (RFC 9457).",
-    "model": ProblemAnswer,
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}},
-}
 
 
 def _render(problem: Problem, request_id: str) -> Response:
@@ -37,6 +31,6 @@ def _render(problem: Problem, request_id: str) -> Response:
 
 
 SURFACE = Surface("/api/v1", render=_render, has_slash=True)
-router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses={"default": _PROBLEM})
+router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.of(*ANY))
 for _part in (schedules, operations, runs, backfills, workflows):
     router.include_router(_part)

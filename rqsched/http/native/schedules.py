@@ -14,6 +14,7 @@ from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWork
 from rqsched.handles import ScheduleHandle
 from rqsched.http.body import StrictRoute
 from rqsched.http.deps import Admin, Call, Read
+from rqsched.http.document import PROBLEM
 from rqsched.http.errors import MalformedError
 from rqsched.ids import new_uid, uid_to_uuid
 from rqsched.listing import Filters
@@ -82,7 +83,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-@router.post("/", status_code=201, response_model=ScheduleAnswer)
+@router.post("/", status_code=201, response_model=ScheduleAnswer, responses=PROBLEM.of(409))
 def create(call: Admin, body: CreateBody, request: Request, idempotency_key: Key = None) -> Response:
     """Create a schedule; 409 when the id is taken. The same key and body give the same answer again, for a day."""
     said = declared(body)
@@ -125,7 +126,11 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     return answered(call, call.schedule(schedule_id))
 
 
-@router.put("/{schedule_id}/", response_model=ScheduleAnswer, responses={201: {"model": ScheduleAnswer}})
+@router.put(
+    "/{schedule_id}/",
+    response_model=ScheduleAnswer,
+    responses={201: {"model": ScheduleAnswer}, **PROBLEM.of(409)},
+)
 def upsert(
     call: Admin, schedule_id: ScheduleId, body: DeclareBody, request: Request, if_match: IfMatch = None
 ) -> Response:
@@ -148,7 +153,7 @@ def upsert(
     return response
 
 
-@router.patch("/{schedule_id}/", response_model=ScheduleAnswer)
+@router.patch("/{schedule_id}/", response_model=ScheduleAnswer, responses=PROBLEM.of(409, 412))
 def update(call: Admin, schedule_id: ScheduleId, body: UpdateBody, if_match: IfMatch = None) -> Response:
     """Change what is given and leave the rest; the next time moves only with the timing. 412 when If-Match fails."""
     handle = call.schedule(schedule_id)

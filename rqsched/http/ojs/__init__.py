@@ -2,5 +2,6 @@
 
 from .forms import SURFACE
 from .routing import router
+from .shapes import REFUSED, SENT
 
-__all__ = ["SURFACE", "router"]
+__all__ = ["REFUSED", "SENT", "SURFACE", "router"]

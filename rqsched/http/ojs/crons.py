@@ -17,9 +17,10 @@ from rqsched.listing import Filters
 from rqsched.payload import loads
 from rqsched.spec import Spec
 
-from . import answers, registration
+from . import answers, registration, shapes
 from .forms import Answer, invalid
 from .registration import KNOWN, Registration
+from .shapes import REFUSED, sent_as
 
 router = APIRouter(prefix="/v1/cron")
 MOST = 200
@@ -27,7 +28,13 @@ MOST = 200
 SHOWN = ("active", "paused", "done", "dead")
 
 
-@router.post("", status_code=201)
+@router.post(
+    "",
+    status_code=201,
+    response_model=shapes.CronAnswer,
+    responses={200: {"model": shapes.CronAnswer}, **REFUSED.of(409)},
+    openapi_extra=sent_as(shapes.RegisterBody),
+)
 def register(call: Admin, body: JsonBody) -> Response:
     """Register a cron job (201), or make the one of this name what is sent (200); `enabled` stays unless it is sent."""
     said = registration.read(body)
@@ -66,7 +73,7 @@ def _executor(call: Call, job_type: str) -> str:
     return "rq" if operations.is_registered(call.scheduler.runtime, job_type) else "external"
 
 
-@router.get("")
+@router.get("", response_model=shapes.CronsAnswer)
 def list_crons(
     call: Read,
     enabled: Annotated[bool | None, Query()] = None,
@@ -87,13 +94,13 @@ def list_crons(
     return Answer({"crons": jobs, "cron_jobs": jobs, "count": total, "pagination": pagination})
 
 
-@router.get("/{name}")
+@router.get("/{name}", response_model=shapes.CronAnswer)
 def read(call: Read, name: str) -> Response:
     """Read a cron job."""
     return Answer(answers.one(call.schedule(name).state))
 
 
-@router.delete("/{name}")
+@router.delete("/{name}", response_model=shapes.RemovedAnswer)
 def remove(call: Admin, name: str) -> Response:
     """Remove the registration; jobs it has enqueued already are not affected."""
     handle = call.schedule(name)
@@ -102,7 +109,12 @@ def remove(call: Admin, name: str) -> Response:
     return Answer({"deleted": True, "name": name, "cron": job})
 
 
-@router.patch("/{name}")
+@router.patch(
+    "/{name}",
+    response_model=shapes.CronAnswer,
+    responses=REFUSED.of(409),
+    openapi_extra=sent_as(shapes.ChangeBody),
+)
 def patch(call: Operate, name: str, body: JsonBody) -> Response:
     """Enable or disable a cron job; whoever may register one may change what else is sent."""
     said = registration.read(body)

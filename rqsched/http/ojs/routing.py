@@ -6,15 +6,19 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 import rqsched
+from rqsched.http import document
 from rqsched.http.deps import Read
 
-from . import crons, workers
+from . import crons, shapes, workers
 from .forms import VERSION, Answer, Versioned
 
-router = APIRouter(prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned])
+router = APIRouter(
+    prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
+    default_response_class=Answer, responses=shapes.REFUSED.of(*document.ANY),
+)  # fmt: skip
 
 
-@router.get("/manifest")
+@router.get("/manifest", response_model=shapes.ManifestAnswer)
 def manifest() -> Response:
     """Say what is implemented: the cron chapter and the workers' side, no conformance level of the whole spec."""
     return Answer(
@@ -36,7 +40,7 @@ def manifest() -> Response:
     )
 
 
-@router.get("/v1/health")
+@router.get("/v1/health", response_model=shapes.HealthAnswer)
 def health(call: Read) -> Response:
     """Say whether SQL and Redis answer; 503 when one does not."""
     runtime = call.scheduler.runtime

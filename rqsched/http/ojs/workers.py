@@ -18,15 +18,16 @@ from rqsched.payload import MEMO_BYTES, json_text
 from rqsched.settlement import Ending, Verdict
 from rqsched.state import Run, RunStatus
 
-from . import answers
+from . import answers, shapes
 from .forms import Answer, OjsError, at, invalid
 from .registration import require_queue
+from .shapes import REFUSED, sent_as
 
 router = APIRouter(prefix="/v1")
 MOST_JOBS = 100
 
 
-@router.post("/workers/fetch")
+@router.post("/workers/fetch", response_model=shapes.JobsAnswer, openapi_extra=sent_as(shapes.FetchBody))
 def fetch(call: Operate, body: JsonBody) -> Response:
     """Claim waiting jobs of some queues; each is given to one worker."""
     form = _form(body)
@@ -42,7 +43,12 @@ def fetch(call: Operate, body: JsonBody) -> Response:
     return Answer({"jobs": [_job(call, one) for one in claimed]})
 
 
-@router.post("/workers/ack")
+@router.post(
+    "/workers/ack",
+    response_model=shapes.EndedAnswer,
+    responses=REFUSED.of(409),
+    openapi_extra=sent_as(shapes.AckBody),
+)
 def ack(call: Operate, body: JsonBody) -> Response:
     """Record that a job succeeded, with its result."""
     form = _form(body)
@@ -51,7 +57,12 @@ def ack(call: Operate, body: JsonBody) -> Response:
     return _ended(call, run, Verdict(Ending.SUCCEEDED, result=text))
 
 
-@router.post("/workers/nack")
+@router.post(
+    "/workers/nack",
+    response_model=shapes.EndedAnswer,
+    responses=REFUSED.of(409),
+    openapi_extra=sent_as(shapes.NackBody),
+)
 def nack(call: Operate, body: JsonBody) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
     form = _form(body)
@@ -60,7 +71,7 @@ def nack(call: Operate, body: JsonBody) -> Response:
     return _ended(call, run, Verdict(Ending.FAILED, error=_message(error), is_final=is_final))
 
 
-@router.post("/workers/heartbeat")
+@router.post("/workers/heartbeat", response_model=shapes.HeartbeatAnswer, openapi_extra=sent_as(shapes.HeartbeatBody))
 def heartbeat(call: Operate, body: JsonBody) -> Response:
     """Show that a worker lives and what it executes; it learns which of them to stop."""
     form = _form(body)
@@ -80,7 +91,7 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
     )
 
 
-@router.get("/jobs/{job_id}")
+@router.get("/jobs/{job_id}", response_model=shapes.JobAnswer)
 def read(call: Read, job_id: str) -> Response:
     """Look a job up, whoever executes it."""
     uid = uuid_to_uid(job_id)

@@ -1,0 +1,148 @@
+"""Generated requests against the OpenAPI document: never a 5xx, and every answer as documented.
+
+Bounded, and the same requests each time.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.errors import SchemathesisError
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from rqsched.http import Limits
+from tests.http.conftest import MakeWeb
+from tests.http.openjobspec import REPORT, Ojs
+from tests.http.web import MINUTELY, Web, at
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+EXAMPLES = 8
+"""Of each operation and mode."""
+HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
+"""Else the other surfaces would refuse everything before they look at it."""
+SURFACES = {"native": "/api/v1/", "open-job-spec": "/ojs/", "durable-workflow": "/api/", "health": "/"}
+"""Their prefixes, the most specific first."""
+OPERATIONS = {"native": 20, "open-job-spec": 12, "durable-workflow": 12, "health": 3}
+"""How many the document has at least; fewer would mean that something hides from these tests."""
+PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
+WORKER = {"queues": ["default"], "worker_id": "worker-1"}
+ACTION = {"action": {"workflow_type": "note"}, "spec": {"intervals": [{"every": "PT1M"}]}}
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /api/v1/schedules/": MINUTELY,
+    "PUT /api/v1/schedules/{schedule_id}/": MINUTELY,
+    "POST /api/v1/schedules/{schedule_id}/backfill/": PAST,
+    "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
+    "POST /ojs/v1/cron": REPORT,
+    "PATCH /ojs/v1/cron/{name}": {"enabled": False},
+    "POST /ojs/v1/workers/fetch": WORKER,
+    "POST /ojs/v1/workers/heartbeat": WORKER,
+    "POST /api/schedules": ACTION,
+    "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
+}
+"""What a body needs at least; else nothing that is generated would be taken."""
+REFUSED = {"POST /api/v1/schedules/{schedule_id}/restart/": 409}
+"""What a schedule that runs refuses."""
+
+
+def seeded(web: Web) -> dict[str, str]:
+    """Put one of everything there; gives the path parameters that name them."""
+    web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
+    ojs = Ojs(web)
+    ojs.registered(enabled=True, overlap_policy="allow")
+    ojs.pass_()
+    run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
+    backfill = web.post(at("report", "backfill/"), PAST).json()
+    return {
+        "schedule_id": "report",
+        "name": REPORT["name"],
+        "run": str(run["number"]),
+        "job_id": ojs.fetch(count=100)[0]["id"],
+        "uid": backfill["uid"],
+    }
+
+
+def faults_of(case: Any, answer: Any) -> dict[str, str]:
+    """What is wrong with an answer, by check."""
+    found = {}
+    for check in CHECKS:
+        try:
+            case.validate_response(answer, checks=[check])
+        except (AssertionError, ExceptionGroup) as error:
+            found[f"{case.operation.label}: {check.__name__}"] = str(error)
+    return found
+
+
+def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
+    """Send generated requests; gives one example of each fault. Every other one names what is there."""
+    known, numbers, faults = seeded(web), count(), dict[str, str]()
+
+    @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate], deadline=None, derandomize=True,
+              database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(operation.as_strategy(generation_mode=mode))
+    def send(case: Any) -> None:
+        if next(numbers) % 2 == 0:
+            case.path_parameters.update({name: known[name] for name in case.path_parameters})
+            if isinstance(case.body, dict):
+                case.body.update(body_of(operation, known))
+        faults.update(faults_of(case, case.call(headers=HEADERS)))
+
+    try:
+        send()
+    except SchemathesisError:  # nothing can be invalid about an operation without parameters
+        assert mode is GenerationMode.NEGATIVE
+    return faults
+
+
+def body_of(operation: Any, known: dict[str, str]) -> dict[str, Any]:
+    ends_job = operation.path.endswith(("/ack", "/nack"))
+    return BODIES.get(operation.label, {"job_id": known["job_id"]} if ends_job else {})
+
+
+def operations_of(web: Web, surface: str) -> list[Any]:
+    document = schemathesis.openapi.from_asgi("/openapi.json", web.app)
+    found: list[Any] = [one.ok() for one in document.get_all_operations() if isinstance(one, Ok)]
+    return [one for one in found if next(s for s, prefix in SURFACES.items() if one.path.startswith(prefix)) == surface]
+
+
+@pytest.fixture
+def unlimited(make_web: MakeWeb) -> Web:
+    return make_web(app={"limits": Limits(rate=0)})
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_operation_succeeds_as_documented(unlimited: Web, surface: str) -> None:
+    for operation in operations_of(unlimited, surface):
+        known = seeded(unlimited)
+        names = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
+        body = {"body": body_of(operation, known), "media_type": "application/json"} if operation.body else {}
+        case = operation.Case(path_parameters=names, **body)
+        answer = case.call(headers=HEADERS)
+        expected = {REFUSED[operation.label]} if operation.label in REFUSED else {200, 201, 204}
+        assert answer.status_code in expected, (operation.label, answer.text)
+        assert faults_of(case, answer) == {}
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("surface", SURFACES)
+def test_answers_to_generated_requests_are_as_documented(unlimited: Web, surface: str, mode: GenerationMode) -> None:
+    operations = operations_of(unlimited, surface)
+    assert len(operations) >= OPERATIONS[surface]
+    assert [faults for operation in operations if (faults := ask(unlimited, operation, mode))] == []
