@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from rqsched.database import Database
 from rqsched.policy import RetryPolicy
 from rqsched.queue import retry_of
-from rqsched.runs import claim_run
+from rqsched.runs import claim_run, execute
 from tests.chain.rig import MINUTE, Rig, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.invariants import check_invariants
 
@@ -24,11 +24,14 @@ class ForgetfulDatabase(Database):
     """A database that commits and then does not answer, as often as it is told."""
 
     silent = 0
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+    """What others do before the caller has given up waiting."""
 
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
         result = super()._once(work, is_read_only=is_read_only)
         if self.silent and not is_read_only:
             self.silent -= 1
+            self.meanwhile()
             raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
         return result
 
@@ -106,6 +109,30 @@ def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
     assert (run.status, len(run.attempts)) == ("retrying", 1)
     assert rig.state(schedule).error_count == 1
     assert str(retry_of(run.state).id) in rig.armed()
+
+
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_what_others_made_of_it(
+    rig: Rig, database: ForgetfulDatabase
+) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
+
+    def retry_and_flush() -> None:
+        rig.advance()
+        rig.deliver(retry_of(newest(schedule).state).id)
+        rig.redis.flushall()
+
+    rig.register("fail", fail)
+    schedule = rig.create(runs="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
+    run = rig.occur(schedule)
+    database.meanwhile = retry_and_flush
+
+    with pytest.raises(ValueError, match="not today"):
+        execute(rig.runtime, job_id(run.state))
+
+    assert (run.refresh().status, run.attempt) == ("pending", 2)
+    assert rig.queued() == [run_job_id(run)]
 
 
 def test_a_success_whose_answer_was_lost_lets_what_waits_go_on(rig: Rig, database: ForgetfulDatabase) -> None:

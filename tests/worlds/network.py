@@ -24,10 +24,12 @@ Message = Callable[[], None]
 class Network:
     """What every actor shares: Redis, and the messages on their way to it."""
 
-    def __init__(self, faults: Faults, clock: Clock) -> None:
-        self.faults = faults
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.flush()
+
+    faults: Faults
+    """Those of the world that is played."""
 
     def flush(self) -> None:
         """Everything is forgotten, as after FLUSHALL or a failover that dropped writes."""

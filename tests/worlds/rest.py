@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
-from rqsched import audit
+from rqsched import audit, links
+from rqsched.ids import LinkId, parse_link_id
+from rqsched.links import Fired
 from rqsched.queue import job_id_of, link_of, retry_of
 from rqsched.runtime import Runtime
 from rqsched.state import RunStatus
@@ -28,13 +32,14 @@ def check_rest(runtime: Runtime, network: Network) -> None:
 
 def _fires_on(story: Story, runtime: Runtime, network: Network) -> Iterator[str]:
     now, due_at = runtime.now(), story.schedule.due_at
-    if due_at is not None and due_at <= now:
+    overdue = now - runtime.settings.grace
+    if due_at is not None and due_at <= overdue:
         yield f"I3: due at {due_at}, and now is {now}"
     retries = [retry_of(run) for run in story.runs if run.status is RunStatus.RETRYING]
     for arm in [*link_of(story.schedule), *retries]:
-        if arm.due_at <= now:
+        if arm.due_at <= overdue:
             yield f"I3: {arm.id} was due at {arm.due_at}, and now is {now}"
-        elif arm.due_at <= now + SOON - timedelta(seconds=1) and not network.is_armed(str(arm.id)):
+        elif now < arm.due_at <= now + SOON - timedelta(seconds=1) and not network.is_armed(str(arm.id)):
             yield f"I3: {arm.id} is due at {arm.due_at} and not armed"
 
 
@@ -51,3 +56,26 @@ def _fire_never_failed(story: Story, runtime: Runtime, network: Network) -> Iter
     for event in story.events:
         if event.event_type == audit.FIRE_FAILED:
             yield f"a fire failed: {event.payload}"
+
+
+# ---- on the way
+
+
+@contextmanager
+def watched_links() -> Iterator[None]:
+    """Assert of every link fired in the block that it was the schedule's current one (I4)."""
+    original = links.fire
+
+    def fire(runtime: Runtime, ids: Sequence[str], **options: Any) -> list[Fired]:
+        results = original(runtime, ids, **options)
+        for result in results:
+            link, before = parse_link_id(result.id), result.change and result.change.before
+            if result.outcome == "fired" and isinstance(link, LinkId) and before is not None:
+                assert link.n == before.n, f"I4: {link} fired at position {before.n}"
+        return results
+
+    links.fire = fire
+    try:
+        yield
+    finally:
+        links.fire = original

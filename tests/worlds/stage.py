@@ -75,6 +75,7 @@ class Stage:
         self._settings = Settings(database_url=self.url, redis_url="redis://127.0.0.1:1/0")
         self._registry = Registry()
         self._registry.add(make_workflow(WORKFLOW, lambda: None))
+        self.network = Network(self.clock)
         self.crew = [self._hire(name) for name in CREW]
 
     def _hire(self, name: str) -> Actor:
@@ -82,21 +83,24 @@ class Stage:
         scheduler = Scheduler(settings=self._settings, clock=clock, workflows=self._registry)
         scheduler.runtime.database.close()
         scheduler.runtime.database = self.database
+        scheduler.runtime.transport = NetworkTransport(self._settings, self.network)
         return Actor(name, scheduler, clock, Dispatcher(scheduler.runtime))
+
+    _clearing = tuple(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))
 
     def set(self, faults: Faults) -> Network:
         """Clear everything: no rows, noon, an empty Redis, clocks that agree."""
         self.database.faults = faults
         self.clock.set(START)
         with self.database.engine.connect() as connection, connection.begin():
-            for table in reversed(metadata.sorted_tables):
-                connection.execute(sa.delete(table))
-        network = Network(faults, self.clock)
+            for statement in self._clearing:
+                connection.exec_driver_sql(statement)
+        self.network.faults = faults
+        self.network.flush()
         for actor in self.crew:
             actor.clock.offset = timedelta(0)
-            actor.scheduler.runtime.transport = NetworkTransport(self._settings, network)
             actor.restart()
-        return network
+        return self.network
 
     def close(self) -> None:
         self.database.close()

@@ -21,7 +21,7 @@ from rqsched.settlement import Ending, Verdict
 from tests.invariants import check_invariants, i8_executions
 from tests.worlds.declarations import declaration
 from tests.worlds.faults import Crash, Faults, swallowed_errors
-from tests.worlds.rest import check_rest
+from tests.worlds.rest import check_rest, watched_links
 from tests.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
 
 SCHEDULES = ("s0", "s1", "s2")
@@ -63,7 +63,7 @@ class World:
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
-        with seeded_uids(Random(self.seed)), swallowed_errors() as swallowed:
+        with seeded_uids(Random(self.seed)), watched_links(), swallowed_errors() as swallowed:
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
             for number in range(1, 1 + (steps or self.random.randint(20, 45))):
@@ -184,6 +184,7 @@ class World:
         claim = runs.claim_run(actor.scheduler.runtime, job)
         if claim is None:
             return f"{job} is stale"
+        assert (claim.run.attempt, claim.run.delivery) == (job.attempt, job.delivery), f"{job} is stale and was started"
         self.executed[claim.run.uid, claim.run.attempt] += 1
         self.horses.append(Horse(claim, is_frozen=self.random.random() < 0.1))
         return f"{job} of run {claim.run.number} of {claim.schedule.schedule_id}"
