@@ -102,6 +102,21 @@ def list_schedules(
     return _page(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid))
 
 
+def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
+    """Read the ids of a namespace that begin so, in order."""
+    statement = (
+        sa.select(schedules.c.schedule_id)
+        .where(
+            schedules.c.namespace == namespace,
+            schedules.c.status != "deleted",
+            schedules.c.schedule_id.startswith(prefix, autoescape=True),
+        )
+        .order_by(schedules.c.schedule_id)
+        .limit(limit)
+    )
+    return list(connection.execute(statement).scalars())
+
+
 def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count what a list would show in all."""
     statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))

@@ -45,6 +45,7 @@ ENTRIES = (
     Entry("restart", "lifecycle", _LIFE, "Revive a done or dead schedule with its counters at zero."),
     Entry("trigger", "lifecycle", _LIFE, "Start a run now; the schedule's times do not move."),
     Entry("backfill", "backfill", _LIFE, "Fire the occurrences of a past range that have no run yet."),
+    Entry("machine", "machine", _LIFE, "Events of state machines."),
     Entry("cancel", "runs", _LIFE, "End a run: a waiting one never starts, a running one sees it at a checkpoint."),
     Entry("terminate", "runs", _LIFE, "End a run and kill its process."),
     Entry("history", "runs", _PAST, "Show a schedule's audit events, oldest first; also after it was deleted."),

@@ -15,11 +15,15 @@ from rqsched.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, Retr
 from rqsched.spec import Cron, Every, Once, Spec
 
 from . import values
+from .completion import schedule_ids
 
 Texts = list[str] | None
 WHEN, WHAT, POLICY, FACTS = "When", "What", "Policy", "Facts"
 
-ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="Its id, unique in its namespace.")]
+NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="Its id, unique in its namespace.")]
+ScheduleId = Annotated[
+    str, typer.Argument(metavar="SCHEDULE_ID", help="Its id in the namespace.", autocompletion=schedule_ids)
+]
 Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=FACTS)]
 Overlap = Annotated[
     str | None,

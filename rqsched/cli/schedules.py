@@ -17,13 +17,17 @@ from rqsched.state import ScheduleStatus
 
 from . import values
 from .command import command
-from .options import Action, Facts, Note, Policy, ScheduleId, Texts, Timing, blanked
+from .completion import workflow_names
+from .options import Action, Facts, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
 from .output import shown
 from .session import Session
 
 app = typer.Typer(add_completion=False)
 
-Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.")]
+Workflow = Annotated[
+    str,
+    typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.", autocompletion=workflow_names),
+]
 COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire")
 _UPCOMING = 5
 
@@ -31,7 +35,7 @@ _UPCOMING = 5
 @command(app)
 def create(
     session: Session,
-    schedule_id: ScheduleId,
+    schedule_id: NewId,
     workflow: Workflow,
     timing: Timing,
     action: Action,
@@ -97,7 +101,10 @@ def update(
     policy: Policy,
     facts: Facts,
     note: Note = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", help="A registered name or a dotted path.")] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", help="A registered name or a dotted path.", autocompletion=workflow_names),
+    ] = None,
     unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
     if_version: Annotated[int | None, typer.Option("--if-version", help="Refuse unless it is at this version.")] = None,
 ) -> None:
@@ -123,9 +130,12 @@ def list_schedules(
     status: Annotated[
         list[ScheduleStatus] | None, typer.Option("--status", help="Only these; deleted ones only so.")
     ] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", "--workflow-type")] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", "--workflow-type", help="Only of this one.", autocompletion=workflow_names),
+    ] = None,
     label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only of this one.")] = None,
     text: Annotated[str | None, typer.Option("--text", help="A part of the id.")] = None,
     limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="Of a page.")] = 50,
     page_token: Annotated[str | None, typer.Option("--page-token", help="Where the next page starts.")] = None,

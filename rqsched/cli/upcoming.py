@@ -16,6 +16,7 @@ from rqsched.duration import format_short
 from rqsched.state import Schedule
 
 from .command import command
+from .completion import schedule_ids
 from .output import shown
 from .session import Session
 
@@ -33,7 +34,8 @@ _LABEL = 24
 def upcoming(
     session: Session,
     schedule_id: Annotated[
-        str | None, typer.Argument(metavar="[SCHEDULE_ID]", help="Default: all active schedules.")
+        str | None,
+        typer.Argument(metavar="[SCHEDULE_ID]", help="Default: all active schedules.", autocompletion=schedule_ids),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
 ) -> None:

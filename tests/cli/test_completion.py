@@ -1,0 +1,85 @@
+"""What a shell is offered: ids and names as SQL has them, and nothing at all where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rqsched import Every
+from tests.cli.conftest import HELLO, Cli
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """What bash is told for a line whose last word is not finished."""
+
+    def words_for(*words: str) -> list[str]:
+        monkeypatch.setenv("_RQSCHED_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["rqsched", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        answer = cli()
+        assert answer.err == ""
+        return answer.out.split()
+
+    return words_for
+
+
+@pytest.mark.parametrize("command", ["describe", "pause", "backfill", "history", "upcoming", "update", "cancel"])
+def test_schedule_ids_that_begin_so(cli: Cli, complete: Complete, command: str) -> None:
+    for name in ("nightly-eu", "nightly-us", "hourly", "night_"):
+        cli.scheduler.create(name, HELLO, Every("1h"))
+    cli.scheduler.create("nightly-gone", HELLO, Every("1h")).delete()
+    cli.scheduler.create("nightly-other", HELLO, Every("1h"), namespace="other")
+
+    assert complete(command, "nightly") == ["nightly-eu", "nightly-us"]
+    assert complete(command, "night_") == ["night_"], "no pattern of LIKE"
+    assert complete(command, "-n", "other", "n") == ["nightly-other"]
+
+
+def test_the_id_of_a_new_schedule_is_its_owners_to_choose(cli: Cli, complete: Complete) -> None:
+    cli.scheduler.create("nightly", HELLO, Every("1h"))
+    assert complete("create", "n") == []
+
+
+def test_workflow_names_that_begin_so(cli: Cli, complete: Complete) -> None:
+    cli.scheduler.runtime.record_workflows()
+    assert complete("create", "new", "cli-h") == [HELLO]
+    assert complete("update", "a", "--workflow", "cli-h") == [HELLO]
+
+
+def test_command_names_that_begin_so(complete: Complete) -> None:
+    assert complete("re") == ["resume", "restart", "recover"]
+
+
+SILENT = {
+    "a file that is not there": "sqlite:///nowhere.db",
+    "a folder that is not there": "sqlite:////nowhere/at/all.db",
+    "a server that does not answer": "postgresql://u:p@127.0.0.1:1/x",
+    "a URL that is none": "nonsense",
+}
+
+
+@pytest.mark.parametrize("url", SILENT.values(), ids=SILENT.keys())
+def test_without_a_database_nothing_is_offered_and_nothing_made(
+    complete: Complete, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", url)
+    before = set(Path.cwd().iterdir())
+    assert complete("describe", "n") == []
+    assert set(Path.cwd().iterdir()) == before
+
+
+def test_the_embedded_default_is_not_begun_by_a_completion(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RQSCHED_DATABASE_URL")
+    assert complete("describe", "n") == []
+    assert not Path(".rqsched").exists()
+
+
+def test_a_database_without_our_tables_offers_nothing(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("empty.db").touch()
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:///empty.db")
+    assert complete("describe", "n") == []
