@@ -7,7 +7,7 @@ so whoever goes on after a crash starts exactly where the last commit ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,6 +32,8 @@ DEFAULT_BOUND = 10_000
 BREATH = timedelta(milliseconds=110)
 """Longer than whoever waits lets pass between two looks: SQLite's busy handler 100 ms, a dispatcher that skipped the
 locked schedule 50 ms. Without it a backfill is a tight writer, and live fires get their turn by luck."""
+Rest = Callable[[], object]
+"""Called between two chunks, when nothing is locked."""
 _TICK = timedelta(microseconds=1)
 
 
@@ -136,19 +138,21 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
 
 
-def iterate(
-    runtime: Runtime, backfill: Backfill, *, breath: timedelta = timedelta(0)
-) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Fire the rest of a backfill, chunk by chunk; yields the progress after each commit and what it did.
+def breathe() -> None:
+    """Leave whoever waits for a lock the time to take it; see BREATH."""
+    time.sleep(BREATH.total_seconds())
 
-    `breath` is left between two chunks for whoever waits for the lock; see BREATH.
-    """
+
+def iterate(
+    runtime: Runtime, backfill: Backfill, *, rest: Rest = breathe
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
     while not backfill.is_done:
         backfill, rows, change = runtime.database.transact(partial(_chunk, runtime, backfill.uid))
         runtime.publish([change])
         yield backfill, rows
-        if not backfill.is_done and breath:
-            time.sleep(breath.total_seconds())
+        if not backfill.is_done:
+            rest()
 
 
 def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
@@ -274,9 +278,9 @@ def interrupted(
     return uids, uids[-1] if len(uids) == limit else None
 
 
-def resume(runtime: Runtime, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Go on with an interrupted backfill."""
+def resume(runtime: Runtime, uid: str, *, rest: Rest = lambda: None) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Go on with an interrupted backfill; without a rest, for a dispatcher fires between the chunks itself."""
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: store.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
-    return iterate(runtime, backfill)
+    return iterate(runtime, backfill, rest=rest)

@@ -329,7 +329,7 @@ class ScheduleHandle:
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
-        yield from backfills.iterate(self._runtime, backfill, breath=backfills.BREATH)
+        yield from backfills.iterate(self._runtime, backfill)
 
     def resume_backfill(self, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
         """Go on, as `iter_backfill` does, with a backfill of this schedule whose process ended in the middle of it.
@@ -340,4 +340,4 @@ class ScheduleHandle:
         backfill = backfills.get_backfill(self._runtime, uid)
         if backfill.schedule_uid != self.uid:
             raise BackfillNotFoundError(uid)
-        yield from backfills.iterate(self._runtime, backfill, breath=backfills.BREATH)
+        yield from backfills.iterate(self._runtime, backfill)

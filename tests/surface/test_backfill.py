@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 import tracemalloc
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from rqsched import Cron, Every, OverlapPolicy
-from rqsched.backfills import CHUNK, Range, get_backfill
+from rqsched import Cron, Every
+from rqsched.backfills import BREATH, CHUNK, Backfill, Range, get_backfill, iterate, open_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from rqsched.handles import BackfillResult
-from tests.processes import wait_until
+from rqsched.handles import BackfillResult, ScheduleHandle
+from rqsched.ids import new_uid
+from rqsched.links import LOCKED_AGAIN
 from tests.surface.desk import HOUR, MINUTE, NOON, SECOND, Desk, all_runs, last, newest, occurrences, statuses, types
 
 MINUTELY = Cron("* * * * *")
@@ -274,34 +278,70 @@ def test_a_delete_stops_it(desk: Desk) -> None:
         schedule.backfill(NOON - HOUR, NOON)
 
 
-def test_live_fires_are_not_starved(any_desk: Desk) -> None:
-    """A fire of the schedule that is being backfilled, and of another one, wait for a chunk or two, not for the end."""
-    schedule, other = any_desk.create(spec=MINUTELY), any_desk.create("other", MINUTELY)
-    wanted = Range(NOON - 40 * CHUNK * MINUTE, NOON, OverlapPolicy.SKIP, bound=40 * CHUNK)
-    attempted: list[int] = []
-    stop = threading.Event()
+# ---- live fires meanwhile
 
-    def backfill() -> None:
-        for done, _ in schedule.iter_backfill(wanted):
-            attempted.append(done.attempted)
-            if stop.is_set():
-                return
 
-    thread = threading.Thread(target=backfill)
-    thread.start()
-    try:
-        wait_until(lambda: attempted, timeout=30, what="the first chunk")
-        chunks_before = len(attempted)
-        rows = any_desk.fire()
-        chunks_meanwhile = len(attempted) - chunks_before
-    finally:
-        stop.set()
-        thread.join(60)
+SECONDLY = Cron("* * * * * *")
+"""The clock must not move far: a backfill that nobody moves for the grace is taken over by whoever reconciles."""
 
-    assert {row["schedule_id"] for row in rows} == {"report", "other"}
-    assert newest(other).occurrence_at == NOON + MINUTE
-    # How many chunks depends on the machine; a starved fire would have waited for all forty.
-    assert chunks_before + chunks_meanwhile < 40
+
+def opened(desk: Desk, schedule: ScheduleHandle, chunks: int) -> Backfill:
+    """A backfill of so many chunks, nothing of it fired yet."""
+    wanted = Range(NOON - (chunks * CHUNK - 1) * SECOND, NOON)
+    return open_backfill(desk.runtime, schedule.refresh().state, wanted, new_uid(NOON))
+
+
+def test_between_any_two_chunks_what_is_due_fires(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
+    other = any_desk.create("other", SECONDLY, overlap="allow")
+    fired: list[set[str]] = []
+
+    def rest() -> None:
+        fired.append({row["schedule_id"] for row in any_desk.fire(SECOND)})
+
+    chunks = list(iterate(any_desk.runtime, opened(any_desk, schedule, 4), rest=rest))
+
+    assert len(chunks) == 4
+    assert fired == [{"report", "other"}] * 3, "the schedule that is being backfilled, and another one"
+    assert occurrences(other) == [NOON + k * SECOND for k in (1, 2, 3)], "each at its own time"
+    assert schedule.refresh().next_run_at == NOON + 4 * SECOND
+
+
+def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_desk: Desk) -> None:
+    """Each chunk's commit, when its locks are still held, is the moment at which somebody else asks for a fire."""
+    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
+    any_desk.create("other", SECONDLY, overlap="allow")
+    backfill, owner = opened(any_desk, schedule, 3), threading.get_ident()
+    asked: list[Future[Any]] = []
+    served: list[set[str]] = []
+
+    def ask(_: Any) -> None:
+        if threading.get_ident() == owner:
+            asked.append(live.submit(any_desk.fire, SECOND))
+
+    def rest() -> None:
+        served.append({row["schedule_id"] for row in asked[-1].result(30)})
+
+    engine = any_desk.runtime.database.engine
+    with ThreadPoolExecutor(1) as live:
+        sa.event.listen(engine, "commit", ask)
+        try:
+            chunks = list(iterate(any_desk.runtime, backfill, rest=rest))
+        finally:
+            sa.event.remove(engine, "commit", ask)
+
+    assert (len(chunks), len(asked)) == (3, 3)
+    assert served == [{"report", "other"}] * 2
+
+
+def test_its_owner_rests_longer_than_whoever_waits_looks_away(desk: Desk) -> None:
+    """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
+    assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < BREATH
+    steps = desk.create(spec=MINUTELY).iter_backfill(Range(NOON - LONG, NOON))
+    next(steps)
+    began = time.monotonic()
+    next(steps)
+    assert time.monotonic() - began >= BREATH.total_seconds()
 
 
 def test_it_streams_in_bounded_memory(desk: Desk) -> None:
