@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from .store import insert
+from .bulk import insert
 from .tables import facts, workflows
 
 

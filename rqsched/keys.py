@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from .bulk import insert
 from .errors import IdempotencyConflictError
 from .state import dumps
-from .store import insert
 from .tables import idempotency_keys as table
 
 KEPT = timedelta(days=1)

@@ -13,6 +13,8 @@ DEFINITION = [field.name for field in fields(Definition)]
 """What an owner declares."""
 _SCHEDULE = [field.name for field in fields(Schedule) if field.name != "definition"]
 _RUN = [field.name for field in fields(Run)]
+_DECLARED = frozenset(DEFINITION)
+_ALL = [*DEFINITION, *_SCHEDULE]
 _STATUS_AT = _SCHEDULE.index("status")
 _RUN_STATUS_AT = _RUN.index("status")
 _RUN_KIND_AT = _RUN.index("kind")
@@ -41,16 +43,36 @@ def to_run(row: Sequence[Any]) -> Run:
     return Run(*values)
 
 
-def schedule_values(schedule: Schedule) -> dict[str, Any]:
-    """Give every column of a schedule."""
+def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
+    """Give the columns of a schedule, or those named."""
     definition = schedule.definition
-    values = {name: getattr(definition, name) for name in DEFINITION}
-    values |= {name: getattr(schedule, name) for name in _SCHEDULE}
-    values["status"] = schedule.status.value
+    values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
+    if "status" in values:
+        values["status"] = schedule.status.value
     return values
 
 
-def run_values(run: Run) -> dict[str, Any]:
-    """Give every column of a new run."""
-    values = {name: getattr(run, name) for name in _RUN}
-    return values | {"status": run.status.value, "kind": run.kind.value}
+def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
+    """Name the columns in which two states of a schedule differ."""
+    found = _differences(_SCHEDULE, before, after)
+    if before.definition is not after.definition:
+        found |= _differences(DEFINITION, before.definition, after.definition)
+    return found
+
+
+def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
+    """Give the columns of a run, or those named."""
+    values = {name: getattr(run, name) for name in names}
+    return values | {name: values[name].value for name in ("status", "kind") if name in values}
+
+
+def run_differences(before: Run, after: Run) -> set[str]:
+    """Name the columns in which two states of a run differ."""
+    return _differences(_RUN, before, after)
+
+
+def _differences(names: Sequence[str], before: object, after: object) -> set[str]:
+    # Most fields are the very same object in both.
+    return {
+        name for name in names if (old := getattr(before, name)) is not (new := getattr(after, name)) and old != new
+    }

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Inspector
 
+from .bulk import is_sqlite
 from .clock import SystemClock
 from .database import Database, Patience
 from .errors import SchemaError
 from .facts import claim_fact
 from .ids import new_uid
 from .migrations import HEAD, VERSION_TABLE
-from .store import is_sqlite
 from .tables import metadata
 
 DATABASE_ID = "database_id"

@@ -11,17 +11,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
+from .bulk import insert_rows, is_sqlite, update_rows
 from .rows import (
     RUN_COLUMNS,
     SCHEDULE_COLUMNS,
+    run_differences,
     run_values,
+    schedule_differences,
     schedule_values,
     to_run,
     to_schedule,
@@ -37,11 +39,6 @@ from .tables import (
     runs,
     schedules,
 )
-
-
-def is_sqlite(connection: Connection) -> bool:
-    """Tell whether the connection is to SQLite."""
-    return connection.dialect.name == "sqlite"
 
 
 def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
@@ -221,53 +218,34 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
 
     Only the columns that some Change touches are sent: a fire touches a dozen of a hundred.
     """
-    new = [schedule_values(change.after) for change in changes if change.before is None]
-    if new:
-        connection.execute(sa.insert(schedules), new)
-    old = [change for change in changes if change.before is not None and change.before != change.after]
-    _update(connection, schedules, [_moved(change) for change in old])
+    insert_rows(connection, schedules, [schedule_values(change.after) for change in changes if change.before is None])
+    _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     _write_drops(connection, changes)
-    _write_events(connection, changes)
+    insert_rows(connection, audit_events, [row for change in changes for row in event_rows(change)])
 
 
-def _moved(change: Change) -> _Moved:
-    before = {} if change.before is None else schedule_values(change.before)
-    return change.after.uid, before, schedule_values(change.after)
-
-
-_Moved = tuple[str, dict[str, Any], dict[str, Any]]
-"""A row's uid, what it held and what it shall hold."""
-
-
-def _update(connection: Connection, table: sa.Table, moved: Sequence[_Moved]) -> None:
-    if not moved:
-        return
-    touched = {name for _, old, new in moved for name, value in new.items() if old[name] != value}
-    rows = [{"b_uid": uid} | {f"b_{name}": new[name] for name in touched} for uid, _, new in moved]
-    connection.execute(_updating(table, tuple(sorted(touched))), rows)
-
-
-@lru_cache(maxsize=1024)
-def _updating(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
-    values = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names}
-    return sa.update(table).where(table.c.uid == sa.bindparam("b_uid")).values(values)
+def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
+    touched = [schedule_differences(change.before, change.after) for change in changes if change.before is not None]
+    names = sorted(set().union(*touched))
+    moved = [change.after for change, found in zip(changes, touched, strict=True) if found]
+    update_rows(connection, schedules, [{"uid": after.uid} | schedule_values(after, names) for after in moved])
 
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run_values(run) for change in changes for run in change.new_runs]
-    if new:
-        # A unique key must never wedge a chain; a decision under the lock does not meet one.
-        connection.execute(insert(connection, runs).on_conflict_do_nothing(), _without_blanks(new))
-    pairs = [pair for change in changes for pair in change.changed_runs if pair[0] != pair[1]]
+    # A unique key must never wedge a chain; a decision under the lock does not meet one.
+    insert_rows(connection, runs, _without_blanks(new), or_ignore=True)
+    pairs = [pair for change in changes for pair in change.changed_runs]
+    names = sorted({name for before, after in pairs for name in run_differences(before, after)})
     # In order of uid, as they are locked; two Changes of one run keep their order.
-    ordered = sorted(pairs, key=lambda pair: pair[1].uid)
-    _update(connection, runs, [(run.uid, run_values(old), run_values(run)) for old, run in ordered])
+    moved = sorted((after for before, after in pairs if before != after), key=lambda run: run.uid)
+    update_rows(connection, runs, [{"uid": run.uid} | run_values(run, names) for run in moved])
 
 
 def _without_blanks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out the columns that hold nothing in any of the rows."""
-    blank = [name for name in rows[0] if all(row[name] is None for row in rows)]
+    blank = [name for name in (rows[0] if rows else ()) if all(row[name] is None for row in rows)]
     return [{name: value for name, value in row.items() if name not in blank} for row in rows] if blank else rows
 
 
@@ -289,12 +267,6 @@ def _drops(change: Change) -> tuple[tuple[str, bool], ...]:
     return ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
 
 
-def _write_events(connection: Connection, changes: Sequence[Change]) -> None:
-    rows = [row for change in changes for row in event_rows(change)]
-    if rows:
-        connection.execute(sa.insert(audit_events), rows)
-
-
 def event_rows(change: Change) -> list[dict[str, Any]]:
     """Number a Change's events: sequences have no gaps because the schedule's row, locked, holds the counter."""
     first = change.after.event_sequence - len(change.events) + 1
@@ -310,11 +282,6 @@ def event_rows(change: Change) -> list[dict[str, Any]]:
         }
         for index, event in enumerate(change.events)
     ]
-
-
-def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """Begin an INSERT that can say ON CONFLICT, in the database's dialect."""
-    return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
 
 
 # ---- runs outside the lock
