@@ -5,6 +5,6 @@ Needs the `machines` extra (python-statemachine). docs/machines.md shows the who
 
 from .instances import MachineStates
 from .resolving import Dispatched
-from .scheduling import MachineScheduler, machine
+from .scheduling import MachineScheduler, find_machine, machine
 
-__all__ = ["Dispatched", "MachineScheduler", "MachineStates", "machine"]
+__all__ = ["Dispatched", "MachineScheduler", "MachineStates", "find_machine", "machine"]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rqsched import machine_states, store
-from rqsched.errors import InvalidInputError, RunNotFoundError
+from rqsched.errors import RunNotFoundError
 from rqsched.fanout import fan_out
 from rqsched.runtime import Runtime, current_runtime
 from rqsched.targets import Batch
@@ -68,7 +68,7 @@ def _ids_of(machine: Machine, event: str, resolver: Resolver) -> list[str]:
     resolve = machine.make(resolver) if inspect.isclass(resolver) else resolver
     found = resolve()
     if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-        raise InvalidInputError("resolver", f"of {event} must return ids, such as a list, not {type(found).__name__}")
+        raise TypeError(f"the resolver of {event} must return ids, such as a list, not {type(found).__name__}")
     return list(dict.fromkeys(str(instance_id) for instance_id in found))
 
 

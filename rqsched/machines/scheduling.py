@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from rqsched.machine_states import KEPT_AS
 from rqsched.scheduler import Scheduler
 from rqsched.targets import Batch
 from rqsched.timing import Timing
-from rqsched.workflows import Registry, make_workflow, registry
+from rqsched.workflows import Registry, import_failure, make_workflow, registry
 
 from .definition import Load, Machine, MachineClass, Save, check_schedules
 from .resolving import Dispatched, body, dispatch
@@ -88,12 +89,24 @@ def machine(
     return register
 
 
-def machine_of(cls: MachineClass) -> Machine:
+def machine_of(cls: type) -> Machine:
     """Find what `@machine` made of a class; raises InvalidInputError when it was not applied to this very class."""
     known = vars(cls).get(KEPT_AS)
     if not isinstance(known, Machine):
         raise InvalidInputError("machine", f"{cls.__name__} is not known; decorate the class with @machine")
     return known
+
+
+def find_machine(path: str) -> MachineClass:
+    """Import a class by its dotted path; raises InvalidInputError when there is none, or it was not decorated."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a user's module does wrong
+        raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}") from error
+    if not isinstance(found, type):
+        raise InvalidInputError("machine", f"{path!r} is no class")
+    return machine_of(found).cls
 
 
 def require_declared(cls: MachineClass, event: str) -> Machine:

@@ -120,6 +120,7 @@ MAY_IMPORT = {
 DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.schema", "rqsched.migrations.runner"): "alembic costs 0.1 s of import that a current schema need not pay",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
+    ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
 }
 """(module, what it imports inside a function): why it cannot be imported at the top."""
 

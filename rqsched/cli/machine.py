@@ -1,0 +1,51 @@
+"""Commands about state machines: machine run. They need the `machines` extra."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from rqsched.errors import ConfigError, RqschedError
+
+from .command import command
+from .session import Session
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Events of state machines.")
+
+
+@app.callback()
+def machine() -> None:
+    """Events of state machines."""
+
+
+@command(app)
+def run(
+    session: Session,
+    machine_class: Annotated[str, typer.Argument(metavar="CLASS", help="A state machine's dotted path.")],
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="An event its schedules declare.")],
+    queue: Annotated[str | None, typer.Option("--queue", help="The queue of its jobs; default: the machine's.")] = None,
+) -> None:
+    """Send an event now to every instance it concerns, a job for each. Exit code 1 when the resolver raises."""
+    machines, scheduler = _machines(), session.scheduler
+    cls = machines.find_machine(machine_class)
+    try:
+        done = machines.MachineScheduler.run(scheduler, cls, event, queue=queue)
+    except RqschedError:
+        raise
+    except Exception as error:  # whatever a user's resolver does wrong
+        raise RqschedError(f"nothing was dispatched: {type(error).__name__}: {error}") from error
+    text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
+    filtered = f"; {done.filtered} id(s) are none of its instances" if done.filtered else ""
+    session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")
+
+
+def _machines() -> ModuleType:
+    """Import what the `machines` extra brings; raises ConfigError that says how to install it."""
+    try:
+        from rqsched import machines  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[machines]' brings it.") from error
+    return machines
