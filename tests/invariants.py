@@ -223,12 +223,13 @@ def _is_queued(runtime: Runtime, run: Run) -> bool:
 def i7_redis_follows_sql(runtime: Runtime, forgotten: Iterable[str] = ()) -> None:
     """Assert that Redis knows nothing SQL does not know: commit first, enqueue second.
 
-    It holds at every moment, in the middle of a crash too. `forgotten` are uids of schedules and runs that were purged.
+    It holds at every moment, in the middle of a crash too. `forgotten` are uids that a purge may have taken.
     """
     stories = {story.schedule.uid: story for story in read_stories(runtime)}
     runs_by_uid = {run.uid: run for story in stories.values() for run in story.runs}
+    purged = set(forgotten) - {*stories, *runs_by_uid}
     ahead = [text for text in _ids_in_redis(runtime) if _is_ahead(text, stories, runs_by_uid)]
-    ahead = [text for text in ahead if not any(uid in text for uid in forgotten)]
+    ahead = [text for text in ahead if not any(uid in text for uid in purged)]
     assert not ahead, f"I7: Redis is ahead of SQL: {', '.join(ahead)}"
 
 
@@ -242,14 +243,19 @@ def _ids_in_redis(runtime: Runtime) -> set[str]:
 def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run]) -> bool:
     if (job := parse_run_job_id(text)) is not None:
         run = runs_by_uid.get(job.uid)
-        return run is None or (job.attempt, job.delivery) > (run.attempt, run.delivery)
+        is_unknown = run is None or run.status is RunStatus.BUFFERED
+        return is_unknown or (run is not None and (job.attempt, job.delivery) > (run.attempt, run.delivery))
     link = parse_link_id(text)
     story = link and stories.get(link.uid)
     if link is None or story is None:
         return True
     if isinstance(link, LinkId):
         return link.n > story.schedule.n
-    return not any(run.number == link.number and link.attempt <= run.attempt for run in story.runs)
+    return not any(run.number == link.number and link.attempt <= _attempts_ended(run) for run in story.runs)
+
+
+def _attempts_ended(run: Run) -> int:
+    return run.attempt - int(run.status in {RunStatus.BUFFERED, RunStatus.PENDING, RunStatus.RUNNING})
 
 
 # ---- I8

@@ -31,7 +31,9 @@ def world(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
-def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(flow: Flow, world: World, database_kind: str) -> None:
+def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
+    flow: Flow, world: World, database_kind: str, request: pytest.FixtureRequest
+) -> None:
     flow.prepare(world)
     crashes = Crashes(world, flow, database_kind)
     before = crashes.judge("before it")
@@ -39,6 +41,8 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(flow: Flow, worl
     steps = crashes.run(Steps(), "undisturbed").seen
     assert steps, f"{flow.name!r} took no step"
     after = crashes.judge("undisturbed")
+    counts = {"steps": len(steps), "crashes": sum(len(FATES[step.kind]) for step in steps)}
+    request.node.user_properties.extend(counts.items())  # for whoever sums up a --junitxml report
     for at, step in enumerate(steps):
         for fate in FATES[step.kind]:
             name = f"at step {at} of {len(steps)} ({step}), process {fate.value}"
