@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
-from tests.http.openjobspec import REPORT, Ojs
-from tests.http.web import MINUTELY, Web, at
+from tests.http.population import HEADERS, body_of, seeded
+from tests.http.web import Web
 
 CHECKS = [
     not_a_server_error,
@@ -36,47 +36,12 @@ CHECKS = [
 ]
 EXAMPLES = 8
 """Of each operation and mode."""
-HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
-"""Else the other surfaces would refuse everything before they look at it."""
 SURFACES = {"native": "/api/v1/", "open-job-spec": "/ojs/", "durable-workflow": "/api/", "health": "/"}
 """Their prefixes, the most specific first."""
 OPERATIONS = {"native": 20, "open-job-spec": 12, "durable-workflow": 12, "health": 3}
 """How many the document has at least; fewer would mean that something hides from these tests."""
-PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
-WORKER = {"queues": ["default"], "worker_id": "worker-1"}
-ACTION = {"action": {"workflow_type": "note"}, "spec": {"intervals": [{"every": "PT1M"}]}}
-BODIES: dict[str, dict[str, Any]] = {
-    "POST /api/v1/schedules/": MINUTELY,
-    "PUT /api/v1/schedules/{schedule_id}/": MINUTELY,
-    "POST /api/v1/schedules/{schedule_id}/backfill/": PAST,
-    "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
-    "POST /ojs/v1/cron": REPORT,
-    "PATCH /ojs/v1/cron/{name}": {"enabled": False},
-    "POST /ojs/v1/workers/fetch": WORKER,
-    "POST /ojs/v1/workers/heartbeat": WORKER,
-    "POST /api/schedules": ACTION,
-    "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
-}
-"""What a body needs at least; else nothing that is generated would be taken."""
 REFUSED = {"POST /api/v1/schedules/{schedule_id}/restart/": 409}
 """What a schedule that runs refuses."""
-
-
-def seeded(web: Web) -> dict[str, str]:
-    """Put one of everything there; gives the path parameters that name them."""
-    web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
-    ojs = Ojs(web)
-    ojs.registered(enabled=True, overlap_policy="allow")
-    ojs.pass_()
-    run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
-    backfill = web.post(at("report", "backfill/"), PAST).json()
-    return {
-        "schedule_id": "report",
-        "name": REPORT["name"],
-        "run": str(run["number"]),
-        "job_id": ojs.fetch(count=100)[0]["id"],
-        "uid": backfill["uid"],
-    }
 
 
 def faults_of(case: Any, answer: Any) -> dict[str, str]:
@@ -101,7 +66,7 @@ def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
         if next(numbers) % 2 == 0:
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
             if isinstance(case.body, dict):
-                case.body.update(body_of(operation, known))
+                case.body.update(body_of(operation.label, known))
         faults.update(faults_of(case, case.call(headers=HEADERS)))
 
     try:
@@ -109,11 +74,6 @@ def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
     except SchemathesisError:  # nothing can be invalid about an operation without parameters
         assert mode is GenerationMode.NEGATIVE
     return faults
-
-
-def body_of(operation: Any, known: dict[str, str]) -> dict[str, Any]:
-    ends_job = operation.path.endswith(("/ack", "/nack"))
-    return BODIES.get(operation.label, {"job_id": known["job_id"]} if ends_job else {})
 
 
 def operations_of(web: Web, surface: str) -> list[Any]:
@@ -132,7 +92,7 @@ def test_every_operation_succeeds_as_documented(unlimited: Web, surface: str) ->
     for operation in operations_of(unlimited, surface):
         known = seeded(unlimited)
         names = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
-        body = {"body": body_of(operation, known), "media_type": "application/json"} if operation.body else {}
+        body = {"body": body_of(operation.label, known), "media_type": "application/json"} if operation.body else {}
         case = operation.Case(path_parameters=names, **body)
         answer = case.call(headers=HEADERS)
         expected = {REFUSED[operation.label]} if operation.label in REFUSED else {200, 201, 204}

@@ -18,6 +18,7 @@ from rqsched.errors import BackendUnavailableError, BackfillNotFoundError
 from rqsched.handles import ScheduleHandle
 from rqsched.http.body import StrictRoute
 from rqsched.http.deps import Call, Operate, Read
+from rqsched.http.document import PROBLEM
 from rqsched.ids import iso_utc
 from rqsched.policy import OverlapPolicy
 from rqsched.runtime import Runtime
@@ -36,7 +37,7 @@ router = APIRouter(tags=["backfills"], route_class=StrictRoute)
 @router.post(
     "/schedules/{schedule_id}/backfill/",
     response_model=BackfillAnswer,
-    responses={202: {"model": BackfillAnswer, "description": "It goes on; poll Location."}},
+    responses={202: {"model": BackfillAnswer, "description": "It goes on; poll Location."}, **PROBLEM.of(409)},
 )
 def backfill(call: Operate, schedule_id: ScheduleId, body: BackfillBody, request: Request) -> Response:
     """Fire the occurrences of [start, end) that have passed and have no run yet.
@@ -81,7 +82,7 @@ def _finish(runtime: Runtime, uid: str) -> None:
     """Fire the rest; whatever stops it here, reconcile goes on with the row."""
     try:
         with _AT_ONCE:
-            for _ in backfills.resume(runtime, uid):
+            for _ in backfills.resume(runtime, uid, rest=backfills.breathe):
                 pass
     except BackendUnavailableError as error:
         _log.warning("backfill %s goes on later: %s", uid, error, extra={"action": "backfill_interrupted"})

@@ -160,7 +160,7 @@ def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "queue": options.get("queue"),
         "timeout": _timeout(options),
         "retry": _retry(options.get("retry")),
-        "priority": _whole("options.priority", options.get("priority")) or 0,
+        "priority": whole("options.priority", options.get("priority")) or 0,
         "memo": {**meta, "cron_name": name},
     }
 
@@ -176,7 +176,7 @@ def _retry(form: Any) -> RetryPolicy:
     if form is None:
         return RetryPolicy(then=Exhausted.CONTINUE)
     form = _object("options.retry", form)
-    attempts = _whole("options.retry.max_attempts", form.get("max_attempts"))
+    attempts = whole("options.retry.max_attempts", form.get("max_attempts"))
     if attempts is not None and attempts < 1:
         raise invalid("options.retry.max_attempts: must be at least 1.", field="options.retry.max_attempts")
     return RetryPolicy(
@@ -205,7 +205,8 @@ def _number(field: str, value: Any) -> float | None:
     return value
 
 
-def _whole(field: str, value: Any) -> int | None:
+def whole(field: str, value: Any) -> int | None:
+    """Check a whole number, where there is one."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 10_000:

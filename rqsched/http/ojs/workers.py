@@ -20,7 +20,7 @@ from rqsched.state import Run, RunStatus
 
 from . import answers, shapes
 from .forms import Answer, OjsError, at, invalid
-from .registration import require_queue
+from .registration import require_queue, whole
 from .shapes import REFUSED, sent_as
 
 router = APIRouter(prefix="/v1")
@@ -136,10 +136,12 @@ def _held(call: Call, form: Mapping[str, Any]) -> Run:
 
     A client that says its `worker_id` or `attempt` is told when the job was given to somebody else meanwhile.
     """
+    worker_id = None if form.get("worker_id") is None else _worker_id(form)
+    attempt = whole("attempt", form.get("attempt"))
     run = _found(call, _uid(form.get("job_id"))).run
     if run.executor != "external" or run.status is not RunStatus.RUNNING:
         raise _not_held(run, f"is {answers.state_of(run)}, not active")
-    if form.get("worker_id") not in (None, run.worker) or form.get("attempt") not in (None, run.attempt):
+    if worker_id not in (None, run.worker) or attempt not in (None, run.attempt):
         raise _not_held(run, "is another attempt's by now")
     return run
 

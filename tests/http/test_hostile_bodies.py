@@ -1,0 +1,137 @@
+"""Every body that no honest caller sends, at every route that takes one: 4xx, and nothing is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from rqsched.http import Limits, create_app
+from rqsched.tables import metadata
+from rqsched.testing import ManualClock
+from tests.chain.conftest import open_rig
+from tests.http.population import HEADERS, body_of, seeded
+from tests.http.test_bodies import MALFORMED
+from tests.http.web import Web
+from tests.servers import ValkeyServer
+
+ROUTES = [
+    *(f"POST /api/v1/schedules/{path}" for path in ("", "batch-delete/")),
+    *(f"{method} /api/v1/schedules/{{schedule_id}}/" for method in ("PUT", "PATCH")),
+    *(
+        f"POST /api/v1/schedules/{{schedule_id}}/{name}/"
+        for name in ("pause", "resume", "restart", "trigger", "backfill")
+    ),
+    "POST /ojs/v1/cron",
+    "PATCH /ojs/v1/cron/{name}",
+    *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
+    "POST /api/schedules",
+    "PUT /api/schedules/{schedule_id}",
+    *(f"POST /api/schedules/{{schedule_id}}/{name}" for name in ("pause", "resume", "trigger", "backfill")),
+]
+NO_OBJECT = [b"[]", b'"x"', b"3", b"true", b"[{}]"]
+HUGE = b'{"x": "' + b"y" * 2**20 + b'"}'
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
+) -> Iterator[tuple[Web, dict[str, str]]]:
+    """One application with one of everything for all of these tests, for none of them writes."""
+    path = tmp_path_factory.mktemp("hostile") / "rqsched.db"
+    shutil.copyfile(sqlite_template, path)
+    clock = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
+    with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url) as rig:
+        web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
+        yield web, seeded(web)
+
+
+class Door:
+    """One route, and all that is behind it."""
+
+    def __init__(self, web: Web, known: dict[str, str], label: str) -> None:
+        self.web, self.known, self.label = web, known, label
+        self.before = self.behind()
+
+    def send(self, body: Any = None, content: bytes | None = None) -> httpx.Response:
+        method, _, path = self.label.partition(" ")
+        return self.web(method, path.format(**self.known), body, content=content, headers=HEADERS)
+
+    def behind(self) -> list[Any]:
+        """Every row of SQL, and every key of Redis."""
+        rig = self.web.rig
+        tables = [sa.select(table) for table in metadata.sorted_tables]
+        rows = rig.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
+        return [*rows, sorted(rig.redis.keys())]
+
+    def refuses(self, statuses: set[int], **sent: Any) -> None:
+        answer = self.send(**sent)
+        assert answer.status_code in statuses, (sent, answer.text)
+        assert self.behind() == self.before, sent
+
+
+@pytest.fixture(params=ROUTES)
+def door(world: tuple[Web, dict[str, str]], request: pytest.FixtureRequest) -> Door:
+    return Door(*world, request.param)
+
+
+def documented(web: Web) -> dict[str, Any]:
+    """The schema of every body in the document, by route."""
+    paths = web.get("/openapi.json").json()["paths"]
+    return {
+        f"{method.upper()} {path}": operation["requestBody"]["content"]["application/json"]["schema"]
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+
+
+def test_these_are_all_the_routes_that_take_a_body(world: tuple[Web, dict[str, str]]) -> None:
+    assert set(documented(world[0])) == set(ROUTES)
+
+
+def test_what_is_malformed_or_no_object_or_huge_is_refused(door: Door) -> None:
+    for _, content in MALFORMED:
+        door.refuses({400}, content=content)
+    for content in NO_OBJECT:
+        door.refuses({400, 422}, content=content)
+    door.refuses({413}, content=HUGE)
+
+
+# ---- wrong types, field by field
+
+
+VALUES = {"boolean": True, "number": 1.5, "string": "\u202e", "array": [[]], "object": {"a": [None]}}
+
+
+def types_of(schema: dict[str, Any], components: dict[str, Any]) -> set[str]:
+    """The JSON types a schema takes; all of them when it does not say."""
+    if "$ref" in schema:
+        return types_of(components[schema["$ref"].rpartition("/")[2]], components)
+    if "anyOf" in schema:
+        return {kind for part in schema["anyOf"] for kind in types_of(part, components)}
+    return {schema["type"]} if "type" in schema else set(VALUES)
+
+
+def wrong_fields(schema: dict[str, Any], components: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every field with each value of a type it does not take."""
+    if "anyOf" in schema:
+        (schema,) = (part for part in schema["anyOf"] if "$ref" in part)
+    body = components[schema["$ref"].rpartition("/")[2]]
+    for name, field_schema in body["properties"].items():
+        taken = types_of(field_schema, components)
+        yield from ((name, value) for kind, value in VALUES.items() if kind not in taken)
+
+
+def test_a_field_of_another_type_is_refused(door: Door) -> None:
+    document = door.web.get("/openapi.json").json()
+    wrong = list(wrong_fields(documented(door.web)[door.label], document["components"]["schemas"]))
+    assert len(wrong) >= 3
+    for name, value in wrong:
+        door.refuses({400, 422}, body={**body_of(door.label, door.known), name: value})
