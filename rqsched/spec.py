@@ -7,12 +7,12 @@ registration gets that instant by `Spec.anchored_at`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.cron import Gap
 from rqsched.duration import format_duration
@@ -26,6 +26,7 @@ __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CRON_BACKOFF, _LONGEST_BACKOFF = timedelta(seconds=60), timedelta(hours=1)
 _MOST_GAPS = 1000
+_Answer = TypeVar("_Answer")
 
 SpecLike: TypeAlias = "Spec | Member | str | timedelta | Mapping[str, Any] | Iterable[Member | str | timedelta]"
 """Everything `Spec.coerce` reads."""
@@ -67,6 +68,21 @@ class Spec(Timeline):
             raise InvalidSpecError("end_at", "it is not after start_at; nothing could ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
             raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
+
+        Raises InvalidSpecError for a naive `instant`.
+        """
+        after = require_utc(instant)
+        return self._remembered("_next", after, lambda: super(Spec, self).next_after(after))
+
+    def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
+        """Answer as the last time when the same is asked: schedules that share a spec are due in herds."""
+        known = self.__dict__.get(question)
+        if known is None or known[0] != key:
+            known = self.__dict__[question] = (key, answer())
+        return cast(_Answer, known[1])
 
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
         """Return what the members yield from."""
@@ -114,7 +130,10 @@ class Spec(Timeline):
 
         Ordered by instant, each instant once. Costs microseconds while the zones have no such change in the range.
         """
-        after, until = max(require_utc(after), self._opens_after), require_utc(until)
+        span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
+        return [*self._remembered("_gaps", span, lambda: self._gaps_between(*span))]
+
+    def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
         gaps = {gap for c in crons for gap in islice(c.expression.gaps_between(after, until, c.zone), limit)}
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
