@@ -9,12 +9,12 @@ ARGS   ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs soak clean
+.PHONY: help demo test check bench docs soak mutation clean
 
 help: ## show this help
 	@echo "rqsched: durable, self-rescheduling schedules on RQ"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, bench, soak); DATA=dir is the demo's data folder"
 
@@ -39,6 +39,9 @@ docs: $(VENV)/.dev ## build the documentation into site/
 
 soak: $(VENV)/.dev ## random kills and flushes for as long as you like (ARGS="--minutes 60")
 	$(BIN)/python -m tests.soak $(ARGS)
+
+mutation: $(VENV)/.dev ## break each safety on purpose, in a copy: named tests must fail (some minutes)
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 clean: ## remove the venv and every cache; keeps the demo's data
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -120,20 +120,20 @@ def _status_after(event: AuditRecord, status: ScheduleStatus) -> ScheduleStatus:
 
 def i5_one_at_a_time(story: Story) -> Iterator[str]:
     """Under skip and buffer policies no two runs are started and unfinished at once, backfill and overrides apart."""
-    begun = {e.workflow_run_id: e.recorded_at for e in story.events if e.event_type == audit.TRIGGERED}
+    begun = {e.workflow_run_id: e for e in story.events if e.event_type == audit.TRIGGERED}
     alone = [
         run
         for run in story.runs
         if run.overlap in ONE_AT_A_TIME and not run.is_override and run.kind is not RunKind.BACKFILL
     ]
-    started = sorted((run for run in alone if run.uid in begun), key=lambda run: begun[run.uid])
+    started = sorted((run for run in alone if run.uid in begun), key=lambda run: begun[run.uid].sequence)
     unfinished = [run.number for run in started if run.is_unfinished]
     if len(unfinished) > 1:
         yield f"I5: the runs {unfinished} are unfinished at once"
     for before, after in pairwise(started):
-        ended_at = before.ended_at
-        if ended_at is not None and begun[after.uid] + story.skew < ended_at:
-            yield f"I5: run {after.number} started at {begun[after.uid]}, run {before.number} ended at {ended_at}"
+        started_at, ended_at = begun[after.uid].recorded_at, before.ended_at
+        if ended_at is not None and started_at + story.skew < ended_at:
+            yield f"I5: run {after.number} started at {started_at}, run {before.number} ended at {ended_at}"
 
 
 def i6_events(story: Story) -> Iterator[str]:

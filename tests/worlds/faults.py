@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from random import Random
 from typing import TypeVar
 
@@ -70,17 +71,32 @@ class FaultyDatabase(Database):
         self.faults.between_steps()
         self.faults.sql()
         if is_read_only:
-            return super()._once(work, is_read_only=True)
+            return self._on(self._reader, work)
 
         def spoilt(connection: Connection) -> T:
             result = work(connection)
             self.faults.sql()
             return result
 
-        result = super()._once(spoilt)
+        result = self._on(self._writer, spoilt)
         self.faults.sql()
         self.faults.between_steps()
         return result
+
+    # One actor acts at a time, and connecting costs as much as what most transactions do.
+
+    @cached_property
+    def _reader(self) -> Connection:
+        return self.engine.connect().execution_options(**self._snapshot)
+
+    @cached_property
+    def _writer(self) -> Connection:
+        return self.engine.connect()
+
+    @staticmethod
+    def _on(connection: Connection, work: Callable[[Connection], T]) -> T:
+        with connection.begin():
+            return work(connection)
 
 
 class _Listener(logging.Handler):

@@ -13,13 +13,14 @@ from tests.worlds.world import World
 _MEMORY = Path("/dev/shm")
 
 
-def play(stage: Stage, seed: int, *, steps: int | None = None) -> World:
+def play(stage: Stage, seed: int, *, steps: int | None = None, is_skewed: bool = False) -> World:
     """Play one world; an AssertionError names the seed, the way to replay it and what led to it."""
-    world = World(stage, seed)
+    world = World(stage, seed, is_skewed=is_skewed)
     try:
         world.live(steps)
     except BaseException as error:
-        error.add_note(f"seed {seed}; replay it with: python -m tests.worlds --seed {seed}\n" + "\n".join(world.log))
+        how = f"python -m tests.worlds --seed {seed}{' --skewed' if is_skewed else ''}"
+        error.add_note(f"seed {seed}; replay it with: {how}\n" + "\n".join(world.log))
         raise
     return world
 

@@ -41,7 +41,8 @@ class Horse:
 class World:
     """Everything of one seed: `live` plays it, and ends in the invariants."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: Stage, seed: int, *, is_skewed: bool = False) -> None:
+        """`is_skewed`: clocks are far apart and jump often, owners pause and resume, and nobody reconciles."""
         self.seed = seed
         self.random = Random(seed)
         self.faults = Faults(self.random)
@@ -57,7 +58,9 @@ class World:
         self.skew = timedelta(0)
         self._idle = list(stage.crew)
         self._patience = 8
-        self._spread = timedelta(seconds=self.random.choice((0, 0, 0.3, 4, 100)))
+        spread = self.random.choice((0, 0, 0.3, 4, 100))
+        self._spread = timedelta(seconds=100 if is_skewed else spread)
+        self._weights = _SKEWED if is_skewed else _WEIGHTS
 
     # ---- the play
 
@@ -77,7 +80,7 @@ class World:
     def step(self, act: Act | None = None) -> None:
         """Some idle actor does something, or dies trying."""
         actor = self.random.choice(self._idle)
-        act = act or self.random.choices(_ACTS, _WEIGHTS)[0]
+        act = act or self.random.choices(_ACTS, self._weights)[0]
         self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, 20_000)))
         self._idle.remove(actor)
         self.log.append(f"{self.stage.clock.now():%H:%M:%S.%f} {actor.name} {actor.clock.offset} {act.__name__}")
@@ -348,3 +351,4 @@ _CHANCES: dict[Act, int] = {
     World.redis_forgets: 1,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
+_SKEWED = list({**_CHANCES, World.clock_jumps: 12, World.pause: 10, World.resume: 10, World.recover: 0}.values())
