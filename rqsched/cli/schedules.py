@@ -191,7 +191,11 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
     if not session.writer.is_table:
         session.writer.json(facts | {"upcoming": upcoming})
         return
-    told = facts | {"policies": _unusual(facts["policies"]), "upcoming": ", ".join(shown(at) for at in upcoming)}
+    told = facts | {
+        "policies": _unusual(facts["policies"]),
+        "last_error": (facts["last_error"] or "").partition("\n")[0],
+        "upcoming": ", ".join(shown(at) for at in upcoming),
+    }
     session.writer.table(("Field", "Value"), _told(told))
 
 

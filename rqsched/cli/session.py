@@ -105,8 +105,15 @@ class Session:
             "next_run_at": handle.next_run_at,
             "version": handle.state.version,
         }
-        when = f"; next fire {shown(handle.next_run_at)}" if handle.next_run_at else ""
-        self.writer.record(facts | more, f"Schedule {handle.schedule_id} {outcome} ({handle.status}{when}).")
+        self.writer.record(facts | more, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
+
+
+def _now(handle: ScheduleHandle, outcome: str) -> str:
+    """Say in brackets what the outcome does not: what the schedule is now, and when it fires next."""
+    fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
+    told = (None if handle.status in {outcome, "deleted"} else handle.status, fires)
+    text = "; ".join(part for part in told if part)
+    return f" ({text})" if text else ""
 
 
 def _principal() -> str:

@@ -51,7 +51,7 @@ def upcoming(
     elif not fires:
         writer.say("Nothing is going to fire.")
     else:
-        writer.table(COLUMNS, [(at, _until(now, at), name, workflow) for at, name, workflow in fires])
+        writer.table(COLUMNS, [(at, until(now, at), name, workflow) for at, name, workflow in fires])
         for line in draw(fires, now):
             writer.say(line)
 
@@ -68,10 +68,13 @@ def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
         yield at, schedule.schedule_id, schedule.definition.workflow
 
 
-def _until(now: datetime, at: datetime) -> str:
+def until(now: datetime, at: datetime) -> str:
+    """Write how long it is from `now`: to the second within a day, to the hour beyond."""
     if at <= now:
         return "due"
-    return format_short(timedelta(seconds=max(1, round((at - now).total_seconds()))))
+    left = timedelta(seconds=max(1, round((at - now).total_seconds())))
+    hours = left.seconds // 3600
+    return f"{left.days}d{f'{hours}h' if hours else ''}" if left.days else format_short(left)
 
 
 def draw(fires: Sequence[Fire], now: datetime) -> list[str]:

@@ -54,7 +54,7 @@ def json_of(option: str, text: str, kind: type[Any]) -> Any:
     except RecursionError:
         raise InvalidPayloadError(option, "is nested too deeply") from None
     if not isinstance(value, kind):
-        raise InvalidPayloadError(option, f"is a {type(value).__name__}; write a JSON {_FORMS[kind.__name__]}")
+        raise InvalidPayloadError(option, f"is other JSON; write a JSON {_FORMS[kind.__name__]}")
     return value
 
 

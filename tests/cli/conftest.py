@@ -23,7 +23,7 @@ from rqsched.testing import ManualClock
 FLOWS = "tests.cli.flows"
 COMMAND = get_command(app)
 """Built once: building every command costs more than most of them."""
-HELLO, BY_PATH = "cli-hello", f"{FLOWS}.unregistered"
+HELLO, BOOM, BY_PATH = "cli-hello", "cli-boom", f"{FLOWS}.unregistered"
 
 
 @dataclass(frozen=True)

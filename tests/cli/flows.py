@@ -14,3 +14,8 @@ def hello(name: str = "world") -> str:
 
 def unregistered() -> None:
     """Named by its dotted path."""
+
+
+@workflow("cli-boom")
+def boom() -> None:
+    raise ValueError("no")

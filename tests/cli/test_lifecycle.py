@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from rqsched import Every
@@ -94,3 +96,30 @@ def test_an_idempotency_key_starts_one_run(cli: Cli, handle: ScheduleHandle) -> 
     first, again = (cli("trigger", "a", "--idempotency-key", "k", "-o", "json").json["run_id"] for _ in range(2))
     assert first == again
     assert handle.refresh().run_count == 1
+
+
+def test_the_answer_says_what_the_schedule_is_now_unless_the_outcome_does(cli: Cli) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    when = f"next fire {soon:%Y-%m-%dT%H:%M:%SZ}"
+    told = [
+        cli("create", "new", HELLO, "--once", soon.isoformat()).out,
+        cli("pause", "new").out,
+        cli("update", "new", "--queue", "q").out,
+        cli("resume", "new").out,
+        cli("delete", "new").out,
+        cli("delete", "new", "--purge", "--yes").out,
+    ]
+    assert told == [
+        f"Schedule new created (active; {when}).\n",
+        "Schedule new paused.\n",
+        "Schedule new updated (paused).\n",
+        f"Schedule new resumed (active; {when}).\n",
+        "Schedule new deleted.\n",
+        "Schedule new purged.\n",
+    ]
+
+
+def test_the_next_fire_that_is_told_has_its_jitter(cli: Cli) -> None:
+    told = cli("create", "new", HELLO, "--cron", "0 2 * * *", "--jitter", "20h").out
+    due_at = cli.scheduler.get("new").state.due_at
+    assert f"next fire {due_at:%Y-%m-%dT%H:%M:%SZ}" in told

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once
-from rqsched.cli.upcoming import draw
+from rqsched.cli.upcoming import draw, until
 from rqsched.tables import schedules
 from tests.cli.conftest import HELLO, Cli
 
@@ -106,6 +106,22 @@ def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
     assert all("T02:00:00Z" in line for line in lines[1:4])
     assert lines[-1].startswith("nightly ")
     assert lines[-1].count("●") == 3
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        pytest.param(timedelta(0), "due", id="now"),
+        pytest.param(-timedelta(hours=1), "due", id="overdue"),
+        pytest.param(timedelta(milliseconds=400), "1s", id="less than a second"),
+        pytest.param(timedelta(minutes=90, seconds=5), "1h30m5s", id="within a day"),
+        pytest.param(timedelta(days=5, hours=1, minutes=59), "5d1h", id="days and hours"),
+        pytest.param(timedelta(days=5, minutes=59), "5d", id="days"),
+    ],
+)
+def test_how_long_it_is_until_a_fire(left: timedelta, told: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert until(now, now + left) == told
 
 
 def test_nothing_upcoming_says_so(cli: Cli) -> None:

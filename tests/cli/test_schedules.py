@@ -7,7 +7,8 @@ import getpass
 import pytest
 
 from rqsched import Every
-from tests.cli.conftest import BY_PATH, HELLO, Cli
+from rqsched.testing import execute_pending
+from tests.cli.conftest import BOOM, BY_PATH, HELLO, Cli
 
 EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
@@ -229,6 +230,15 @@ def test_describe_tells_people_only_the_policies_that_are_unusual(cli: Cli) -> N
     cli("create", "a", HELLO, "--every", "1h", "--missed", "skip")
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["policies"] == '{"missed": "skip"}'
+
+
+def test_describe_tells_people_the_first_line_of_an_error_and_programs_all_of_it(cli: Cli) -> None:
+    handle = cli.scheduler.create("a", BOOM, Every("1h"))
+    handle.trigger()
+    execute_pending(cli.scheduler)
+    told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
+    assert told["last_error"] == "ValueError: no"
+    assert "Traceback" in cli("describe", "a", "-o", "json").json["last_error"]
 
 
 def test_what_users_stored_cannot_steer_the_terminal(cli: Cli) -> None:
