@@ -19,7 +19,7 @@ from .ids import is_uid
 from .payload import dumps
 from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from .state import Run, Schedule
-from .tables import audit_events, runs, schedules
+from .tables import audit_events, runs, schedules, targets
 
 T = TypeVar("T")
 MAX_PAGE = 500
@@ -273,9 +273,12 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
 
 
 def prune_history(connection: Connection, before: datetime, namespace: str | None) -> int:
-    """Delete audit events recorded before an instant; returns how many."""
-    statement = sa.delete(audit_events).where(audit_events.c.recorded_at < before)
+    """Delete audit events recorded before an instant, and targets that ended before it; returns how many events."""
+    events = sa.delete(audit_events).where(audit_events.c.recorded_at < before)
+    ended = sa.delete(targets).where(targets.c.ended_at < before)
     if namespace is not None:
         mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
-        statement = statement.where(audit_events.c.schedule_uid.in_(mine))
-    return connection.execute(statement).rowcount
+        events = events.where(audit_events.c.schedule_uid.in_(mine))
+        ended = ended.where(targets.c.schedule_uid.in_(mine))
+    connection.execute(ended)
+    return connection.execute(events).rowcount

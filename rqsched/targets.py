@@ -111,10 +111,11 @@ def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target
         return None
     target = Target(*found)
     # A commit whose answer was lost is made again: then the token in the row is mine.
-    is_mine = (targets.c.status == TargetStatus.PENDING.value) | (targets.c.token == token)
+    is_mine = (targets.c.status == TargetStatus.RUNNING.value) & (targets.c.token == token)
     values = {"status": TargetStatus.RUNNING.value, "token": token}
     deadline = now + timedelta(seconds=target.timeout)
-    claimed = sa.update(targets).where(targets.c.uid == uid, is_mine).values(**values, deadline_at=deadline)
+    is_free = (targets.c.status == TargetStatus.PENDING.value) | is_mine
+    claimed = sa.update(targets).where(targets.c.uid == uid, is_free).values(**values, deadline_at=deadline)
     return target if connection.execute(claimed).rowcount else None
 
 

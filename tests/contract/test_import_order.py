@@ -215,6 +215,12 @@ def test_imports_point_from_surface_to_core() -> None:
     assert wrong == []
 
 
+def test_only_the_machines_import_python_statemachine() -> None:
+    found = {i.source for m, p in modules().items() for i in imports_of(m, p) if i.target.startswith("statemachine")}
+    assert found
+    assert {source.rpartition(".")[0] for source in found} == {"rqsched.machines"}
+
+
 def test_nothing_imports_the_public_names_from_within() -> None:
     wrong = [i.source for i in own_imports() if i.target == PACKAGE.name and layer_of(i.source) != "surface"]
     assert wrong == []

@@ -8,14 +8,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rq.job import Job
 from statemachine import State, StateMachine
 
+from rqsched import Once, targets
 from rqsched.errors import InvalidInputError
+from rqsched.ids import TargetJobId, new_uid, parse_target_job_id
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
+from rqsched.worker import horse_died
 from tests.surface.applications import EXPIRY, Application, open_office
 from tests.surface.conftest import MakeDesk
-from tests.surface.desk import MINUTE, Desk, newest, types
+from tests.surface.desk import MINUTE, Desk, module_level, newest, types
 
 
 def targets_of(desk: Desk, run: Any, status: str | None = None) -> list[str]:
@@ -115,7 +119,9 @@ def test_a_resolver_that_gives_no_ids_fails_the_run(desk: Desk, found: Any) -> N
     assert "must return ids" in run.error
 
 
-@pytest.mark.parametrize("resolver", [None, lambda: []], ids=["found by their state", "named by a resolver"])
+@pytest.mark.parametrize(
+    "resolver", [None, ExpiredApplications([])], ids=["found by their state", "named by a resolver"]
+)
 def test_no_instances_are_a_success_with_zero(any_desk: Desk, resolver: Any) -> None:
     run = open_office(any_desk, {"CHECK_EXPIRY": resolver}).run()
     assert (run.status, run.result) == ("succeeded", {"targets": 0, "filtered": 0})
@@ -301,6 +307,23 @@ def test_a_workflow_that_vanished_fails_its_targets_with_the_reason(any_desk: De
     assert (row["status"], EXPIRY in row["error"]) == ("failed", True)
 
 
+def test_a_target_whose_horse_died_fails_at_once_and_the_others_go_on(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = office.start()
+    target = parse_target_job_id(any_desk.queued()[0])
+    assert isinstance(target, TargetJobId)
+    now = any_desk.clock.now()
+    any_desk.runtime.database.transact(lambda c: targets.claim(c, target.uid, new_uid(now), now))
+
+    horse_died(any_desk.runtime, Job.create(module_level, id=str(target), connection=any_desk.redis))
+    any_desk.work()
+
+    assert office.count(run) == {"failed": 1, "succeeded": 1}
+    (row,) = MachineScheduler.targets(any_desk.scheduler, run.uid, status="failed")
+    assert row["error"] == "its work horse died"
+
+
 # ---- loading and saving
 
 
@@ -397,6 +420,23 @@ def test_at_its_time_the_schedule_fires_one_event_at_all_matching_instances(any_
     assert office.log == ["a-1", "a-2"]
 
 
+def test_the_timer_of_one_instance_is_a_schedule_of_its_own(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+
+    def expire(instance_id: str) -> None:
+        live = office.machine(Application(instance_id, office.states.get(instance_id)))
+        live.send("CHECK_EXPIRY")
+        office.states.put(instance_id, live)
+
+    any_desk.register("expire-one", expire)
+    timer = any_desk.create("expire-a-1", Once(any_desk.clock.now() + timedelta(hours=1)), "expire-one", args=["a-1"])
+    any_desk.turn(timedelta(hours=1))
+
+    assert (timer.refresh().status, office.log) == ("done", ["a-1"])
+    assert [office.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
+
+
 def test_an_event_is_sent_by_hand_without_any_schedule(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put("a-1")
@@ -416,6 +456,18 @@ def test_purging_a_schedule_removes_its_targets(any_desk: Desk) -> None:
     run = office.run()
     any_desk.scheduler.get(EXPIRY).delete(purge=True)
     assert office.count(run) == {}
+
+
+def test_ended_targets_are_pruned_with_the_history(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put("a-1")
+    ended = office.run()
+    office.states.put("a-1", "waiting")
+    waits = office.start()
+    any_desk.advance()
+    for namespace, left in (("other", 1), (None, 0)):
+        any_desk.scheduler.prune_history(any_desk.clock.now(), namespace=namespace)
+        assert (office.count(ended).get("succeeded", 0), office.count(waits)) == (left, {"pending": 1})
 
 
 def test_targets_are_read_page_by_page_in_the_resolvers_order(any_desk: Desk) -> None:

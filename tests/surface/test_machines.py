@@ -158,7 +158,7 @@ def test_registrations_and_decorators_are_one_set_to_sync(desk: Desk) -> None:
     desk.scheduler.sync()
     timing.daily_at("00:20")
     assert desk.scheduler.sync(prune=True).updated == [EXPIRY]
-    assert desk.scheduler.sync([], prune=True).removed == [EXPIRY, "tidy"]
+    assert set(desk.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
 
 
 # ---- which instances there are

@@ -16,7 +16,7 @@ from .standing import Standing, Transported
 Sees = Callable[[str], bool]
 """Tells whether whoever asks may see a namespace."""
 _REARMED = {"links": "main", "retries": "retry"}
-_MENDED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills")
+_MENDED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
 
 
 def counted(counts: Counts, sees: Sees) -> Iterator[Metric]:

@@ -1,0 +1,59 @@
+"""The machine of the crash tests: closing a door leaves a line in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statemachine import State, StateMachine
+
+from rqsched import current_run
+from rqsched.machines import machine
+
+NAMES = ["d-1", "d-2", "d-3"]
+
+
+@dataclass
+class Model:
+    """A door's state, and where its lines go."""
+
+    id: str
+    log: Path
+    state: Any = None
+
+
+class Doors:
+    """Where the lines of the doors go in the world of the moment."""
+
+    log = Path()
+    executed = Path()
+    """The log of the world, in which each execution of a run leaves a line."""
+
+    @classmethod
+    def resolve(cls) -> list[str]:
+        run = current_run()
+        with cls.executed.open("a") as lines:
+            lines.write(f"{run.uid} {run.attempt}\n")
+        return NAMES
+
+    @classmethod
+    def load(cls, instance_id: str) -> Model:
+        return Model(instance_id, cls.log)
+
+    @staticmethod
+    def save(instance_id: str, model: Model) -> None:
+        """The state is kept by rqsched alone."""
+
+
+@machine(name="CrashDoor", load=Doors.load, save=Doors.save, timeout=5)
+class Door(StateMachine):
+    opened = State(initial=True)
+    closed = State(final=True)
+    CLOSE = opened.to(closed)
+
+    schedules = {"CLOSE": Doors.resolve}  # noqa: RUF012 - as users write it
+
+    def on_CLOSE(self) -> None:  # noqa: N802 - the event's name
+        with self.model.log.open("a") as lines:
+            lines.write(f"{self.model.id}\n")

@@ -1,0 +1,68 @@
+"""Targets and the states of machines: what is asked of them for ever uses an index; see test_indexes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rqsched import machine_states, targets
+from rqsched.database import Database
+from rqsched.ids import BatchJobId
+from rqsched.state import TargetStatus
+from rqsched.targets import Batch
+from tests.store.samples import NOW
+from tests.store.test_indexes import Ask, uses
+
+RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
+
+ASKED: dict[str, tuple[Ask, str]] = {
+    "targets to deliver again": (lambda c: targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
+    "fan-outs to go on with": (lambda c: targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
+    "the next targets of a run": (
+        lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
+        "ix_rqsched_targets_batch",
+    ),
+    "the targets of a run by status": (lambda c: targets.count(c, RUN), "ix_rqsched_targets_batch"),
+    "a target by its uid": (lambda c: targets.claim(c, RUN, RUN, NOW), "pk_rqsched_targets"),
+    "the states of a machine": (
+        lambda c: machine_states.states_in_use(c, "Order"),
+        "ix_rqsched_machine_states_state",
+    ),
+    "which ids are a machine's": (
+        lambda c: machine_states.known(c, "Order", ["o-1", "o-2"]),
+        "pk_rqsched_machine_states",
+    ),
+    "one instance": (lambda c: machine_states.find(c, "Order", "o-1"), "pk_rqsched_machine_states"),
+}
+
+
+@pytest.mark.parametrize(("ask", "index"), ASKED.values(), ids=ASKED.keys())
+def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str) -> None:
+    assert uses(database, ask, index)
+
+
+def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Database) -> None:
+    batch = Batch(RUN, "w", NOW, timeout=60)
+    database.transact(lambda c: targets.record(c, batch, ["a"], 1, NOW))
+    assert database.transact(lambda c: targets.record(c, batch, ["a", "b"], 1, NOW)) is None
+    chunk, following = database.transact(lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
+    assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
+    uid = chunk[0].uid
+
+    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) == chunk[0]
+    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) == chunk[0], "its answer was lost"
+    assert database.transact(lambda c: targets.claim(c, uid, "theirs", NOW)) is None
+    database.transact(lambda c: targets.finish(c, uid, "theirs", TargetStatus.FAILED, now=NOW))
+    assert database.read(lambda c: targets.count(c, RUN)) == {"running": 1, "waiting": 1}
+    database.transact(lambda c: targets.finish(c, uid, "mine", TargetStatus.SUCCEEDED, now=NOW))
+    assert database.read(lambda c: targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
+    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
+
+
+def test_what_dispatches_a_chunk_does_so_once_however_often_it_is_delivered(database: Database) -> None:
+    batch = Batch(RUN, "w", NOW, timeout=60)
+    database.transact(lambda c: targets.record(c, batch, ["a", "b", "c"], 1, NOW))
+    taken = [database.transact(lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
+    assert [([target.target_id for target in chunk], following) for chunk, following in taken] == [
+        (["a", "b"], 3),
+        ([], None),
+    ]
