@@ -1,0 +1,191 @@
+"""The Durable Workflow surface key by key: what bodies may say, what answers carry, and whom the audit names."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.http.test_durable_workflow import PATH, created, detail
+from tests.http.test_durable_workflow_edges import asked_by_clients, refused
+from tests.http.web import Web
+
+ONE = f"{PATH}/invoices"
+MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}
+
+
+@pytest.fixture
+def control_plane(web: Web) -> Web:
+    """The application, asked as this control plane's clients ask."""
+    return asked_by_clients(web)
+
+
+def events(web: Web) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = web.get(f"{ONE}/history").json()["events"]
+    return found
+
+
+# ---- what answers carry
+
+ITEM = {
+    "schedule_id", "workflow_type", "status", "paused", "next_fire", "last_fire", "overlap_policy", "note",
+    "fires_count", "jitter_seconds", "max_runs", "remaining_actions",
+}  # fmt: skip
+DETAIL = {
+    "schedule_id", "spec", "action", "overlap_policy", "state", "info", "memo", "search_attributes", "jitter_seconds",
+    "max_runs", "remaining_actions", "latest_workflow_instance_id", "created_at", "updated_at", "status",
+    "next_fire_at", "last_fired_at", "fires_count",
+}  # fmt: skip
+INFO = {
+    "next_fire", "last_fire", "fires_count", "failures_count", "recent_actions", "buffered_actions",
+    "skipped_trigger_count", "last_skip_reason", "last_skipped_at",
+}  # fmt: skip
+ACTION = {"workflow_id", "run_id", "outcome", "fired_at", "occurrence_time", "fire_lag_ms"}
+EVENT = {"id", "sequence", "event_type", "payload", "workflow_instance_id", "workflow_run_id", "recorded_at"}
+
+
+def test_every_published_key_is_there(control_plane: Web) -> None:
+    created(control_plane)
+    control_plane.post(f"{ONE}/trigger")
+    (item,) = control_plane.get(PATH).json()["schedules"]
+    found = detail(control_plane)
+    assert set(item) >= ITEM
+    assert set(found) >= DETAIL
+    assert set(found["state"]) == {"status", "paused", "note"}
+    assert set(found["info"]) == INFO
+    assert set(found["info"]["recent_actions"][0]) >= ACTION
+    assert [set(event) for event in events(control_plane)] == [EVENT, EVENT]
+
+
+def test_a_fire_is_seen_in_the_detail_and_in_the_history(control_plane: Web) -> None:
+    created(control_plane, overlap_policy="skip")
+    control_plane.rig.advance(timedelta(hours=1))
+    control_plane.rig.dispatch()
+    control_plane.post(f"{ONE}/trigger")
+
+    found, fired = detail(control_plane), events(control_plane)[1]
+
+    info, (action,) = found["info"], found["info"]["recent_actions"]
+    assert (info["fires_count"], info["last_fire"], info["next_fire"]) == (
+        1, "2026-01-15T13:00:00Z", "2026-01-15T14:00:00Z",
+    )  # fmt: skip
+    assert (info["skipped_trigger_count"], info["last_skip_reason"]) == (1, "overlap_policy_skip")
+    assert info["last_skipped_at"] == "2026-01-15T13:00:00Z"
+    assert (action["workflow_id"], action["occurrence_time"]) == (
+        "schedule:invoices:2026-01-15T13:00:00Z", "2026-01-15T13:00:00Z",
+    )  # fmt: skip
+    assert found["latest_workflow_instance_id"] == fired["workflow_instance_id"] == action["workflow_id"]
+    assert (fired["event_type"], fired["workflow_run_id"]) == ("ScheduleTriggered", action["run_id"])
+
+
+# ---- what bodies may say
+
+
+def test_an_interval_with_an_offset_fires_on_its_grid(control_plane: Web) -> None:
+    created(control_plane, spec={"intervals": [{"every": "PT1H", "offset": "PT15M"}]})
+    found = detail(control_plane)
+    assert found["next_fire_at"] == "2026-01-15T12:15:00Z"
+    assert found["spec"]["intervals"] == [{"every": "PT1H", "offset": "PT15M"}]
+
+
+CHANGES: dict[str, Any] = {
+    "overlap_policy": "buffer_all",
+    "jitter_seconds": 90,
+    "max_runs": 7,
+    "memo": {"new": [1]},
+    "search_attributes": {"tenant": "9"},
+    "note": "changed",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_put_changes_what_it_names_and_nothing_else(control_plane: Web, name: str) -> None:
+    created(control_plane, memo={"old": 1}, search_attributes={"tenant": "1"}, note="first", max_runs=5)
+    before = detail(control_plane)
+    answer = control_plane("PUT", ONE, {name: CHANGES[name], "unknown": 1})
+    assert answer.json() == {"schedule_id": "invoices", "outcome": "updated"}
+    after = detail(control_plane)
+    assert after[name] == CHANGES[name]
+    others = set(CHANGES) - {name} | {"spec", "action", "fires_count"}
+    assert {other: after[other] for other in others} == {other: before[other] for other in others}
+
+
+@pytest.mark.parametrize("operation", ["pause", "resume"])
+def test_a_note_beyond_a_thousand_characters_is_refused_and_nothing_happens(control_plane: Web, operation: str) -> None:
+    created(control_plane, paused=operation == "resume")
+    refused(control_plane.post(f"{ONE}/{operation}", {"note": "x" * 1_001}), 422, "validation_failed")
+    assert len(events(control_plane)) == 1
+
+
+def test_a_page_holds_50_schedules_unless_it_is_asked_for_more(control_plane: Web) -> None:
+    for number in range(51):
+        created(control_plane, f"s{number}")
+    assert len(control_plane.get(PATH).json()["schedules"]) == 50
+    assert len(control_plane.get(PATH, params={"page_size": 200}).json()["schedules"]) == 51
+
+
+def test_a_query_may_name_the_workflow_type(control_plane: Web) -> None:
+    created(control_plane, "a")
+    created(control_plane, "b", action={"workflow_type": "elsewhere"})
+    found = control_plane.get(PATH, params={"query": "WorkflowType = 'elsewhere'"}).json()["schedules"]
+    assert [item["schedule_id"] for item in found] == ["b"]
+
+
+# ---- backfill
+
+
+def test_what_a_backfill_ran_is_skipped_by_the_next_one(control_plane: Web) -> None:
+    created(control_plane, overlap_policy="allow_all")
+    control_plane.post(f"{ONE}/backfill", MORNING)
+    again = control_plane.post(f"{ONE}/backfill", MORNING).json()
+    assert [(row["outcome"], row["reason"]) for row in again["results"]] == [("skipped", "already_run")] * 2
+
+
+def test_a_backfill_may_have_an_overlap_policy_of_its_own(control_plane: Web) -> None:
+    created(control_plane, overlap_policy="skip")
+    control_plane.post(f"{ONE}/backfill", {**MORNING, "overlap_policy": "allow_all"})
+    runs = control_plane.rig.scheduler.get("invoices").runs().items
+    assert [(run.status, run.overlap) for run in runs] == [("pending", "allow_all")] * 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"start_time": "2026-01-15T09:00:00", "end_time": "2026-01-15T11:00:00"}, {**MORNING, "end_time": "noon"}],
+    ids=["no times", "no offset", "no instant"],
+)
+def test_a_backfill_without_two_instants_is_refused(control_plane: Web, body: dict[str, str]) -> None:
+    created(control_plane)
+    refused(control_plane.post(f"{ONE}/backfill", body), 422, "validation_failed")
+    assert len(events(control_plane)) == 1
+
+
+# ---- whom the audit names
+
+COMMANDS = {
+    "update": ("PUT", "", {"note": "changed"}),
+    "pause": ("POST", "/pause", None),
+    "resume": ("POST", "/resume", None),
+    "trigger": ("POST", "/trigger", None),
+    "backfill": ("POST", "/backfill", MORNING),
+    "delete": ("DELETE", "", None),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_recorded_with_who_sent_it(control_plane: Web, command: str) -> None:
+    method, path, body = COMMANDS[command]
+    created(control_plane, paused=command == "resume")
+    answer = control_plane(method, ONE + path, body, headers={"User-Agent": "sdk/2", "X-Request-Id": "r-7"})
+    assert answer.status_code == 200, answer.text
+
+    recorded = events(control_plane)[1]["payload"]["command_context"]
+
+    context = recorded["context"]
+    assert recorded["source"] == "control_plane"
+    assert context["request"] == {
+        "method": method, "path": ONE + path, "ip": "127.0.0.1", "user_agent": "sdk/2", "request_id": "r-7",
+    }  # fmt: skip
+    assert context["auth"]["method"] == "none"
+    server = {"namespace": "default", "workflow_id": "invoices", "command": f"schedule.{command}"}
+    assert context["server"] == server
