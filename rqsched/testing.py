@@ -65,7 +65,8 @@ def execute_pending(scheduler: Scheduler, *queues: str) -> int:
     """Execute the jobs that wait on the queues (all queues RQ knows, unless named), in this process.
 
     Those of named connections too, and those that the executed ones start. Returns how many jobs were executed. An
-    error in a workflow is recorded on its run; look there.
+    error in a workflow is recorded on its run; look there. Call it in the main thread, as RQ's worker is; an async
+    test calls it without a worker thread between, and its loop waits meanwhile.
     """
     transport = scheduler.runtime.transport
     redises = [transport.redis, *transport.connections.values()]

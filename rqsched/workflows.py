@@ -8,7 +8,8 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, overload
@@ -51,7 +52,17 @@ class Workflow:
         made: Any = self.target() if inspect.isclass(self.target) else None
         call: Callable[..., Any] = self.target if made is None else made.run
         result = call(*args, **kwargs)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return _end_of(result) if inspect.isawaitable(result) else result
+
+
+def _end_of(result: Any) -> Any:
+    """Await in a loop of its own; beside this thread where one runs here already, as in an async test."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(result))
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(copy_context().run, asyncio.run, _awaited(result)).result()
 
 
 async def _awaited(result: Any) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rq import Queue
 
-from rqsched import Cron, Every
+from rqsched import Cron, Every, current_run
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.scheduler import Scheduler
 from rqsched.testing import ManualClock, assert_has_schedule, execute_pending, run_due, run_schedule
 from tests.surface.conftest import MakeDesk
-from tests.surface.desk import MINUTE, NOON, Desk, module_level, statuses
+from tests.surface.desk import MINUTE, NOON, Desk, module_level, newest, statuses
 
 pytest_plugins = ["pytester"]
 
@@ -119,6 +121,30 @@ def test_execute_pending_executes_the_applications_own_jobs_too(desk: Desk) -> N
     job = Queue("default", connection=desk.redis).enqueue(module_level, "me")
     assert execute_pending(desk.scheduler) == 1
     assert job.return_value(refresh=True) == "hello me"
+
+
+def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
+    async def region() -> str:
+        await asyncio.sleep(0)
+        return f"{current_run().schedule_id} in the loop of its own"
+
+    async def failing() -> None:
+        raise ValueError("as the test wants it")
+
+    desk.register("region", region)
+    desk.register("failing", failing)
+    schedules = [desk.create("async", workflow="region"), desk.create("plain"), desk.create("bad", workflow="failing")]
+
+    async def test() -> list[Any]:
+        desk.turn()
+        return [newest(schedule) for schedule in schedules]
+
+    awaited, plain, bad = asyncio.run(test())
+
+    assert (awaited.status, awaited.result) == ("succeeded", "async in the loop of its own")
+    assert plain.status == "succeeded"
+    assert (bad.status, bad.error.splitlines()[0]) == ("retrying", "ValueError: as the test wants it")
+    assert "workflows.py" not in bad.error, "the traceback begins at the workflow"
 
 
 def test_run_schedule_gives_the_run_at_its_end(any_desk: Desk) -> None:
