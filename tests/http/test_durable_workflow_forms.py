@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, created, detail
 from tests.http.test_durable_workflow_edges import asked_by_clients, refused
 from tests.http.web import Web
+from tests.servers import ValkeyServer
 
 ONE = f"{PATH}/invoices"
 MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}
@@ -149,6 +151,15 @@ def test_a_backfill_may_have_an_overlap_policy_of_its_own(control_plane: Web) ->
     assert [(run.status, run.overlap) for run in runs] == [("pending", "allow_all")] * 2
 
 
+def test_under_skip_the_occurrences_of_a_backfill_wait_for_each_other_and_count_as_started(control_plane: Web) -> None:
+    created(control_plane, overlap_policy="skip")
+    answer = control_plane.post(f"{ONE}/backfill", MORNING).json()
+    assert [row["outcome"] for row in answer["results"]] == ["started", "started"]
+    runs = control_plane.rig.scheduler.get("invoices").runs().items
+    assert [run.status for run in runs] == ["buffered", "pending"]
+    assert detail(control_plane)["info"]["buffered_actions"] == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [{}, {"start_time": "2026-01-15T09:00:00", "end_time": "2026-01-15T11:00:00"}, {**MORNING, "end_time": "noon"}],
@@ -158,6 +169,17 @@ def test_a_backfill_without_two_instants_is_refused(control_plane: Web, body: di
     created(control_plane)
     refused(control_plane.post(f"{ONE}/backfill", body), 422, "validation_failed")
     assert len(events(control_plane)) == 1
+
+
+# ---- outages
+
+
+def test_health_says_when_redis_is_away(make_web: MakeWeb, own_valkey: ValkeyServer) -> None:
+    web = make_web(redis_url=own_valkey.url)
+    own_valkey.stop()
+    answer = web.get("/api/health")
+    refused(answer, 503, "backend_unavailable")
+    assert answer.headers["retry-after"]
 
 
 # ---- whom the audit names

@@ -13,16 +13,14 @@ from rqsched.payload import loads
 from rqsched.starts import BackfillRow
 from rqsched.state import Run, RunStatus, Schedule, ScheduleStatus
 
-_SHOWN = {ScheduleStatus.DONE: "deleted", ScheduleStatus.DEAD: "paused"}
-
 
 def _at(instant: datetime | None) -> str | None:
     return None if instant is None else iso_utc(instant)
 
 
 def status_of(schedule: Schedule) -> str:
-    """Give the status as this surface knows it: done is deleted, dead is paused."""
-    return _SHOWN.get(schedule.status, schedule.status.value)
+    """Give the status as this surface knows it: dead is paused. One that is done is not found, nor listed."""
+    return "paused" if schedule.status is ScheduleStatus.DEAD else schedule.status.value
 
 
 def note_of(schedule: Schedule) -> str | None:
