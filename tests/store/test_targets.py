@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import machine_states, targets
 from rqsched.database import Database
-from rqsched.ids import BatchJobId
+from rqsched.ids import BatchJobId, new_uid
 from rqsched.state import TargetStatus
 from rqsched.targets import Batch
 from tests.store.samples import NOW
@@ -37,7 +38,24 @@ ASKED: dict[str, tuple[Ask, str]] = {
 
 @pytest.mark.parametrize(("ask", "index"), ASKED.values(), ids=ASKED.keys())
 def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str) -> None:
+    fill(database)
     assert uses(database, ask, index)
+
+
+def fill(database: Database) -> None:
+    """Many runs with many targets, many instances in few states, and the planner's statistics."""
+
+    def write(connection: sa.Connection) -> None:
+        for run in range(20):
+            batch = Batch(new_uid(NOW), "w", NOW, timeout=60)
+            targets.record(connection, batch, [f"{run}-{number}" for number in range(100)], 1, NOW)
+            targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
+        for machine in ("Order", "Ticket"):
+            machine_states.put(connection, machine, {f"o-{n}": f"state-{n % 3}" for n in range(500)}, NOW)
+        if not database.is_sqlite:
+            connection.exec_driver_sql("ANALYZE")
+
+    database.transact(write)
 
 
 def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Database) -> None:

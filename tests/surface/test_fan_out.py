@@ -239,6 +239,42 @@ def test_the_next_chunk_is_put_on_the_queue_when_the_one_before_was_taken(
     assert office.count(run) == {"succeeded": 8}
 
 
+def test_what_redis_lost_is_put_on_the_queue_again(make_desk: MakeDesk, database_url: str) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=2)
+    office = open_office(desk)
+    names = ["a-1", "a-2", "a-3"]
+    office.states.put_all(dict.fromkeys(names))
+    run = office.start()
+    desk.redis.flushdb()
+
+    assert desk.scheduler.recover().targets == 3, "two targets, and what goes on with the third"
+    assert desk.scheduler.recover().targets == 0
+    desk.work()
+
+    assert sorted(office.log) == names
+    assert office.count(run) == {"succeeded": 3}
+
+
+def test_a_run_that_is_cancelled_while_it_names_its_targets_dispatches_none(
+    make_desk: MakeDesk, database_url: str
+) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=1)
+
+    def resolve() -> list[str]:
+        newest(desk.scheduler.get(EXPIRY)).cancel()
+        return ["a-1", "a-2"]
+
+    office = open_office(desk, {"CHECK_EXPIRY": resolve})
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+
+    run = office.run()
+    desk.advance()
+    desk.scheduler.recover()
+
+    assert (run.status, desk.work(), office.log) == ("cancelled", 0, [])
+    assert office.count(run) == {"waiting": 1}
+
+
 def test_targets_go_to_the_queue_and_connection_of_their_run(
     make_desk: MakeDesk, sqlite_url: str, redis_url: str
 ) -> None:
