@@ -6,10 +6,11 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -35,6 +36,7 @@ from .tables import audit_events, backfills, idempotency_keys, runs, schedules, 
 from .timezone import tzdata_version
 from .workflows import load_path
 
+_T = TypeVar("_T")
 Decide = Callable[[Connection, Schedule, str], Change]
 """Decides about a locked schedule; the text is the operation's uid."""
 
@@ -103,22 +105,25 @@ def create(runtime: Runtime, request: Request) -> Schedule:
     key = _key_of(request)
 
     def work(connection: Connection) -> Change:
+        namespace, schedule_id = request.named.namespace, request.named.schedule_id
+        # The schedule first, then the key: who made both committed them together, so whoever sees it sees its key.
+        known = store.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
         made = key and keys.made_by(connection, key, runtime.now())
         if made and (earlier := store.find(connection, made)) is not None:
             return unchanged(earlier)
-        known = store.lock_named(connection, request.named.namespace, request.named.schedule_id)
         if known is not None and known.uid == uid:
             return Change(known, known)
         if known is not None:
-            raise ScheduleExistsError(request.named.schedule_id, request.named.namespace)
+            raise ScheduleExistsError(schedule_id, namespace)
         if key is not None:
             keys.hold(connection, key, uid, runtime.now())
-        return _insert(runtime, connection, request, uid)
+        change = _created(runtime, request, uid)
+        store.write(connection, [change])
+        return change
 
-    try:
-        return _commit(runtime, work).after
-    except sa.exc.IntegrityError:  # somebody created it in between: now it is there to be found
-        return _commit(runtime, work).after
+    change = _despite_others(runtime, work, 1)
+    runtime.publish([change])
+    return change.after
 
 
 def _key_of(request: Request) -> Key | None:
@@ -131,11 +136,11 @@ def _key_of(request: Request) -> Key | None:
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
-def _insert(runtime: Runtime, connection: Connection, request: Request, uid: str) -> Change:
+def _created(runtime: Runtime, request: Request, uid: str) -> Change:
     now = runtime.now()
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, now)
-    change = lifecycle.create(
+    return lifecycle.create(
         Identity(uid, request.named.namespace, request.named.schedule_id),
         request.definition,
         now=now,
@@ -145,30 +150,53 @@ def _insert(runtime: Runtime, connection: Connection, request: Request, uid: str
         context=request.context,
         operation=uid,
     )
-    store.write(connection, [change])
-    return change
 
 
 def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
     """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
-    uid = new_uid(runtime.now())
+    return upsert_together(runtime, [request])[0]
 
-    def work(connection: Connection) -> tuple[Change, str]:
-        known = store.lock_named(connection, request.named.namespace, request.named.schedule_id)
-        if known is None:
-            return _insert(runtime, connection, request, uid), "created"
-        if known.operation == uid:
-            return Change(known, known), "created" if known.uid == uid else "updated"
-        change = _upserted(runtime, connection, known, request, uid)
-        store.write(connection, [change])
-        return change, "unchanged" if change.is_empty else "updated"
 
-    try:
-        change, outcome = runtime.database.transact(work)
-    except sa.exc.IntegrityError:  # somebody created it in between: now it is there to be changed
-        change, outcome = runtime.database.transact(work)
-    runtime.publish([change])
-    return change.after, outcome
+def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple[Schedule, str]]:
+    """Upsert distinct schedules of one namespace in one transaction; gives what `upsert` does, in the same order."""
+    uids = [new_uid(runtime.now()) for _ in requests]
+
+    def work(connection: Connection) -> list[tuple[Change, str]]:
+        named = [request.named for request in requests]
+        known = store.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        done = [
+            _upserted(runtime, connection, known.get(request.named.schedule_id), request, uid)
+            for request, uid in zip(requests, uids, strict=True)
+        ]
+        # In one order for all, so that two who create the same set wait for each other one way only.
+        store.write(connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id))
+        return done
+
+    done = _despite_others(runtime, work, len(requests))
+    runtime.publish([change for change, _ in done])
+    return [(change.after, outcome) for change, outcome in done]
+
+
+def _despite_others(runtime: Runtime, work: Callable[[Connection], _T], count: int) -> _T:
+    """Run work that creates up to `count` schedules; whenever somebody else created one first, it is there to be found.
+
+    Each failure is one id that came into being in between, so there are at most `count` of them.
+    """
+    for _ in range(count):
+        with suppress(sa.exc.IntegrityError):
+            return runtime.database.transact(work)
+    return runtime.database.transact(work)
+
+
+def _upserted(
+    runtime: Runtime, connection: Connection, known: Schedule | None, request: Request, uid: str
+) -> tuple[Change, str]:
+    if known is None:
+        return _created(runtime, request, uid), "created"
+    if known.operation == uid:  # committed before, and the answer was lost
+        return Change(known, known), "created" if known.uid == uid else "updated"
+    change = _changed(runtime, connection, known, request, uid)
+    return change, "unchanged" if change.is_empty else "updated"
 
 
 def preview_upsert(runtime: Runtime, request: Request) -> str:
@@ -185,7 +213,7 @@ def preview_upsert(runtime: Runtime, request: Request) -> str:
     return "updated" if is_switched or not change.is_empty else "unchanged"
 
 
-def _upserted(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
+def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
     now = runtime.now()
     change = lifecycle.update(
         schedule,

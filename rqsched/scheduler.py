@@ -29,6 +29,9 @@ from .workflows import Registry
 
 _log = logging.getLogger(__name__)
 
+SYNC_BATCH = 200
+"""Declarations that a sync brings about in one transaction."""
+
 Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
@@ -161,18 +164,19 @@ class Scheduler:
     ) -> Synced:
         """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
 
-        Without a set, it is what the decorators of this scheduler declared. Everything is checked before anything is
-        written. `progress` is told each id and its outcome.
+        Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
+        checked before anything is written. `progress` is told each id and its outcome.
         """
         given = self.declarations.all() if declarations is None else list(declarations)
         _require_distinct(given)
         wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
-        for declared, request in wanted:
-            _, outcome = operations.upsert(self.runtime, request)
-            done[outcome].append(declared.schedule_id)
-            if progress is not None:
-                progress(declared.schedule_id, outcome)
+        for start in range(0, len(wanted), SYNC_BATCH):
+            requests = [request for _, request in wanted[start : start + SYNC_BATCH]]
+            for schedule, outcome in operations.upsert_together(self.runtime, requests):
+                done[outcome].append(schedule.schedule_id)
+                if progress is not None:
+                    progress(schedule.schedule_id, outcome)
         if prune:
             kept = {declared.schedule_id for declared, _ in wanted}
             done["removed"] = self._prune(kept, namespace, context)
@@ -356,7 +360,7 @@ class Scheduler:
         self.signals.add(name, subscriber)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events recorded before an instant, for good; returns how many.
+        """Delete audit events recorded before an instant, for good; returns how many. Targets that ended go too.
 
         Of one namespace, or (None) of all of them. What is recorded later goes on with the next sequence.
         """

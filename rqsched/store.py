@@ -72,16 +72,22 @@ def lock_one(connection: Connection, uid: str) -> Schedule | None:
     return found[0] if found else None
 
 
-def lock_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
-    """Lock and read the not-deleted schedule of this identity."""
-    statement = sa.select(*SCHEDULE_COLUMNS).where(*_is_named(namespace, schedule_id))
-    row = connection.execute(statement.with_for_update(key_share=True)).first()
-    return None if row is None else to_schedule(row)
+def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
+    """Lock and read, by id, the not-deleted schedules of these identities."""
+    statement = (
+        sa.select(*SCHEDULE_COLUMNS)
+        .where(schedules.c.namespace == namespace, one_of(schedules.c.schedule_id, schedule_ids, connection), IS_LIVE)
+        .order_by(schedules.c.uid)
+        .with_for_update(key_share=True)
+    )
+    found = [to_schedule(row) for row in connection.execute(statement)]
+    return {schedule.schedule_id: schedule for schedule in found}
 
 
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
     """Read the not-deleted schedule of this identity without locking it."""
-    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(*_is_named(namespace, schedule_id))).first()
+    is_named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
+    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(*is_named, IS_LIVE)).first()
     return None if row is None else to_schedule(row)
 
 
@@ -89,11 +95,6 @@ def find(connection: Connection, uid: str) -> Schedule | None:
     """Read a schedule, deleted or not, without locking it."""
     row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(schedules.c.uid == uid)).first()
     return None if row is None else to_schedule(row)
-
-
-def _is_named(namespace: str, schedule_id: str) -> tuple[sa.ColumnElement[bool], ...]:
-    named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
-    return (*named, IS_LIVE)
 
 
 def open_runs(

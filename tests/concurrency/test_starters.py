@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from rqsched.config import Settings
 from rqsched.database import Database
+from rqsched.declarations import Declaration
 from rqsched.errors import ScheduleExistsError
 from rqsched.schema import upgrade
 from rqsched.testing import ManualClock
@@ -52,6 +55,21 @@ def test_of_many_who_declare_one_id_one_creates_and_none_fails(stage: Stage) -> 
 
     assert sorted(outcome for _, outcome in answers) == ["created", *["unchanged"] * (STARTERS - 1)]
     assert len({uid for uid, _ in answers}) == 1
+    with stage.scheduler() as scheduler:
+        check_invariants(scheduler.runtime)
+
+
+def test_of_many_who_sync_one_set_in_any_order_each_id_is_created_by_one(stage: Stage) -> None:
+    ids = [f"report-{number:02}" for number in range(30)]
+
+    def sync() -> list[str]:
+        order = random.Random(os.getpid()).sample(ids, len(ids))
+        with stage.scheduler() as scheduler:
+            return scheduler.sync([Declaration(one, "note", MINUTE) for one in order]).created
+
+    answers = in_children(STARTERS, sync)
+
+    assert sorted(one for created in answers for one in created) == ids
     with stage.scheduler() as scheduler:
         check_invariants(scheduler.runtime)
 

@@ -64,7 +64,7 @@ PAGES: dict[str, tuple[Ask, str]] = {
 LOOKUPS: dict[str, tuple[Ask, str]] = {
     "a schedule by its id": (lambda c: store.find_named(c, "default", "s-1"), "uq_rqsched_schedules_incarnation"),
     "a schedule by its id, locked": (
-        lambda c: store.lock_named(c, "default", "s-1"),
+        lambda c: store.lock_named(c, "default", ["s-1"]),
         "uq_rqsched_schedules_incarnation",
     ),
     "schedules to lock": (lambda c: store.lock(c, ["0", "1"]), "pk_rqsched_schedules"),

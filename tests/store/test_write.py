@@ -139,9 +139,8 @@ def test_the_same_id_in_two_namespaces_names_two_schedules(database: Database) -
     first = created()
     second = replace(created(incarnation=2).after, namespace="staging")
     write(database, first, Change(None, second))
-    named = database.transact(lambda connection: store.lock_named(connection, "staging", "report"))
-    assert named is not None
-    assert named.uid == second.uid
+    named = database.transact(lambda connection: store.lock_named(connection, "staging", ["report"]))
+    assert [schedule.uid for schedule in named.values()] == [second.uid]
 
 
 # ---- occurrences: invariant I2

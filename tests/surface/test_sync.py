@@ -37,6 +37,18 @@ def test_sync_brings_a_declared_set_about_and_prunes_what_a_sync_made(any_desk: 
     assert last(scheduler.newest("gone"), "Deleted")["reason"] == "pruned by sync"
 
 
+def test_a_set_of_several_batches_is_brought_about_in_its_order(
+    any_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rqsched.scheduler.SYNC_BATCH", 2)
+    ids = ["e", "a", "d", "b", "c"]
+    assert any_desk.scheduler.sync([declared(one) for one in ids]).created == ids
+    changed = {"a", "c"}
+    done = any_desk.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
+    assert (done.updated, done.unchanged) == (["a", "c"], ["e", "d", "b"])
+    assert all(any_desk.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
+
+
 def test_sync_without_prune_removes_nothing(any_desk: Desk) -> None:
     any_desk.scheduler.sync([declared("one")])
     assert any_desk.scheduler.sync([]).removed == []
