@@ -152,14 +152,20 @@ def _next_steps(frame: Frame, place: Place) -> list[Text]:
         Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{_again(child)}; it comes back")
         for child in frame.children
     ]
-    call, example = f"{place.environment}{place.command}", frame.schedules[0].schedule_id if frame.schedules else "ID"
     return [
         Text("Try next, in a second terminal:", style="bold"),
-        Text(f"  {call} list"),
-        Text(f"  {call} describe {example}"),
+        *(Text(f"  {command}") for command in _commands(frame, place)),
         *children,
         Text(f"  tail -f {place.log_path}", style="dim"),
     ]
+
+
+def _commands(frame: Frame, place: Place) -> list[str]:
+    """Name commands that work as they stand: where there is no schedule yet, one that makes a first one."""
+    call = f"{place.environment}{place.command}"
+    if not frame.schedules:
+        return [f"{call} create clock time.time --every 5s", f"{call} list"]
+    return [f"{call} list", f"{call} describe {frame.schedules[0].schedule_id}"]
 
 
 def _again(child: Child) -> str:
@@ -256,8 +262,8 @@ class News:
             f"schedule {one.schedule_id}: {_plain(one.spec.describe(), 60)}, next {_next(one, frame.now)}"
             for one in frame.schedules
         ]
-        call = f"{self._place.environment}{self._place.command}"
-        hints = [f"try next, in a second terminal: {call} list, {call} describe ID, kill -9 a pid below"]
+        commands = ", ".join(_commands(frame, self._place))
+        hints = [f"try next, in a second terminal: {commands}, kill -9 a pid below"]
         return [f"rqsched dev (pid {os.getpid()}): data in {self._place.data_dir}", *schedules, *hints]
 
     def _child(self, child: Child) -> list[str]:
