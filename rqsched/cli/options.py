@@ -245,8 +245,12 @@ class Facts:
     search_attribute: Annotated[
         Texts, typer.Option("--search-attribute", help="name=value, JSON or text; repeatable.", rich_help_panel=FACTS)
     ] = None
-    description: Annotated[str | None, typer.Option("--description", rich_help_panel=FACTS)] = None
-    owner: Annotated[str | None, typer.Option("--owner", rich_help_panel=FACTS)] = None
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.", rich_help_panel=FACTS)] = (
+        None
+    )
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="Who owns it; `list` filters by it.", rich_help_panel=FACTS)
+    ] = None
 
     def options(self) -> Options:
         """Give what was said."""
