@@ -24,7 +24,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @command(app)
 def worker(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUES]...", help="Queues of runs, the most urgent first.")
+        list[str] | None, typer.Argument(metavar="QUEUES", help="Queues of runs, the most urgent first.")
     ] = None,
     recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Mend what went stale first.")] = True,
     verbose: Verbose = 0,

@@ -35,7 +35,7 @@ def upcoming(
     session: Session,
     schedule_id: Annotated[
         str | None,
-        typer.Argument(metavar="[SCHEDULE_ID]", help="Default: all active schedules.", autocompletion=schedule_ids),
+        typer.Argument(metavar="SCHEDULE_ID", help="Default: all active schedules.", autocompletion=schedule_ids),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
 ) -> None:
