@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from . import facts, schema
-from .audit import BUFFERED, Event
+from .audit import BUFFERED, DIED, Event
 from .clock import Clock, DatabaseClock, SystemClock
 from .config import Settings
 from .database import Database
@@ -117,6 +117,7 @@ class Runtime:
         error = self._follow(changes)
         for change in changes:
             _warn_of_buffer(change)
+            _tell_of_death(change)
             self.tell(change)
         if error is not None and must:
             raise RedisUnavailableError(
@@ -202,6 +203,16 @@ def _warn_of_buffer(change: Change) -> None:
     if depth > MANY_WAITING and any(event.type == BUFFERED for event in change.events):
         name = f"{change.after.namespace}/{change.after.schedule_id}"
         _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
+
+
+def _tell_of_death(change: Change) -> None:
+    """Say loudly that a schedule fires no more."""
+    for event in change.events:
+        if event.type == DIED:
+            name = f"{change.after.namespace}/{change.after.schedule_id}"
+            error = str(event.payload.get("error", "")).partition("\n")[0]
+            text = "%s is dead and fires no more until it is restarted: %s"
+            _log.error(text, name, error, extra={"action": "schedule_died"})
 
 
 def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:

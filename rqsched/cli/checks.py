@@ -43,6 +43,7 @@ SKEW = timedelta(seconds=1)
 DEEP = 1_000
 """More waiting links than this say that nobody keeps up."""
 _MOST = 1_000
+_NAMED = 5
 _SECONDS = 3
 _BACKENDS = (RqschedError, RedisError, SQLAlchemyError, OSError)
 
@@ -155,6 +156,17 @@ def _overdue(runtime: Runtime) -> Answer:
         return Level.OK, "no schedule is overdue"
     count = f"{len(rows)}{'+' if len(rows) == _MOST else ''}"
     return Level.PROBLEM, f"{count} overdue, the oldest since {iso_utc(rows[0][1])}"
+
+
+def _dead(runtime: Runtime) -> Answer:
+    filters = Filters(statuses=("dead",))
+    page = runtime.database.read(
+        lambda connection: listing.list_schedules(connection, filters, limit=_NAMED, cursor=None)
+    )
+    if not page.items:
+        return Level.OK, "no schedule is dead"
+    names = ", ".join(f"{schedule.namespace}/{schedule.schedule_id}" for schedule in page.items)
+    return Level.WARNING, f"fire no more, for their runs failed: {names}{' ...' if page.next_cursor else ''}"
 
 
 # ---- Redis
@@ -289,6 +301,12 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
         ("dispatchers", "schema redis", _dispatchers, _START_WORKER),
         ("workers", "schema redis", _workers, "Start `rqsched worker QUEUE` for that queue."),
         ("overdue", "schema", _overdue, "Start `rqsched worker`; `rqsched recover` arms what is missing."),
+        (
+            "dead",
+            "schema",
+            _dead,
+            "Mend the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.",
+        ),
         ("links", "schema redis", _links, "Run `rqsched recover`; a worker does so every 15 seconds."),
         ("failed links", "redis", _failed_links, "`rq info` and the workers' logs say why; reconcile arms them again."),
         ("depth", "redis", _depth, "Start more workers."),

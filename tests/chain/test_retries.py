@@ -268,6 +268,17 @@ def test_a_schedule_whose_attempts_are_used_up_dies_by_default(any_rig: Rig) -> 
     assert died.payload["error"].startswith("ValueError: attempt 3 failed")
 
 
+def test_the_death_of_a_schedule_is_loud_in_the_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    schedule = failing(rig)
+
+    exhaust(rig, schedule)
+
+    [record] = [record for record in caplog.records if record.__dict__.get("action") == "schedule_died"]
+    assert record.levelname == "ERROR"
+    assert record.getMessage().startswith("default/report is dead")
+    assert record.getMessage().endswith("ValueError: attempt 3 failed")
+
+
 def test_a_schedule_told_to_continue_goes_on_with_the_next_occurrence(any_rig: Rig) -> None:
     schedule = failing(any_rig, retry=RetryPolicy(max_retries=1, base=MINUTE, then="continue"))
 

@@ -10,8 +10,10 @@ import pytest
 from redis import Redis
 from rq import Queue, Worker
 
-from rqsched import Every
+from rqsched import Every, RetryPolicy
 from rqsched.presence import Presence, dispatchers
+from rqsched.queue import job_id_of
+from rqsched.runs import claim_run, lose_run
 from tests.cli.conftest import HELLO, Cli
 
 
@@ -42,7 +44,7 @@ def test_everything_fine_is_exit_code_0(served: Cli) -> None:
     assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
     assert set(found) == {
         *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
-        *("connections", "dispatchers", "workers", "overdue", "links", "failed links", "depth"),
+        *("connections", "dispatchers", "workers", "overdue", "dead", "links", "failed links", "depth"),
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
     assert "default (1)" in found["workers"]["detail"]
@@ -82,6 +84,18 @@ def test_dead_links_are_found(served: Cli) -> None:
     assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not in Redis"
     served("recover", "--deep")
     assert levels(served, 0)["links"] == "ok"
+
+
+def test_dead_schedules_are_named(served: Cli) -> None:
+    retry = RetryPolicy(max_retries=0, then="dead")
+    schedule = served.scheduler.create("a", HELLO, Every("1h"), retry=retry)
+    schedule.trigger()
+    run = schedule.runs().items[0]
+    assert claim_run(served.scheduler.runtime, job_id_of(run.state)) is not None
+    lose_run(served.scheduler.runtime, job_id_of(run.state), "its work horse died")
+    finding = findings(served, 0)["dead"]
+    assert (finding["level"], finding["detail"].endswith(": default/a")) == ("warning", True)
+    assert "rqsched restart" in finding["advice"]
 
 
 def test_a_redis_of_another_database_is_found(served: Cli) -> None:
