@@ -43,6 +43,8 @@ class Flow:
     """One transaction writes it all: a process that died in it has done everything or nothing."""
     is_whole: bool = True
     """No process died before it, and Redis is as it should be."""
+    is_long: bool = False
+    """It takes minutes: what it leaves is delivered again on the faster database only."""
 
 
 # ---- worlds
@@ -338,6 +340,6 @@ RUNS = [
     Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
 RECOVER = [
-    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, False, False),
+    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, False, False, True),
 ]
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,24 @@ pytestmark = [
 
 @pytest.fixture
 def world(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
-    world = World(database_url, redis_url, tmp_path, START)
-    world.scheduler.recover()
-    # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
-    world.redis.set(world.runtime.transport.turn_key, 1)
-    yield world
-    world.close()
+    with _opened(database_url, redis_url, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def sqlite_world(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
+    """For what is about Redis alone."""
+    with _opened(sqlite_url, redis_url, tmp_path) as world:
+        yield world
+
+
+@contextmanager
+def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[World]:
+    with closing(World(database_url, redis_url, folder, START)) as world:
+        world.scheduler.recover()
+        # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
+        world.redis.set(world.runtime.transport.turn_key, 1)
+        yield world
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
@@ -55,10 +68,10 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("flow", [flow for flow in FLOWS if flow.is_whole], ids=lambda flow: flow.name)
-def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, world: World) -> None:
-    flow.prepare(world)
-    flow.act(world)
-    world.go_on(lambda: None)
+def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, sqlite_world: World) -> None:
+    flow.prepare(sqlite_world)
+    flow.act(sqlite_world)
+    sqlite_world.go_on(lambda: None)
 
 
 class Crashes:
@@ -94,7 +107,7 @@ class Crashes:
             self._judged[state] = digest(self._world)
             try:
                 i7_redis_follows_sql(self._world.runtime, self._before.uids)
-                self._world.settle()
+                self._world.settle(redeliver=not (self._flow.is_long and self._kind == "postgres"))
             except AssertionError as error:
                 raise AssertionError(self.named(f"{name}:\n{error}")) from error
         return self._judged[state]

@@ -84,12 +84,13 @@ class World:
 
     # ---- after a crash
 
-    def settle(self) -> None:
-        """Recover, then let everything come to its end; the invariants hold at once and at the end."""
+    def settle(self, *, redeliver: bool = True) -> None:
+        """Recover, deliver everything again, let it come to its end; the invariants hold at once and at the end."""
         self.clock.advance(BEYOND_GRACE)
         self.scheduler.recover()
         check_invariants(self.runtime)
-        self._deliver_again()
+        if redeliver:
+            self._deliver_again()
         self.go_on(self.scheduler.recover)
 
     def go_on(self, reconcile: Callable[[], object]) -> None:

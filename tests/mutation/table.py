@@ -10,7 +10,7 @@ from tests.mutation.edits import Edit, Mutation
 _CHAIN = "tests/chain/test_"
 _STORE = "tests/store/test_"
 _CRASH = "tests/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
-_ALONE = "tests/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[sqlite-{}]"
+_ALONE = "tests/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-0]"
 
 
