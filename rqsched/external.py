@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from . import store
 from .errors import RunNotFoundError
 from .ids import new_uid
-from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
+from .rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
 from .runs import settle_run
 from .runtime import Runtime
 from .settlement import Verdict
@@ -84,13 +84,13 @@ def _take(connection: Connection, uids: Sequence[str], start: dict[str, object])
 
 
 def _held(connection: Connection, token: str) -> list[Claimed]:
-    statement = sa.select(*RUN_COLUMNS).where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
+    statement = SELECT_RUNS.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
     return _with_schedules(connection, [to_run(row) for row in connection.execute(statement)])
 
 
 def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[Claimed]:
     uids = sorted({run.schedule_uid for run in found})
-    statement = sa.select(*SCHEDULE_COLUMNS).where(store.one_of(schedules.c.uid, uids, connection))
+    statement = SELECT_SCHEDULES.where(store.one_of(schedules.c.uid, uids, connection))
     known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
     return [Claimed(run, known[run.schedule_uid]) for run in found]
 

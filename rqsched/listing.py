@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from .errors import InvalidLimitError
 from .ids import is_uid
 from .payload import dumps
-from .rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
+from .rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
 from .state import Run, Schedule
 from .tables import audit_events, runs, schedules, targets
 
@@ -90,7 +90,7 @@ def list_schedules(
     offset: int = 0,
 ) -> Page[Schedule]:
     """Read a page of schedules in the order they were created."""
-    statement = sa.select(*SCHEDULE_COLUMNS).where(*_conditions(connection, filters))
+    statement = SELECT_SCHEDULES.where(*_conditions(connection, filters))
     position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
     if cursor is not None:
         created_at, uid = _read_cursor(cursor)
@@ -171,8 +171,7 @@ def _page(found: list[T], limit: int, cursor_of: Any) -> Page[T]:
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
     """Read the newest incarnation of an id, deleted ones too: its history stays readable."""
     statement = (
-        sa.select(*SCHEDULE_COLUMNS)
-        .where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
+        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
         .order_by((schedules.c.status == "deleted").asc(), schedules.c.created_at.desc(), schedules.c.uid.desc())
         .limit(1)
     )
@@ -212,7 +211,7 @@ def list_runs(
     backfill_uid: str | None = None,
 ) -> Page[Run]:
     """Read runs of a schedule, newest first."""
-    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid)
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid)
     if statuses:
         statement = statement.where(runs.c.status.in_(list(statuses)))
     if backfill_uid is not None:
@@ -244,8 +243,9 @@ def _read_number(cursor: str) -> int:
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that fire next, the earliest first."""
     statement = (
-        sa.select(*SCHEDULE_COLUMNS)
-        .where(schedules.c.status == "active", schedules.c.due_at.is_not(None), schedules.c.namespace == namespace)
+        SELECT_SCHEDULES.where(
+            schedules.c.status == "active", schedules.c.due_at.is_not(None), schedules.c.namespace == namespace
+        )
         .order_by(schedules.c.due_at, schedules.c.uid)
         .limit(limit)
     )
@@ -268,7 +268,7 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
     by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
     if run.isascii() and run.isdigit() and len(run) <= 18:
         by_name = runs.c.number == int(run)
-    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, by_name)).first()
+    row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
     return None if row is None else to_run(row)
 
 

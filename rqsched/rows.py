@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import sqlalchemy as sa
+
 from .state import Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from .tables import runs, schedules
 
@@ -23,6 +25,9 @@ SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
 """What `to_schedule` reads, in its order."""
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
 """What `to_run` reads, in its order."""
+SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
+SELECT_RUNS = sa.select(*RUN_COLUMNS)
+"""Made once: naming a hundred columns costs more than the rest of a short query."""
 
 
 def to_schedule(row: Sequence[Any]) -> Schedule:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from .ids import LinkId
-from .rows import RUN_COLUMNS, to_run
+from .rows import RUN_COLUMNS, SELECT_RUNS, to_run
 from .state import Run, RunStatus
 from .tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, constant, runs, schedules
 
@@ -86,7 +86,7 @@ def retrying(
 def _runs(
     connection: Connection, found: Sequence[sa.ColumnElement[bool]], after: str | None, limit: int
 ) -> tuple[list[Run], str | None]:
-    statement = sa.select(*RUN_COLUMNS).where(*found)
+    statement = SELECT_RUNS.where(*found)
     if after is not None:
         statement = statement.where(runs.c.uid > after)
     rows = [to_run(row) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]

@@ -19,8 +19,8 @@ from sqlalchemy.engine import Connection
 
 from .bulk import insert_rows, is_sqlite, update_rows
 from .rows import (
-    RUN_COLUMNS,
-    SCHEDULE_COLUMNS,
+    SELECT_RUNS,
+    SELECT_SCHEDULES,
     run_differences,
     run_values,
     schedule_differences,
@@ -58,8 +58,7 @@ def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = Fal
     if not wanted:
         return []
     statement = (
-        sa.select(*SCHEDULE_COLUMNS)
-        .where(one_of(schedules.c.uid, wanted, connection))
+        SELECT_SCHEDULES.where(one_of(schedules.c.uid, wanted, connection))
         .order_by(schedules.c.uid)
         .with_for_update(key_share=True, skip_locked=skip_locked)
     )
@@ -75,8 +74,9 @@ def lock_one(connection: Connection, uid: str) -> Schedule | None:
 def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
     """Lock and read, by id, the not-deleted schedules of these identities."""
     statement = (
-        sa.select(*SCHEDULE_COLUMNS)
-        .where(schedules.c.namespace == namespace, one_of(schedules.c.schedule_id, schedule_ids, connection), IS_LIVE)
+        SELECT_SCHEDULES.where(
+            schedules.c.namespace == namespace, one_of(schedules.c.schedule_id, schedule_ids, connection), IS_LIVE
+        )
         .order_by(schedules.c.uid)
         .with_for_update(key_share=True)
     )
@@ -87,13 +87,13 @@ def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[st
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
     """Read the not-deleted schedule of this identity without locking it."""
     is_named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
-    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(*is_named, IS_LIVE)).first()
+    row = connection.execute(SELECT_SCHEDULES.where(*is_named, IS_LIVE)).first()
     return None if row is None else to_schedule(row)
 
 
 def find(connection: Connection, uid: str) -> Schedule | None:
     """Read a schedule, deleted or not, without locking it."""
-    row = connection.execute(sa.select(*SCHEDULE_COLUMNS).where(schedules.c.uid == uid)).first()
+    row = connection.execute(SELECT_SCHEDULES.where(schedules.c.uid == uid)).first()
     return None if row is None else to_schedule(row)
 
 
@@ -109,8 +109,7 @@ def open_runs(
     if not locked:
         return found
     statement = (
-        sa.select(*RUN_COLUMNS)
-        .where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
+        SELECT_RUNS.where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
         .where(IS_OPEN, IS_UNFINISHED)
         .order_by(runs.c.uid)
         .with_for_update(key_share=True)
@@ -131,7 +130,7 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
     ]
     if not kinds:
         return []
-    waiting = sa.select(*RUN_COLUMNS).where(
+    waiting = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
     )
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
@@ -140,7 +139,7 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
 
 def lock_run(connection: Connection, uid: str) -> Run | None:
     """Lock and read one run; its schedule must be locked already."""
-    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid == uid).with_for_update(key_share=True)).first()
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid).with_for_update(key_share=True)).first()
     return None if row is None else to_run(row)
 
 
@@ -154,22 +153,20 @@ def lock_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, 
 
 def find_run(connection: Connection, uid: str) -> Run | None:
     """Read a run without locking it."""
-    row = connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid == uid)).first()
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid)).first()
     return None if row is None else to_run(row)
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
     """Lock and read the `number`-th run of a locked schedule."""
-    statement = sa.select(*RUN_COLUMNS).where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
     row = connection.execute(statement.with_for_update(key_share=True)).first()
     return None if row is None else to_run(row)
 
 
 def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: str) -> Run | None:
     """Read the run an earlier trigger with this key started."""
-    statement = sa.select(*RUN_COLUMNS).where(
-        runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key
-    )
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key)
     row = connection.execute(statement).first()
     return None if row is None else to_run(row)
 
@@ -203,7 +200,7 @@ def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
 
 def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
     """Read the runs of a schedule that wait on a queue."""
-    statement = sa.select(*RUN_COLUMNS).where(
+    statement = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule_uid, IS_OPEN, runs.c.status == constant(RunStatus.PENDING)
     )
     return [to_run(row) for row in connection.execute(statement.limit(_MOST_PENDING))]

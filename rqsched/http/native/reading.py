@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.rows import RUN_COLUMNS, to_run
+from rqsched.rows import SELECT_RUNS, to_run
 from rqsched.state import Run, Schedule
 from rqsched.tables import runs
 
@@ -17,5 +16,5 @@ def latest_runs(connection: Connection, schedules: Iterable[Schedule]) -> dict[s
     uids = [schedule.latest_run_uid for schedule in schedules if schedule.latest_run_uid]
     if not uids:
         return {}
-    found = [to_run(row) for row in connection.execute(sa.select(*RUN_COLUMNS).where(runs.c.uid.in_(uids)))]
+    found = [to_run(row) for row in connection.execute(SELECT_RUNS.where(runs.c.uid.in_(uids)))]
     return {run.schedule_uid: run for run in found}
