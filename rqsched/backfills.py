@@ -143,6 +143,10 @@ def breathe() -> None:
     time.sleep(BREATH.total_seconds())
 
 
+def go_on() -> None:
+    """Rest not at all: for a dispatcher, which fires between the chunks itself."""
+
+
 def iterate(
     runtime: Runtime, backfill: Backfill, *, rest: Rest = breathe
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
@@ -278,8 +282,8 @@ def interrupted(
     return uids, uids[-1] if len(uids) == limit else None
 
 
-def resume(runtime: Runtime, uid: str, *, rest: Rest = lambda: None) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Go on with an interrupted backfill; without a rest, for a dispatcher fires between the chunks itself."""
+def resume(runtime: Runtime, uid: str, *, rest: Rest = breathe) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Go on with an interrupted backfill."""
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: store.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)

@@ -86,7 +86,7 @@ class Recovered:
 def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
     """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
     total = Recovered()
-    for batch in passes(runtime, deep=deep):
+    for batch in passes(runtime, deep=deep, rest=backfills.breathe):
         total.add(batch)
         if progress is not None:
             progress(batch.checked)
@@ -120,20 +120,22 @@ def take_turn(runtime: Runtime) -> bool:
         return False
 
 
-def passes(runtime: Runtime, *, deep: bool = False) -> Iterator[Recovered]:
+def passes(runtime: Runtime, *, deep: bool = False, rest: backfills.Rest = backfills.go_on) -> Iterator[Recovered]:
     """Yield the counts of one batch after the other, so that a dispatcher can fire in between.
+
+    Whoever does not fire in between says how to `rest` between the chunks of a backfill, for those who do.
 
     A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is mended still.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
-    for batch in _batches(runtime, deep=deep):
+    for batch in _batches(runtime, deep=deep, rest=rest):
         total.add(batch)
         yield batch
     tally.record(runtime, asdict(total), time.monotonic() - began)
 
 
-def _batches(runtime: Runtime, *, deep: bool) -> Iterator[Recovered]:
+def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[Recovered]:
     is_flushed = _is_flushed(runtime)
     everything = deep or is_flushed
     sections = [
@@ -151,7 +153,7 @@ def _batches(runtime: Runtime, *, deep: bool) -> Iterator[Recovered]:
         yield from _guarded(section, broken)
     if is_flushed and not broken:
         yield from _guarded(_remember(runtime), broken)
-    yield from _guarded(_resume_backfills(runtime), broken)
+    yield from _guarded(_resume_backfills(runtime, rest), broken)
 
 
 def _is_flushed(runtime: Runtime) -> bool:
@@ -345,18 +347,18 @@ def _mend_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
         yield Recovered(checked=checked, targets=mended)
 
 
-def _resume_backfills(runtime: Runtime) -> Iterator[Recovered]:
+def _resume_backfills(runtime: Runtime, rest: backfills.Rest) -> Iterator[Recovered]:
     """Go on with backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
     before = runtime.now() - runtime.settings.grace
     for uids in _pages(runtime, lambda connection, after: backfills.interrupted(connection, before, after, BATCH)):
         for uid in uids:
-            yield from _resume(runtime, uid)
+            yield from _resume(runtime, uid, rest)
 
 
-def _resume(runtime: Runtime, uid: str) -> Iterator[Recovered]:
+def _resume(runtime: Runtime, uid: str, rest: backfills.Rest) -> Iterator[Recovered]:
     try:
         yield Recovered(backfills=1)
-        for _, rows in backfills.resume(runtime, uid):
+        for _, rows in backfills.resume(runtime, uid, rest=rest):
             yield Recovered(checked=len(rows))
     except BackendUnavailableError:
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
@@ -334,14 +335,33 @@ def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_des
     assert served == [{"report", "other"}] * 2
 
 
-def test_its_owner_rests_longer_than_whoever_waits_looks_away(desk: Desk) -> None:
+def test_a_rest_is_longer_than_whoever_waits_looks_away() -> None:
     """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
     assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < BREATH
-    steps = desk.create(spec=MINUTELY).iter_backfill(Range(NOON - LONG, NOON))
-    next(steps)
+
+
+def by_its_owner(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
+    assert [done.attempted for done, _ in schedule.resume_backfill(uid)] == [2 * CHUNK, 2 * CHUNK + 10]
+
+
+def by_recover(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
+    desk.advance(MINUTE)
+    assert desk.scheduler.recover().backfills == 1
+
+
+@pytest.mark.parametrize("carried_on", [by_its_owner, by_recover])
+def test_whoever_fires_nothing_between_the_chunks_rests_there(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_on: Callable[[ScheduleHandle, str, Desk], None]
+) -> None:
+    schedule, uid = begun(desk)
+    long = timedelta(seconds=2)  # two chunks without a rest take a fraction of it
+    monkeypatch.setattr("rqsched.backfills.BREATH", long)
+
     began = time.monotonic()
-    next(steps)
-    assert time.monotonic() - began >= BREATH.total_seconds()
+    carried_on(schedule, uid, desk)
+
+    assert time.monotonic() - began >= long.total_seconds()
+    assert get_backfill(desk.runtime, uid).status == "done"
 
 
 def test_it_streams_in_bounded_memory(desk: Desk) -> None:
