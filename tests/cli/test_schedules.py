@@ -232,13 +232,13 @@ def test_describe_tells_people_only_the_policies_that_are_unusual(cli: Cli) -> N
     assert told["policies"] == '{"missed": "skip"}'
 
 
-def test_describe_tells_people_the_first_line_of_an_error_and_programs_all_of_it(cli: Cli) -> None:
+def test_describe_tells_people_the_first_line_of_an_error(cli: Cli) -> None:
     handle = cli.scheduler.create("a", BOOM, Every("1h"))
     handle.trigger()
     execute_pending(cli.scheduler)
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["last_error"] == "ValueError: no"
-    assert "Traceback" in cli("describe", "a", "-o", "json").json["last_error"]
+    assert len(handle.describe().last_error.splitlines()) > 1
 
 
 def test_what_users_stored_cannot_steer_the_terminal(cli: Cli) -> None:
