@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
+import sqlalchemy as sa
+
+from rqsched.tables import metadata
 from tests.http.openjobspec import REPORT, Ojs
 from tests.http.web import MINUTELY, Web, at
 
@@ -20,7 +24,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /ojs/v1/cron": REPORT,
     "PATCH /ojs/v1/cron/{name}": {"enabled": False},
     "POST /ojs/v1/workers/fetch": WORKER,
-    "POST /ojs/v1/workers/heartbeat": WORKER,
     "POST /api/schedules": ACTION,
     "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
 }
@@ -45,5 +48,28 @@ def seeded(web: Web) -> dict[str, str]:
 
 
 def body_of(label: str, known: dict[str, str]) -> dict[str, Any]:
-    ends_job = label.endswith(("/ack", "/nack"))
-    return BODIES.get(label, {"job_id": known["job_id"]} if ends_job else {})
+    if label.endswith(("/ack", "/nack")):
+        return {"job_id": known["job_id"]}
+    if label.endswith("/heartbeat"):
+        return {"worker_id": WORKER["worker_id"], "active_jobs": [known["job_id"]]}
+    return BODIES.get(label, {})
+
+
+def request(web: Web, label: str, known: dict[str, str], body: Any = None, **options: Any) -> httpx.Response:
+    """Send to a route, named as the document has it (`POST /api/v1/schedules/`), about what is there."""
+    method, _, path = label.partition(" ")
+    return web(method, path.format(**known), body, **{**options, "headers": {**HEADERS, **options.get("headers", {})}})
+
+
+def documented(web: Web) -> dict[str, dict[str, Any]]:
+    """Every operation of the OpenAPI document, by route."""
+    paths = web.get("/openapi.json").json()["paths"]
+    return {f"{method.upper()} {path}": found for path, methods in paths.items() for method, found in methods.items()}
+
+
+def contents(web: Web) -> list[Any]:
+    """Every row of SQL, and the name of every queue and job of RQ."""
+    rig = web.rig
+    tables = [sa.select(table) for table in metadata.sorted_tables]
+    rows = rig.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
+    return [*rows, sorted(rig.redis.keys("rq:*"))]

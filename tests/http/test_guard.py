@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_a_principal_beyond_its_rate_is_told_when_to_come_back(make_web: MakeWeb
     problem(answer, 429, "rate_limited")
     assert int(answer.headers["retry-after"]) > 100
     assert web.get("/healthz").status_code == 200
+
+
+def test_each_token_has_a_rate_of_its_own(make_web: MakeWeb) -> None:
+    secrets = {"red": "a-secret-of-the-red-one", "blue": "a-secret-of-the-blue-one"}
+    tokens = [{"name": name, "role": "read", "token": secret} for name, secret in secrets.items()]
+    web = make_web(tokens=json.dumps(tokens), app={"limits": Limits(rate=0.001, burst=1)})
+    red, blue = (web.acting_as(secret) for secret in secrets.values())
+    assert [red.get(SCHEDULES).status_code, red.get(SCHEDULES).status_code] == [200, 429]
+    assert blue.get(SCHEDULES).status_code == 200
+    assert red.get("/ojs/v1/cron").status_code == red.get("/api/health").status_code == 429
 
 
 def test_the_rate_may_be_unlimited(make_web: MakeWeb) -> None:

@@ -8,15 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import sqlalchemy as sa
 
 from rqsched.http import Limits, create_app
-from rqsched.tables import metadata
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
-from tests.http.population import HEADERS, body_of, seeded
+from tests.http.population import body_of, contents, documented, request, seeded
 from tests.http.test_bodies import MALFORMED
 from tests.http.web import Web
 from tests.servers import ValkeyServer
@@ -57,23 +54,12 @@ class Door:
 
     def __init__(self, web: Web, known: dict[str, str], label: str) -> None:
         self.web, self.known, self.label = web, known, label
-        self.before = self.behind()
+        self.before = contents(web)
 
-    def send(self, body: Any = None, content: bytes | None = None) -> httpx.Response:
-        method, _, path = self.label.partition(" ")
-        return self.web(method, path.format(**self.known), body, content=content, headers=HEADERS)
-
-    def behind(self) -> list[Any]:
-        """Every row of SQL, and every key of Redis."""
-        rig = self.web.rig
-        tables = [sa.select(table) for table in metadata.sorted_tables]
-        rows = rig.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
-        return [*rows, sorted(rig.redis.keys())]
-
-    def refuses(self, statuses: set[int], **sent: Any) -> None:
-        answer = self.send(**sent)
-        assert answer.status_code in statuses, (sent, answer.text)
-        assert self.behind() == self.before, sent
+    def refuses(self, statuses: set[int], body: Any = None, content: bytes | None = None) -> None:
+        answer = request(self.web, self.label, self.known, body, content=content)
+        assert answer.status_code in statuses, (body, content, answer.text)
+        assert contents(self.web) == self.before, (body, content)
 
 
 @pytest.fixture(params=ROUTES)
@@ -81,19 +67,17 @@ def door(world: tuple[Web, dict[str, str]], request: pytest.FixtureRequest) -> D
     return Door(*world, request.param)
 
 
-def documented(web: Web) -> dict[str, Any]:
+def bodies(web: Web) -> dict[str, dict[str, Any]]:
     """The schema of every body in the document, by route."""
-    paths = web.get("/openapi.json").json()["paths"]
     return {
-        f"{method.upper()} {path}": operation["requestBody"]["content"]["application/json"]["schema"]
-        for path, operations in paths.items()
-        for method, operation in operations.items()
+        label: operation["requestBody"]["content"]["application/json"]["schema"]
+        for label, operation in documented(web).items()
         if "requestBody" in operation
     }
 
 
 def test_these_are_all_the_routes_that_take_a_body(world: tuple[Web, dict[str, str]]) -> None:
-    assert set(documented(world[0])) == set(ROUTES)
+    assert set(bodies(world[0])) == set(ROUTES)
 
 
 def test_what_is_malformed_or_no_object_or_huge_is_refused(door: Door) -> None:
@@ -131,7 +115,7 @@ def wrong_fields(schema: dict[str, Any], components: dict[str, Any]) -> Iterator
 
 def test_a_field_of_another_type_is_refused(door: Door) -> None:
     document = door.web.get("/openapi.json").json()
-    wrong = list(wrong_fields(documented(door.web)[door.label], document["components"]["schemas"]))
+    wrong = list(wrong_fields(bodies(door.web)[door.label], document["components"]["schemas"]))
     assert len(wrong) >= 3
     for name, value in wrong:
         door.refuses({400, 422}, body={**body_of(door.label, door.known), name: value})

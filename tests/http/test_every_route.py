@@ -1,0 +1,199 @@
+"""What holds on every route of the document: who may use it, whose it is, and what it says while a backend is away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rqsched import schema
+from rqsched.database import Database, Patience
+from rqsched.http import Limits, Role, create_app
+from rqsched.testing import ManualClock
+from tests.chain.conftest import open_rig
+from tests.http.conftest import MakeWeb
+from tests.http.population import body_of, contents, documented, request, seeded
+from tests.http.web import Web
+from tests.invariants import check_invariants
+from tests.processes import wait_until
+from tests.servers import PostgresServer, ValkeyServer
+
+NATIVE, ONE = "/api/v1/schedules/", "/api/v1/schedules/{schedule_id}/"
+JOBS, CRON = "/ojs/v1/workers/", "/ojs/v1/cron"
+DURABLE = "/api/schedules"
+PUBLIC = {"GET /healthz", "GET /readyz", "GET /ojs/manifest"}
+"""What needs no token."""
+SHARED = {"GET /metrics"}
+"""What is of no one namespace."""
+READ = {
+    f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
+    f"GET {ONE}upcoming/", "GET /api/v1/backfills/{uid}/", "GET /api/v1/workflows/",
+    f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
+    f"GET {DURABLE}", f"GET {DURABLE}/{{schedule_id}}", f"GET {DURABLE}/{{schedule_id}}/history",
+    "GET /api/cluster/info", "GET /api/health",
+}  # fmt: skip
+OPERATE = {
+    *(f"POST {ONE}{name}/" for name in ("pause", "resume", "restart", "trigger", "backfill")),
+    *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate")),
+    *(f"POST {JOBS}{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
+    f"PATCH {CRON}/{{name}}",
+    *(f"POST {DURABLE}/{{schedule_id}}/{name}" for name in ("pause", "resume", "trigger", "backfill")),
+}
+ADMIN = {
+    f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
+    f"POST {CRON}", f"DELETE {CRON}/{{name}}",
+    f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",
+}  # fmt: skip
+NEEDED = {
+    label: role
+    for role, labels in ((Role.READ, READ | SHARED), (Role.OPERATE, OPERATE), (Role.ADMIN, ADMIN))
+    for label in sorted(labels)
+}
+
+
+def secret(name: str) -> str:
+    return f"{name}-secret-of-this-test"
+
+
+TOKENS = [{"name": role.name, "role": role.name.lower(), "token": secret(role.name)} for role in Role]
+TENANT = {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": secret("tenant")}
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
+) -> Iterator[tuple[Web, dict[str, str]]]:
+    """One application with tokens and one of everything; these tests are refused, so that they may share it."""
+    path = tmp_path_factory.mktemp("routes") / "rqsched.db"
+    shutil.copyfile(sqlite_template, path)
+    clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
+    with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as rig:
+        web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
+        yield web, seeded(web.acting_as(secret("ADMIN")))
+
+
+def test_these_are_all_the_routes(world: tuple[Web, dict[str, str]]) -> None:
+    assert set(documented(world[0])) == PUBLIC | set(NEEDED)
+
+
+@pytest.mark.parametrize("label", NEEDED)
+def test_nothing_is_told_without_a_known_token(world: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = world
+    before = contents(web)
+    for headers in ({}, {"authorization": f"Bearer {secret('nobody')}"}, {"authorization": secret("ADMIN")}):
+        answer = request(web, label, known, body_of(label, known), headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert contents(web) == before
+
+
+@pytest.mark.parametrize("label", [label for label, role in NEEDED.items() if role > Role.READ])
+def test_a_lesser_role_is_forbidden_and_changes_nothing(world: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = world
+    before = contents(web)
+    for role in [role for role in Role if role < NEEDED[label]]:
+        answer = request(web.acting_as(secret(role.name)), label, known, body_of(label, known))
+        assert answer.status_code == 403, answer.text
+    assert contents(web) == before
+
+
+@pytest.mark.parametrize("label", sorted(set(NEEDED) - SHARED))
+def test_another_namespace_does_not_exist_for_a_tenant(world: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = world
+    tenant, before = web.acting_as(secret("tenant")), contents(web)
+    named, unknown = (
+        request(tenant, label, known, body_of(label, known), headers={"X-Namespace": name})
+        for name in ("default", "never-made")
+    )
+    assert (named.status_code, unknown.status_code) == (404, 404)
+    assert without_id(named, "default") == without_id(unknown, "never-made")
+    assert contents(web) == before
+
+
+def without_id(answer: httpx.Response, namespace: str) -> str:
+    """What an answer says beside its request's id and the namespace it was asked for."""
+    return answer.text.replace(answer.headers["x-request-id"], "").replace(namespace, "")
+
+
+@pytest.mark.parametrize("label", [label for label in sorted(NEEDED) if "{" in label and label != f"PUT {ONE}"])
+def test_what_is_of_another_namespace_is_not_found_in_a_tenants_own(
+    world: tuple[Web, dict[str, str]], label: str
+) -> None:
+    web, known = world
+    before = contents(web)
+    answer = request(web.acting_as(secret("tenant")), label, known, body_of(label, known))
+    assert answer.status_code == 404, answer.text
+    assert contents(web) == before
+
+
+# ---- backends that are away
+
+WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {"GET /metrics", "GET /api/cluster/info"}
+"""What is answered all the same."""
+ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health"}
+"""What tells that Redis is away; everything else is done in SQL, and Redis follows."""
+
+
+def in_order(web: Web) -> list[str]:
+    """Every route, deletions last."""
+    return sorted(documented(web), key=lambda label: ("delete" in label.lower(), label))
+
+
+@pytest.fixture
+def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeyServer) -> tuple[Web, dict[str, str]]:
+    """An application with one of everything, over a PostgreSQL and a Valkey of this test alone."""
+    url = own_postgres.create_database()
+    with closing(Database(url)) as database:
+        schema.upgrade(database)
+    web = make_web(app={"limits": Limits(rate=0)}, database_url=url, redis_url=own_valkey.url)
+    known = seeded(web)
+    web.rig.runtime.database.patience = Patience(total=timedelta(0))
+    return web, known
+
+
+def asked(web: Web, label: str, known: dict[str, str]) -> httpx.Response:
+    has_body = "requestBody" in documented(web)[label]
+    return request(web, label, known, body_of(label, known) if has_body else None)
+
+
+def is_unavailable(answer: httpx.Response) -> bool:
+    return answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.postgres
+def test_while_sql_is_away_every_route_says_when_to_come_back(
+    outage: tuple[Web, dict[str, str]], own_postgres: PostgresServer
+) -> None:
+    web, known = outage
+    before = contents(web)
+    own_postgres.stop()
+    answers: dict[str, Any] = {label: asked(web, label, known) for label in in_order(web)}
+    assert {label for label, answer in answers.items() if not is_unavailable(answer)} == WITHOUT_SQL
+    assert {label: answers[label].status_code for label in WITHOUT_SQL} == dict.fromkeys(WITHOUT_SQL, 200)
+
+    own_postgres.start()
+    wait_until(lambda: web.get("/readyz").status_code == 200, what="the database to be back")
+    assert contents(web) == before
+    check_invariants(web.rig.runtime)
+
+
+@pytest.mark.postgres
+def test_while_redis_is_away_every_route_but_health_serves(
+    outage: tuple[Web, dict[str, str]], own_valkey: ValkeyServer
+) -> None:
+    web, known = outage
+    own_valkey.stop()
+    answers = {label: asked(web, label, known) for label in in_order(web)}
+    assert {label for label, answer in answers.items() if is_unavailable(answer)} == ASK_REDIS
+    assert {label: answer.text for label, answer in answers.items() if answer.status_code == 500} == {}
+
+    own_valkey.start()
+    wait_until(lambda: web.get("/readyz").status_code == 200, what="Redis to be back")
+    web.rig.recover()
+    check_invariants(web.rig.runtime)
