@@ -180,8 +180,8 @@ ORDER = (
         "        runtime.publish([change])\n"
         "        return change\n\n"
         "    return runtime.database.transact(early)\n",
-        _CRASH.format("create"),
         _CRASH.format("resume"),
+        _CRASH.format("restart a done one"),
     ),
 )
 """SQL first, Redis second: the other order doubles a chain when its process dies in between."""
