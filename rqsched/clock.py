@@ -12,6 +12,14 @@ from typing import Protocol
 _NO_OFFSET = timedelta(0)
 
 
+def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
+    """Tell how far their clock is ahead of ours, as little as a reading between two of ours allows (Cristian's bounds).
+
+    Hosts whose clocks agree so all find no offset at all, instead of each its own share of its round trip.
+    """
+    return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
+
+
 class Clock(Protocol):
     """Anything that says what time it is."""
 

@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from . import facts, schema
 from .audit import BUFFERED, DIED, Event
-from .clock import Clock, DatabaseClock, SystemClock
+from .clock import Clock, DatabaseClock, SystemClock, offset_of
 from .config import Settings
 from .database import Database
 from .embedded import resolve_urls
@@ -88,7 +88,7 @@ class Runtime:
         self._clock = clock
 
     def measure_clock(self) -> None:
-        """Measure the offset between this host and the database; the middle of the round trip counts.
+        """Measure the offset between this host and the database.
 
         While the database is away the offset measured before holds; raises when there is none yet.
         """
@@ -102,8 +102,7 @@ class Runtime:
                     raise
                 _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
             else:
-                after = base.now()
-                self._database_clock.set_offset(theirs - (before + (after - before) / 2))
+                self._database_clock.set_offset(offset_of(before, theirs, base.now()))
         self._measured_at = before
 
     # ---- after a commit

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rq.serializers import resolve_serializer
 
-from rqsched.clock import DatabaseClock, SystemClock
+from rqsched.clock import DatabaseClock, SystemClock, offset_of
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.testing import ManualClock
@@ -121,6 +121,22 @@ def test_the_database_clock_is_the_base_clock_plus_the_offset() -> None:
     base.advance(timedelta(seconds=1))
 
     assert clock.now() == datetime(2026, 1, 1, 0, 0, 0, 750_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "offset"),
+    [
+        pytest.param(0, 0, id="read as we asked"),
+        pytest.param(30, 0, id="read on the way"),
+        pytest.param(40, 0, id="read as the answer came"),
+        pytest.param(290, 250, id="surely ahead"),
+        pytest.param(-250, -250, id="surely behind"),
+    ],
+)
+def test_a_clock_that_may_agree_with_ours_has_no_offset(theirs: int, offset: int) -> None:
+    before = datetime(2026, 1, 1, tzinfo=UTC)
+    read, after = before + timedelta(milliseconds=theirs), before + timedelta(milliseconds=40)
+    assert offset_of(before, read, after) == timedelta(milliseconds=offset)
 
 
 def test_a_manual_clock_refuses_a_naive_instant() -> None:
