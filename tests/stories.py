@@ -140,6 +140,11 @@ class _Walk:
         if self.current is not None:
             self.current.closed_at = at
 
+    def cut(self, at: datetime) -> None:
+        """A clock that is behind ended it: what one ahead had found due already was not due yet."""
+        for window in self.windows:
+            window.closed_at = min(window.closed_at or at, at)
+
 
 def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
     """Reconstruct from the audit events when the schedule was active, and with which spec."""
@@ -158,6 +163,8 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
             _reopen(walk, event)
         elif event.event_type in CLOSING:
             walk.close(at)
+            if story.skew:
+                walk.cut(at)
     if walk.current is not None:
         walk.current.spec = story.schedule.spec
     return walk.windows, walk.extra
