@@ -53,10 +53,14 @@ _HOMES = {
     "workflow": "workflows",
 }
 """The module of each public name."""
+_MODULES = frozenset({"aio", "client", "errors", "machines", "signals", "testing"})
+"""Public modules that `import rqsched` alone gives, when they are asked for."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name's module and keep the name, so that it is asked for once."""
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -7,7 +7,7 @@ takes them one by one through one prepared statement, which is as fast.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,8 @@ from sqlalchemy.engine import Connection
 
 Row = Mapping[str, Any]
 """Column names and values."""
+DOCUMENT_CHARACTERS = 8 * 1024 * 1024
+"""What one statement carries at most: payloads may be large, and a batch of them is held several times over."""
 
 
 def is_sqlite(connection: Connection) -> bool:
@@ -35,7 +37,8 @@ def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Row], *,
     if not rows:
         return
     if _is_set(connection, rows):
-        connection.execute(_set_insert(table, tuple(rows[0]), or_ignore), {"rows": _document(rows)})
+        for document in _documents(rows):
+            connection.execute(_set_insert(table, tuple(rows[0]), or_ignore), {"rows": document})
     elif or_ignore:
         connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
     else:
@@ -48,7 +51,8 @@ def update_rows(connection: Connection, table: sa.Table, rows: Sequence[Row]) ->
         return
     if _is_set(connection, rows):
         latest = {row["uid"]: row for row in rows}
-        connection.execute(_set_update(table, tuple(rows[0])), {"rows": _document(list(latest.values()))})
+        for document in _documents(latest.values()):
+            connection.execute(_set_update(table, tuple(rows[0])), {"rows": document})
     else:
         bound = [{f"b_{name}": value for name, value in row.items()} for row in rows]
         connection.execute(_each_update(table, tuple(rows[0])), bound)
@@ -90,8 +94,19 @@ def _recordset(table: sa.Table, names: tuple[str, ...]) -> sa.TableValuedAlias:
 # ---- values
 
 
-def _document(rows: Sequence[Row]) -> str:
-    return json.dumps(rows, default=_plain, separators=(",", ":"))
+def _documents(rows: Iterable[Row]) -> Iterator[str]:
+    """Write rows as arrays of at most DOCUMENT_CHARACTERS each; a row that is longer stands alone."""
+    part: list[str] = []
+    size = 0
+    for row in rows:
+        text = json.dumps(row, default=_plain, separators=(",", ":"))
+        if part and size + len(text) > DOCUMENT_CHARACTERS:
+            yield f"[{','.join(part)}]"
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield f"[{','.join(part)}]"
 
 
 def _plain(value: object) -> object:

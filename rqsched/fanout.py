@@ -44,7 +44,7 @@ def fan_out(
 
     Repeated after a crash it adds what is missing and dispatches nothing twice. `checkpoint` is called between chunks.
     """
-    number = 1
+    number = 1 + runtime.database.read(lambda connection: targets.last_number(connection, batch.run_uid))
     for chunk in chunks:
         record = partial(targets.record, batch=batch, target_ids=chunk, first=number, now=runtime.now())
         runtime.database.transact(record)
@@ -153,6 +153,8 @@ def mend(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
     lost = runtime.database.transact(lambda connection: targets.lose_silent(connection, silent_since, now))
     yield lost, lost
+    given_up = runtime.database.transact(lambda connection: targets.give_up(connection, now))
+    yield given_up, given_up
     unfinished = runtime.database.read(lambda connection: targets.unfinished_batches(connection, before))
     for job, first in unfinished:
         yield 1, runtime.transport.post([_next(job)], first.queue, first.connection, now=runtime.now())

@@ -52,10 +52,16 @@ def put(connection: Connection, machine: str, states: dict[str, str], now: datet
 def replace(
     connection: Connection, machine: str, instance_id: str, known: InstanceState, state: str, now: datetime
 ) -> bool:
-    """Set an instance's state if it is still the one that was read; False when somebody else was first."""
+    """Set an instance's state if it is still the one that was read; False when somebody else was first.
+
+    Asking again after a lost answer finds the row as this very call left it, and says True again.
+    """
+    mine = {"state": state, "version": known.version + 1, "updated_at": now}
     is_known = _is(machine, instance_id), table.c.version == known.version
-    values = {"state": state, "version": known.version + 1, "updated_at": now}
-    return bool(connection.execute(sa.update(table).where(*is_known).values(**values)).rowcount)
+    if connection.execute(sa.update(table).where(*is_known).values(**mine)).rowcount:
+        return True
+    is_mine = (table.c[name] == value for name, value in mine.items())
+    return connection.execute(sa.select(table.c.version).where(_is(machine, instance_id), *is_mine)).first() is not None
 
 
 def forget(connection: Connection, machine: str, instance_id: str) -> bool:

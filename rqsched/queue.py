@@ -135,18 +135,21 @@ class Transport:
         return sum(self._deliver(lane, some, now) for lane, some in self._by_lane(runs))
 
     def _deliver(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> int:
-        if lane is None:
-            _log.error("no connection %r is configured", runs[0].connection, extra={"action": "connection_unknown"})
-            return 0
         posts = [Post(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
+        return self._put(lane, runs[0].connection, posts, now)
+
+    def _put(self, lane: Lane | None, connection: str | None, posts: Sequence[Post], now: datetime) -> int:
+        """Put jobs on a queue; a connection that is not there takes nothing, and keeps nothing from the others."""
+        if lane is None:
+            _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
+            return 0
         try:
             return self._patiently(lambda: lane.put(posts, now=now))
         except RedisError as error:
             if lane.redis is self.redis and is_transient(error):
                 raise
-            text = "%d runs wait for queue %s on connection %s: %s"
-            connection = runs[0].connection or "default"
-            _log.error(text, len(runs), lane.queue.name, connection, error, extra={"action": "deliver_failed"})
+            text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
+            _log.error(text, len(posts), lane.queue.name, where, error, extra={"action": "deliver_failed"})
             return 0
 
     def _job_timeout(self, run: Run) -> int:
@@ -193,13 +196,11 @@ class Transport:
     def post(self, posts: Sequence[Post], queue: str | None, connection: str | None, *, now: datetime) -> int:
         """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
 
-        Raises redis errors after short retries. A connection that is not configured is logged, and takes nothing.
+        Raises redis errors after short retries. A connection that is not configured, or another one that is away, is
+        logged and takes nothing.
         """
         lane = self._lane(connection, queue or self.settings.default_queue, self._target_kind)
-        if lane is None:
-            _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
-            return 0
-        return self._patiently(lambda: lane.put(posts, now=now))
+        return self._put(lane, connection, posts, now)
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""

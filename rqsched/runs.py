@@ -174,7 +174,9 @@ def describe_error(error: BaseException) -> str:
     what = "".join(told.format_exception_only()).strip() or type(error).__name__
     if isinstance(error, JobTimeoutException):
         what = f"timeout: {error}"
-    return f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
+    text = f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
+    # What no database stores must not keep the end from being recorded.
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:

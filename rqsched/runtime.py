@@ -88,22 +88,28 @@ class Runtime:
         self._clock = clock
 
     def measure_clock(self) -> None:
-        """Measure the offset between this host and the database.
+        """Measure the offset between this host and the database, by the shorter of two round trips.
 
         While the database is away the offset measured before holds; raises when there is none yet.
         """
-        base = self._database_clock.base
-        before = base.now()
+        host = self._database_clock.base.now()
         if not self.database.is_sqlite:
             try:
-                theirs = self.database.now(before)
+                # Connecting, or waiting for a database that comes back, makes the first round trip a long one.
+                readings = [self._read_clock() for _ in range(2)]
             except BackendUnavailableError:
                 if self._measured_at is None:
                     raise
                 _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
             else:
-                self._database_clock.set_offset(offset_of(before, theirs, base.now()))
-        self._measured_at = before
+                self._database_clock.set_offset(offset_of(*min(readings, key=lambda found: found[2] - found[0])))
+        self._measured_at = host
+
+    def _read_clock(self) -> tuple[datetime, datetime, datetime]:
+        """Read the database's clock between two readings of ours."""
+        base = self._database_clock.base
+        before = base.now()
+        return before, self.database.now(before), base.now()
 
     # ---- after a commit
 

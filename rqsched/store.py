@@ -174,13 +174,19 @@ def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: 
 def occurrences_run(
     connection: Connection, since: Mapping[str, datetime], until: datetime | None = None
 ) -> dict[str, frozenset[datetime]]:
-    """Read, by schedule uid, which occurrences from `since` on have a run already (live or backfilled)."""
+    """Read, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
+
+    One that is asked about a week must not make it read a week of all the others: those of one hour are read together.
+    """
+    hours: dict[datetime, dict[str, datetime]] = defaultdict(dict)
+    for uid, at in since.items():
+        hours[at.replace(minute=0, second=0, microsecond=0)][uid] = at
     found: dict[str, set[datetime]] = defaultdict(set)
-    if since:
+    for asked in hours.values():
         statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at).where(
-            one_of(runs.c.schedule_uid, since, connection),
+            one_of(runs.c.schedule_uid, asked, connection),
             IS_OCCURRENCE,
-            runs.c.occurrence_at >= min(since.values()),
+            runs.c.occurrence_at >= min(asked.values()),
         )
         if until is not None:
             statement = statement.where(runs.c.occurrence_at < until)

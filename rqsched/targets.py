@@ -14,13 +14,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from .bulk import insert
+from .bulk import insert_rows
 from .ids import BatchJobId, derived_uid
 from .state import RunStatus, TargetStatus
 from .store import one_of
 from .tables import IS_OPEN_TARGET, constant, runs, targets
 
 LOST = "its process vanished: it neither ended nor ran out of time"
+GIVEN_UP = "its run ended before it was dispatched"
+_WITHOUT_SUCCESS = [
+    status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,13 @@ def record(connection: Connection, batch: Batch, target_ids: Sequence[str], firs
         {"uid": derived_uid(batch.at, batch.run_uid, target_id), "number": first + index, "target_id": target_id}
         for index, target_id in enumerate(target_ids)
     ]
-    if rows:
-        statement = insert(connection, targets).on_conflict_do_nothing()
-        connection.execute(statement, [shared | row for row in rows])
+    insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
+
+
+def last_number(connection: Connection, run_uid: str) -> int:
+    """Read the number of a run's last target; 0 when it has none."""
+    statement = sa.select(sa.func.max(targets.c.number)).where(targets.c.run_uid == run_uid)
+    return connection.execute(statement).scalar_one() or 0
 
 
 def first_waiting(connection: Connection, run_uid: str) -> int | None:
@@ -169,7 +177,8 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
     Those whose run has not ended well are left out: its next attempt may name further targets first.
     """
-    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | (runs.c.uid.is_(None) & (targets.c.created_at <= before))
+    is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
+    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | is_by_hand
     waits = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
     joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
     first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
@@ -183,6 +192,14 @@ def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
     """Fail targets whose time was over before an instant and that nobody ended; returns how many."""
     statement = sa.update(targets).where(_is_running(), targets.c.deadline_at < before)
     return connection.execute(statement.values(**_failed(LOST, now))).rowcount
+
+
+def give_up(connection: Connection, now: datetime) -> int:
+    """Fail targets that wait for a run which ended without success: it dispatches them no more."""
+    waits = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
+    ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
+    statement = sa.update(targets).where(waits, ended.exists())
+    return connection.execute(statement.values(**_failed(GIVEN_UP, now))).rowcount
 
 
 def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:

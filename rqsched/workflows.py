@@ -57,12 +57,18 @@ class Workflow:
 
 def _end_of(result: Any) -> Any:
     """Await in a loop of its own; beside this thread where one runs here already, as in an async test."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _has_loop():
         return asyncio.run(_awaited(result))
     with ThreadPoolExecutor(1) as aside:
         return aside.submit(copy_context().run, asyncio.run, _awaited(result)).result()
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _awaited(result: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from statemachine import StateChart
 
-from rqsched import targets
+from rqsched import operations, targets
 from rqsched.definition import require_id
 from rqsched.errors import InvalidInputError
 from rqsched.ids import new_uid
@@ -170,6 +170,8 @@ class MachineScheduler:
         known = require_declared(machine_class, event)
         runtime = scheduler.runtime
         workflow = runtime.workflows.resolve(known.workflow(event))
+        operations.require_queue(runtime, queue or workflow.queue)
+        operations.require_connection(runtime, workflow.connection)
         now = runtime.now()
         batch = Batch(
             run_uid=new_uid(now),

@@ -36,7 +36,7 @@ def _send(machine: Machine, event: str, instance_id: str) -> bool:
     for _ in range(TRIES):
         known = runtime.database.read(lambda connection: machine_states.find(connection, machine.name, instance_id))
         instance = None if known is None else _load(machine, instance_id, known)
-        if known is None or instance is None or not _take(instance, event):
+        if known is None or instance is None or not _take(machine, instance, event):
             return False
         if _store(runtime, machine, instance_id, known, instance):
             return True
@@ -53,9 +53,14 @@ def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChar
     return machine.cls(model)
 
 
-def _take(instance: StateChart[Any], event: str) -> bool:
-    """Send the event; False when no transition of the present state takes it, or every guard refuses."""
+def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
+    """Send the event; False when no transition of the present state takes it, or every guard refuses.
+
+    A `StateChart` says nothing of an event that it does not take, so the transitions are asked first.
+    """
     before = state_of(instance)
+    if not machine.takes(before, event):
+        return False
     try:
         instance.send(event)
     except TransitionNotAllowed as refusal:

@@ -62,6 +62,17 @@ def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_fra
     assert ours == [], "our own frames say nothing to the owner of a workflow"
 
 
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["NUL", "lone surrogate"])
+def test_an_error_whose_text_no_database_stores_is_recorded_all_the_same(any_rig: Rig, text: str) -> None:
+    def hostile() -> None:
+        raise ValueError(text)
+
+    run = turn(any_rig, hostile)
+
+    assert run.status == "failed"
+    assert run.error.splitlines()[0] == {"a\0b": "ValueError: a\\x00b", "a\ud800b": "ValueError: a\\ud800b"}[text]
+
+
 def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(rig: Rig) -> None:
     def from_far() -> None:
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))

@@ -10,7 +10,7 @@ from rqsched.database import Database
 from rqsched.ids import BatchJobId, new_uid
 from rqsched.state import TargetStatus
 from rqsched.targets import Batch
-from tests.store.samples import NOW
+from tests.store.samples import LATER, NOW
 from tests.store.test_indexes import Ask, uses
 
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
@@ -84,3 +84,23 @@ def test_what_dispatches_a_chunk_does_so_once_however_often_it_is_delivered(data
         (["a", "b"], 3),
         ([], None),
     ]
+
+
+def test_an_instance_is_moved_once_also_when_the_answer_was_lost(database: Database) -> None:
+    database.transact(lambda c: machine_states.put(c, "Order", {"o-1": "new"}, NOW))
+    known = database.read(lambda c: machine_states.find(c, "Order", "o-1"))
+    assert known is not None
+
+    def move(state: str) -> bool:
+        return database.transact(lambda c: machine_states.replace(c, "Order", "o-1", known, state, LATER))
+
+    assert move("paid")
+    assert move("paid"), "asked again after a lost answer"
+    assert not move("shipped"), "somebody else was first"
+
+
+def test_targets_named_again_are_numbered_after_those_that_are_known(database: Database) -> None:
+    batch = Batch(RUN, "w", NOW, timeout=60)
+    assert database.read(lambda c: targets.last_number(c, RUN)) == 0
+    database.transact(lambda c: targets.record(c, batch, ["a", "b"], 1, NOW))
+    assert database.read(lambda c: targets.last_number(c, RUN)) == 2

@@ -47,6 +47,43 @@ def test_a_run_is_read_again_equal(database: Database) -> None:
     assert find_run(database, run.uid) == run
 
 
+@pytest.mark.parametrize("most", [1, 10_000_000], ids=["a row a statement", "one statement"])
+def test_what_is_written_together_is_read_again_equal(
+    database: Database, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("rqsched.bulk.DOCUMENT_CHARACTERS", most)
+    changes = []
+    for number in range(3):
+        made = created(
+            f"s-{number}",
+            jitter=timedelta(microseconds=number),
+            labels='{"team":"ops \\"a\\""}',
+            max_runs=2**60 + number,
+        )
+        run = run_of(
+            made.after, 1, is_override=number == 1, retry_at=LATER if number else None, error="'\n\t\u00e9\u2028"
+        )
+        changes.append(replace(made, new_runs=(run,)))
+    write(database, *changes)
+    moved = [
+        replace(
+            change,
+            before=change.after,
+            after=replace(change.after, next_run_at=None, due_at=None, note=f"note {n}", event_sequence=n + 2),
+            new_runs=(),
+            changed_runs=((change.new_runs[0], replace(change.new_runs[0], started_at=LATER, retry_at=None)),),
+        )
+        for n, change in enumerate(changes)
+    ]
+    moved = [replace(change, events=()) for change in moved]
+    write(database, *moved)
+
+    assert [find(database, change.after.uid) for change in moved] == [change.after for change in moved]
+    assert [find_run(database, change.changed_runs[0][1].uid) for change in moved] == [
+        change.changed_runs[0][1] for change in moved
+    ]
+
+
 def test_instants_of_a_schedule_in_another_timezone_come_back_as_aware_utc_to_the_microsecond(
     database: Database,
 ) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from rq.job import Job
-from statemachine import State, StateMachine
+from statemachine import State, StateChart, StateMachine
 
 from rqsched import Once, targets
 from rqsched.errors import InvalidInputError
-from rqsched.ids import TargetJobId, new_uid, parse_target_job_id
+from rqsched.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.machines import MachineScheduler, MachineStates, machine
+from rqsched.targets import Batch
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from rqsched.worker import horse_died
+from tests.servers import free_port
 from tests.surface.applications import EXPIRY, Application, open_office
 from tests.surface.conftest import MakeDesk
 from tests.surface.desk import MINUTE, Desk, module_level, newest, types
@@ -255,6 +258,32 @@ def test_what_redis_lost_is_put_on_the_queue_again(make_desk: MakeDesk, database
     assert office.count(run) == {"succeeded": 3}
 
 
+def test_a_connection_that_is_away_keeps_no_target_of_another_from_its_queue(
+    make_desk: MakeDesk, sqlite_url: str
+) -> None:
+    desk = make_desk(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
+    office = open_office(desk)
+    office.states.put("a-1")
+    for id_, connection in (("far", "eu"), ("near", None)):
+        office.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
+    desk.scheduler.sync()
+    for id_ in ("far", "near"):
+        run = desk.scheduler.get(id_).trigger().run
+        assert run is not None
+        batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", desk.clock.now(), timeout=5)
+        far = replace(batch, connection="eu" if id_ == "far" else None)
+        desk.runtime.database.transact(
+            partial(targets.record, batch=far, target_ids=["a-1"], first=1, now=desk.clock.now())
+        )
+        job = BatchJobId(run.uid, 1)
+        desk.runtime.database.transact(partial(targets.take_chunk, job=job, limit=1, now=desk.clock.now()))
+    desk.advance(MINUTE)
+
+    desk.scheduler.recover()
+
+    assert len(desk.redis.keys("rq:job:target-*")) == 1
+
+
 def test_a_run_that_is_cancelled_while_it_names_its_targets_dispatches_none(
     make_desk: MakeDesk, database_url: str
 ) -> None:
@@ -272,7 +301,7 @@ def test_a_run_that_is_cancelled_while_it_names_its_targets_dispatches_none(
     desk.scheduler.recover()
 
     assert (run.status, desk.work(), office.log) == ("cancelled", 0, [])
-    assert office.count(run) == {"waiting": 1}
+    assert office.count(run) == {"failed": 1}, "what waited for it is given up"
 
 
 def test_targets_go_to_the_queue_and_connection_of_their_run(
@@ -322,6 +351,22 @@ def test_an_instance_that_does_not_take_the_event_is_ignored(any_desk: Desk) -> 
 
     assert targets_of(any_desk, run, "ignored") == ["a-1", "a-2"], "a guard refuses, a state has no such transition"
     assert targets_of(any_desk, run, "succeeded") == ["a-3"]
+
+
+def test_a_chart_that_says_nothing_of_what_it_does_not_take_is_ignored_too(desk: Desk) -> None:
+    class Chart(StateChart):
+        waiting = State(initial=True)
+        done = State(final=True)
+        finish = waiting.to(done)
+        schedules = {"finish": lambda: ["c-1", "c-2"]}  # noqa: RUF012 - as owners write it
+
+    machine(workflows=desk.runtime.workflows)(Chart)
+    MachineStates(desk.scheduler, Chart).put_all({"c-1": "done", "c-2": "waiting"})
+
+    started = MachineScheduler.run(desk.scheduler, Chart, "finish")
+
+    assert execute_pending(desk.scheduler) == 2
+    assert MachineScheduler.count(desk.scheduler, started.run_uid) == {"ignored": 1, "succeeded": 1}
 
 
 def test_an_instance_that_is_gone_before_its_turn_is_ignored(any_desk: Desk) -> None:
@@ -429,6 +474,7 @@ def test_an_event_is_sent_anew_when_somebody_else_moved_the_instance_meanwhile(a
             seen.append(source.id)
             if len(seen) == 1:
                 MachineStates(any_desk.scheduler, Job).put("j-1", "busy")
+                any_desk.clock.advance(timedelta(microseconds=1))
 
     machine(workflows=any_desk.runtime.workflows)(Job)
     MachineStates(any_desk.scheduler, Job).put("j-1")
@@ -484,6 +530,8 @@ def test_an_event_is_sent_by_hand_without_any_schedule(any_desk: Desk) -> None:
     assert MachineScheduler.count(any_desk.scheduler, done.run_uid) == {"succeeded": 1}
     with pytest.raises(InvalidInputError, match="does not declare"):
         MachineScheduler.run(any_desk.scheduler, office.machine, "approve")
+    with pytest.raises(InvalidInputError, match="control queue"):
+        MachineScheduler.run(any_desk.scheduler, office.machine, "CHECK_EXPIRY", queue="rqsched")
 
 
 def test_purging_a_schedule_removes_its_targets(any_desk: Desk) -> None:
