@@ -22,7 +22,10 @@ ASKED: dict[str, tuple[Ask, str]] = {
         lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",
     ),
-    "the targets of a run by status": (lambda c: targets.count(c, RUN), "ix_rqsched_targets_batch"),
+    "the targets of a run by status": (
+        lambda c: targets.count(c, RUN),
+        "ix_rqsched_targets_batch|uq_rqsched_targets_run_uid_target_id",
+    ),
     "a target by its uid": (lambda c: targets.claim(c, RUN, RUN, NOW), "pk_rqsched_targets"),
     "the states of a machine": (
         lambda c: machine_states.states_in_use(c, "Order"),

@@ -1,4 +1,4 @@
-"""A thousand shuffled worlds, each from one seed. WORLDS=20000 plays more; `python -m tests.worlds` too."""
+"""Two thousand shuffled worlds, each from one seed. WORLDS=20000 plays more; `python -m tests.worlds` too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.play import memory_folder, play, trace
 from tests.worlds.stage import Stage
 
-SEEDS = int(os.environ.get("WORLDS", "1000"))
+SEEDS = int(os.environ.get("WORLDS", "2000"))
 CHUNK = 50
 
 
