@@ -86,10 +86,17 @@ def lab() -> Iterator[Lab]:
 
 
 def fill(
-    runtime: Runtime, count: int, spec: SpecLike, *, prefix: str = "s", arm: bool = True, batch: int = 1_000
+    runtime: Runtime,
+    count: int,
+    spec: SpecLike,
+    *,
+    prefix: str = "s",
+    arm: bool = True,
+    batch: int = 1_000,
+    overlap: str = "skip",
 ) -> None:
     """Create `count` schedules as `create` does, a thousand a transaction."""
-    definition = define(None, {}, workflow="benchmark-noop", spec=spec, defaults={})
+    definition = define(None, {"overlap": overlap}, workflow="benchmark-noop", spec=spec, defaults={})
     now = runtime.now()
     for start in range(0, count, batch):
         changes = [

@@ -62,7 +62,7 @@ def measure(place: Lab, given: Any, *, workers: int = 1, plain: bool = False, bu
         for number in range(given.schedules):
             anchor = begun + timedelta(seconds=1 + given.every * number / given.schedules)
             spec = Every(timedelta(seconds=given.every), anchor=anchor)
-            fill(runtime, 1, spec, prefix=f"late-{number}-")
+            fill(runtime, 1, spec, prefix=f"late-{number}-", overlap="allow_all")
         time.sleep(given.seconds)
         late = lateness(runtime, begun)
     runtime.close()

@@ -7,6 +7,7 @@ scheduled set) are written by one script, so no id is ever seen without its hash
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +38,8 @@ FIRE = "rqsched.jobs.fire"
 EXECUTE = "rqsched.jobs.execute"
 """The functions that RQ calls; their paths are stored in Redis, so they are API."""
 LINK_TIMEOUT = 600
+REDIS_TIMER = 0.1
+"""Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
@@ -249,8 +252,15 @@ class Transport:
         return float(cast(Any, head)[0][1]) if head else None
 
     def wait_for_wake(self, seconds: float) -> None:
-        """Block until a link earlier than the earliest is armed, at most so long."""
-        self.redis.blpop([self.wake_key], timeout=max(seconds, 0.001))
+        """Block until a link earlier than the earliest is armed, at most so long; it may return before either.
+
+        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is waited for here: a wake
+        in it is found when it is over.
+        """
+        if seconds > REDIS_TIMER:
+            self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER)
+        else:
+            time.sleep(seconds)
 
     def epoch(self) -> str | None:
         """Read which database this control queue belongs to; None after a flush."""
