@@ -8,6 +8,7 @@ A fire, a recover pass when nothing is wrong, a page of the list, a create, a pa
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -71,6 +72,7 @@ def main() -> None:
             fire_cost(runtime, clock, size * 10 + 1, 60)  # warm
             fires = fire_cost(runtime, clock, size, given.samples)
             found[str(size)] = {"fire_us": summary(fires), **measure(runtime, clock, size, given.samples)}
+            print(size, found[str(size)], file=sys.stderr, flush=True)  # the next size takes minutes
     report("scale", vars(given), {"by_schedules": found, "ratios": ratios(found), "aim": "a fire: at most 1.2"})
 
 
