@@ -179,10 +179,9 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
     """
     is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
     is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | is_by_hand
-    waits = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
     joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
     first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
-    named = first.where(waits, is_over).group_by(targets.c.run_uid).subquery()
+    named = first.where(_is_waiting(), is_over).group_by(targets.c.run_uid).subquery()
     same = (targets.c.run_uid == named.c.run_uid) & (targets.c.number == named.c.number)
     statement = sa.select(named.c.run_uid, named.c.number, *_TARGET).select_from(named.join(targets, same))
     return [(BatchJobId(row[0], row[1]), Target(*row[2:])) for row in connection.execute(statement)]
@@ -196,15 +195,18 @@ def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
 
 def give_up(connection: Connection, now: datetime) -> int:
     """Fail targets that wait for a run which ended without success: it dispatches them no more."""
-    waits = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
     ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
-    statement = sa.update(targets).where(waits, ended.exists())
+    statement = sa.update(targets).where(_is_waiting(), ended.exists())
     return connection.execute(statement.values(**_failed(GIVEN_UP, now))).rowcount
 
 
 def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:
     """Fail a target that runs, whoever runs it."""
     connection.execute(sa.update(targets).where(targets.c.uid == uid, _is_running()).values(**_failed(error, now)))
+
+
+def _is_waiting() -> sa.ColumnElement[bool]:
+    return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
 
 
 def _is_running() -> sa.ColumnElement[bool]:

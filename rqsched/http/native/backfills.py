@@ -82,7 +82,7 @@ def _finish(runtime: Runtime, uid: str) -> None:
     """Fire the rest; whatever stops it here, reconcile goes on with the row."""
     try:
         with _AT_ONCE:
-            for _ in backfills.resume(runtime, uid, rest=backfills.breathe):
+            for _ in backfills.resume(runtime, uid):
                 pass
     except BackendUnavailableError as error:
         _log.warning("backfill %s goes on later: %s", uid, error, extra={"action": "backfill_interrupted"})
