@@ -95,18 +95,18 @@ def _recordset(table: sa.Table, names: tuple[str, ...]) -> sa.TableValuedAlias:
 
 
 def _documents(rows: Iterable[Row]) -> Iterator[str]:
-    """Write rows as arrays of at most DOCUMENT_CHARACTERS each; a row that is longer stands alone."""
-    part: list[str] = []
+    """Write rows as arrays of about DOCUMENT_CHARACTERS each at most; a row that is longer stands alone."""
+    part: list[Row] = []
     size = 0
     for row in rows:
-        text = json.dumps(row, default=_plain, separators=(",", ":"))
-        if part and size + len(text) > DOCUMENT_CHARACTERS:
-            yield f"[{','.join(part)}]"
+        length = sum(len(value) for value in row.values() if type(value) is str)
+        if part and size + length > DOCUMENT_CHARACTERS:
+            yield _ENCODER.encode(part)
             part, size = [], 0
-        part.append(text)
-        size += len(text)
+        part.append(row)
+        size += length
     if part:
-        yield f"[{','.join(part)}]"
+        yield _ENCODER.encode(part)
 
 
 def _plain(value: object) -> object:
@@ -114,7 +114,10 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"naive datetime {value!r} reached the store")
-        return value.astimezone(UTC).isoformat()
+        return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat()
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
     raise TypeError(f"{type(value).__name__} is no value of a column")
+
+
+_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"), check_circular=False)

@@ -163,8 +163,8 @@ class Draft:
         """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on."""
         number = self.schedule.run_count + 1
         remaining = self.schedule.remaining
-        run = self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, trigger_number=number)
-        run = self.set_run(uid, lineage=dumps(self._lineage(run)))
+        lineage = dumps(self._lineage(self._runs[uid], number))
+        run = self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, trigger_number=number, lineage=lineage)
         self.set(
             run_count=number,
             remaining=None if remaining is None else remaining - 1,
@@ -187,7 +187,7 @@ class Draft:
             self.exhaust()
         return run
 
-    def _lineage(self, run: Run) -> dict[str, Any]:
+    def _lineage(self, run: Run, trigger_number: int) -> dict[str, Any]:
         spec = self.schedule.spec
         return {
             "schedule_id": self.schedule.schedule_id,
@@ -195,7 +195,7 @@ class Draft:
             "cron_expression": spec.primary_cron,
             "timezone": spec.timezone,
             "overlap_policy": run.overlap,
-            "trigger_number": run.trigger_number,
+            "trigger_number": trigger_number,
             "occurrence_time": iso_utc(run.occurrence_at),
         }
 
@@ -376,12 +376,16 @@ class Draft:
         before, after = self._before, self.schedule
         new = tuple(run for run in self._in_order() if run.uid not in self._read)
         moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
-        if before == after and not (new or self._events):
+        if not (new or self._events) and before == after:
             return Change(before, before, changed_runs=moved)
-        if before is not None and _position(before) != _position(after):
-            after = changed(after, n=before.n + 1)
-        after = changed(after, updated_at=self.now, event_sequence=after.event_sequence + len(self._events))
-        after = changed(after, operation=operation)
+        has_moved = before is not None and _position(before) != _position(after)
+        after = changed(
+            after,
+            n=after.n + has_moved,
+            updated_at=self.now,
+            event_sequence=after.event_sequence + len(self._events),
+            operation=operation,
+        )
         drops = (self._drops_buffer, self._drops_retries)
         return Change(before, after, new, moved, tuple(self._events), *drops)
 

@@ -11,6 +11,7 @@ import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from ulid import ULID
 
@@ -144,7 +145,12 @@ def uuid_to_uid(text: str) -> str | None:
 
 def iso_utc(instant: datetime) -> str:
     """Render an instant as ISO 8601 UTC with `Z`, microseconds only when they are not zero."""
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _utc_text(instant.astimezone(UTC))
+
+
+@lru_cache(maxsize=256)  # only of UTC: in a zone with clock changes two different instants may compare as equal
+def _utc_text(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
 
 
 def live_instance_id(schedule_id: str, occurrence_at: datetime) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,7 +45,7 @@ def new_run(schedule: Schedule, offer: Offer, overlap: OverlapPolicy, now: datet
     """Make the schedule's next run, waiting; its uid is the offer's or derived from its number."""
     definition, number = schedule.definition, schedule.run_number + 1
     uid = offer.uid or derived_uid(now, schedule.uid, number)
-    defaults = json.loads(definition.defaults)
+    defaults = definition.parsed_defaults
     return Run(
         uid=uid,
         schedule_uid=schedule.uid,

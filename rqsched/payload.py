@@ -19,7 +19,10 @@ MAX_DEPTH = 64
 
 def dumps(value: object) -> str:
     """Write canonical JSON: sorted keys, no blanks, so that equal values are equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def json_text(field: str, value: Any, limit: int) -> str:

@@ -232,11 +232,13 @@ class Transport:
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have done their work."""
+        names = list(ids)
+        if not names:
+            return
 
         def remove(pipe: Pipeline) -> None:
-            for job_id in ids:
-                pipe.zrem(self.scheduled_key, job_id)
-                pipe.delete(Job.key_for(job_id))
+            pipe.zrem(self.scheduled_key, *names)
+            pipe.delete(*(Job.key_for(name) for name in names))
 
         self._pipeline(self.redis, remove)
 

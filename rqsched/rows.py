@@ -68,7 +68,16 @@ def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     """Give the columns of a run, or those named."""
     values = {name: getattr(run, name) for name in names}
-    return values | {name: values[name].value for name in ("status", "kind") if name in values}
+    for name in ("status", "kind"):
+        if name in values:
+            values[name] = values[name].value
+    return values
+
+
+def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:
+    """Give the columns of runs, without those that hold nothing in any of them."""
+    names = [name for name in _RUN if any(getattr(run, name) is not None for run in found)]
+    return [run_values(run, names) for run in found]
 
 
 def run_differences(before: Run, after: Run) -> set[str]:

@@ -8,10 +8,12 @@ fields here; JSON fields hold canonical JSON text, so a fire never decodes what 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .audit import Event
@@ -155,6 +157,11 @@ class Definition:
         """The policies as an object; cached by their text."""
         return Policies.loads(self.policies)
 
+    @property
+    def parsed_defaults(self) -> Mapping[str, Any]:
+        """The workflow's defaults as an object; cached by their text."""
+        return _parse_defaults(self.defaults)
+
 
 def dump_spec(spec: Spec) -> str:
     """Write the canonical text of a spec."""
@@ -164,6 +171,11 @@ def dump_spec(spec: Spec) -> str:
 @lru_cache(maxsize=16_384)
 def _parse_spec(text: str) -> Spec:
     return Spec.from_json(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def _parse_defaults(text: str) -> Mapping[str, Any]:
+    return MappingProxyType(json.loads(text))
 
 
 @dataclass(frozen=True)

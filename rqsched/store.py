@@ -22,6 +22,7 @@ from .rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
     run_differences,
+    run_rows,
     run_values,
     schedule_differences,
     schedule_values,
@@ -237,20 +238,14 @@ def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
-    new = [run_values(run) for change in changes for run in change.new_runs]
+    new = [run for change in changes for run in change.new_runs]
     # A unique key must never wedge a chain; a decision under the lock does not meet one.
-    insert_rows(connection, runs, _without_blanks(new), or_ignore=True)
+    insert_rows(connection, runs, run_rows(new), or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
     names = sorted({name for before, after in pairs for name in run_differences(before, after)})
     # In order of uid, as they are locked; two Changes of one run keep their order.
     moved = sorted((after for before, after in pairs if before != after), key=lambda run: run.uid)
     update_rows(connection, runs, [{"uid": run.uid} | run_values(run, names) for run in moved])
-
-
-def _without_blanks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the columns that hold nothing in any of the rows."""
-    blank = [name for name in (rows[0] if rows else ()) if all(row[name] is None for row in rows)]
-    return [{name: value for name, value in row.items() if name not in blank} for row in rows] if blank else rows
 
 
 def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
