@@ -1,89 +1,116 @@
 """Scale: what an operation costs as the tables grow, as a ratio to the smallest size.
 
-    python -m benchmarks.scale --largest 1000000 --samples 200
+    python -m benchmarks.scale --largest 1000000 --rounds 20
 
 A fire, a recover pass when nothing is wrong, a page of the list, a create, a page of history, at 1 000, 100 000 and
-1 000 000 schedules on PostgreSQL. The aim is at most 1.2 x for a fire.
+1 000 000 schedules on PostgreSQL: a database of each size, all of them measured in turn, so that a slow moment of the
+machine falls on every size. The aim is at most 1.2 x for a fire.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from benchmarks.lab import START, analyse, arguments, fill, fire_all, lab, minutes, report, summary
+from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from rqsched import Cron, Scheduler, reconcile
+from rqsched.config import Settings
 from rqsched.runtime import Runtime
 from rqsched.testing import ManualClock
 
 SIZES = (1_000, 100_000, 1_000_000)
 FAR = Cron("0 0 1 1 *")
 SOON = Cron("1 12 * * *")
+FIRES = 100
+"""Fires a batch."""
+CALLS = 10
+"""Calls of an operation a round."""
+WARM = 2
+"""Rounds before the first that counts."""
 
 
-def milliseconds(call: Callable[[int], object], samples: int) -> list[float]:
+@dataclass
+class Site:
+    """A database of one size, with a Redis of its own."""
+
+    size: int
+    runtime: Runtime
+    scheduler: Scheduler
+    clock: ManualClock
+
+    def round(self, number: int) -> dict[str, list[float]]:
+        """Measure each operation: microseconds a fire, milliseconds a call of the others."""
+        handle = self.scheduler.list(limit=1).items[0]
+        name = f"new-{number}"
+        return {
+            "fire_us": [self.fire(number)],
+            "list_page_ms": milliseconds(lambda _: self.scheduler.list(limit=50)),
+            "create_ms": milliseconds(
+                lambda call: self.scheduler.create(f"{name}-{call}", "benchmark-noop", FAR, catch_up="next")
+            ),
+            "history_page_ms": milliseconds(lambda _: handle.history(limit=100)),
+            "recover_pass_ms": milliseconds(lambda _: reconcile.recover(self.runtime), 1),
+        }
+
+    def fire(self, number: int) -> float:
+        """Fire a batch while all the others are far from due."""
+        self.clock.set(START)
+        fill(self.runtime, FIRES, SOON, prefix=f"due-{number}-")
+        self.clock.advance(minutes(1))
+        return fire_all(self.runtime, FIRES) / FIRES * 1e6
+
+
+def milliseconds(call: Callable[[int], object], calls: int = CALLS) -> list[float]:
     found = []
-    for number in range(samples):
+    for number in range(calls):
         started = time.perf_counter()
         call(number)
         found.append((time.perf_counter() - started) * 1000)
     return found
 
 
-def measure(runtime: Runtime, clock: ManualClock, size: int, samples: int) -> dict[str, object]:
-    scheduler = Scheduler(settings=runtime.settings, clock=clock)
-    handles = scheduler.list(limit=1).items
-    listed = milliseconds(lambda _: scheduler.list(limit=50), samples)
-    created = milliseconds(
-        lambda number: scheduler.create(f"new-{size}-{number}", "benchmark-noop", FAR, catch_up="next"), samples
-    )
-    history = milliseconds(lambda _: handles[0].history(limit=100), samples)
-    recovered = milliseconds(lambda _: reconcile.recover(runtime), max(3, samples // 50))
-    scheduler.close()
-    return {
-        "list_page_ms": summary(listed, 3),
-        "create_ms": summary(created, 3),
-        "history_page_ms": summary(history, 3),
-        "recover_pass_ms": summary(recovered, 2),
-    }
-
-
-def fire_cost(runtime: Runtime, clock: ManualClock, size: int, samples: int) -> list[float]:
-    """Microseconds a fire in batches of a hundred, while all the others are far from due."""
-    found = []
-    for round_number in range(max(3, samples // 20)):
-        clock.set(START)
-        fill(runtime, 100, SOON, prefix=f"due-{size}-{round_number}-")
-        clock.advance(minutes(1))
-        found.append(fire_all(runtime, 100) / 100 * 1e6)
-    return found
+def build(place: Lab, size: int, number: int, stack: ExitStack) -> Site:
+    clock = ManualClock(START)
+    settings = Settings(database_url=place.database_url("postgres"), redis_url=f"{place.valkey.url}/{number}")
+    runtime = Runtime(settings, clock=clock)
+    stack.callback(runtime.close)
+    runtime.mark_epoch()
+    started = time.perf_counter()
+    fill(runtime, size, FAR, prefix="far-")
+    analyse(runtime)
+    print(f"{size} schedules made in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    scheduler = Scheduler(settings=settings, clock=clock)
+    stack.callback(scheduler.close)
+    return Site(size, runtime, scheduler, clock)
 
 
 def main() -> None:
-    given = arguments(__doc__, largest=1_000_000, samples=200)
-    found: dict[str, dict[str, object]] = {}
-    clock, filled = ManualClock(START), 0
-    with lab() as place, place.runtime("postgres", clock) as runtime:
-        for size in [size for size in SIZES if size <= given.largest]:
-            fill(runtime, size - filled, FAR, prefix=f"far-{size}-")
-            filled = size
-            analyse(runtime)
-            fire_cost(runtime, clock, size * 10 + 1, 60)  # warm
-            fires = fire_cost(runtime, clock, size, given.samples)
-            found[str(size)] = {"fire_us": summary(fires), **measure(runtime, clock, size, given.samples)}
-            print(size, found[str(size)], file=sys.stderr, flush=True)  # the next size takes minutes
-    report("scale", vars(given), {"by_schedules": found, "ratios": ratios(found), "aim": "a fire: at most 1.2"})
-
-
-def ratios(found: dict[str, dict[str, object]]) -> dict[str, dict[str, float]]:
-    sizes = list(found)
+    given = arguments(__doc__, largest=1_000_000, rounds=20)
+    sizes = [size for size in SIZES if size <= given.largest]
+    with ExitStack() as stack:
+        place = stack.enter_context(lab())
+        sites = [build(place, size, number, stack) for number, size in enumerate(sizes)]
+        found: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size in sizes}
+        for number in range(-WARM, given.rounds):
+            for site in sites:
+                for name, values in site.round(number).items():
+                    found[site.size][name] += values if number >= 0 else []
     smallest = found[sizes[0]]
-
-    def of(size: str, name: str) -> float:
-        return round(found[size][name]["median"] / smallest[name]["median"], 2)  # type: ignore[index]
-
-    return {size: {name: of(size, name) for name in smallest} for size in sizes[1:]}
+    figures = {
+        "by_schedules": {
+            str(size): {name: summary(values, 3) for name, values in found[size].items()} for size in sizes
+        },
+        "ratios": {
+            str(size): {name: ratio(values, smallest[name]) for name, values in found[size].items()}
+            for size in sizes[1:]
+        },
+        "aim": "a fire: at most 1.2",
+    }
+    report("scale", vars(given), figures)
 
 
 if __name__ == "__main__":
