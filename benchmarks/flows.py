@@ -1,10 +1,22 @@
-"""Workflows that benchmarks let workers execute."""
+"""Workflows, and jobs of RQ alone, that benchmarks let workers execute."""
 
 from __future__ import annotations
 
 import time
 
+from redis import Redis
+from rq import get_current_job
+
 from rqsched import workflow
+
+NOTES = "benchmark:notes"
+
+
+def note(due: float) -> None:
+    """Note when a job ran that was due at `due`, both in Unix seconds."""
+    job = get_current_job()
+    redis: Redis = job.connection  # type: ignore[union-attr]
+    redis.rpush(NOTES, f"{due} {time.time()}")
 
 
 @workflow("benchmark-long", timeout=3_600)
