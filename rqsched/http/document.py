@@ -98,9 +98,9 @@ def complete(app: FastAPI, *, sent: Sequence[type[BaseModel]], answered: Sequenc
     modes += [(model, "serialization") for model in answered]
 
     def openapi() -> dict[str, Any]:
-        document = generate()
-        _, schemas = models_json_schema(modes, ref_template=_REF)
-        document["components"]["schemas"] |= schemas["$defs"]
-        return document
+        if app.openapi_schema is None:  # FastAPI keeps what it generated
+            _, schemas = models_json_schema(modes, ref_template=_REF)
+            generate()["components"]["schemas"] |= schemas["$defs"]
+        return app.openapi_schema or generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
