@@ -97,12 +97,12 @@ def figures(late: list[float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    given = arguments(__doc__, seconds=300, schedules=20, every=5, warmup=5)
+    given = arguments(__doc__, seconds=300, schedules=20, every=5, warmup=5, crowd=8)
     with lab() as place:
         found = {
             "idle": figures(measure(place, given)),
             "long_run_executing": figures(measure(place, given, busy=True)),
-            "eight_workers": figures(measure(place, given, workers=8)),
+            "eight_workers": figures(measure(place, given, workers=given.crowd)),
             "rq_worker_with_scheduler": figures(measure(place, given, plain=True)),
             "apscheduler_3": figures(apscheduler(given)),
         }

@@ -17,7 +17,7 @@ TINY = {
     "failover": ["--rounds", "1", "--peer", "0", "--warmup", "3", "--settle", "1"],
     "fires": ["--links", "20", "--jobs", "5", "--rounds", "1"],
     "herd": ["--schedules", "20", "--rounds", "1"],
-    "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3"],
+    "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3", "--crowd", "2"],
     "memory": ["--schedules", "50", "--fires", "10", "--peer", "10"],
     "next_after": ["--rounds", "1", "--count", "2"],
     "recover": ["--schedules", "30", "--rounds", "1"],
