@@ -22,12 +22,10 @@ from rq.scheduler import RQScheduler
 
 from benchmarks.lab import (
     DATABASES,
-    START,
     Lab,
     alternate,
     arguments,
     fill,
-    fire_all,
     lab,
     minutes,
     ratio,
@@ -39,28 +37,19 @@ from rqsched.config import Settings
 from rqsched.dispatcher import Dispatcher
 from rqsched.runtime import Runtime
 from rqsched.testing import ManualClock
+from tests.processes import wait_until
 
 
-def ours(place: Lab, kind: str, count: int) -> float:
-    clock = ManualClock(START)
-    with place.runtime(kind, clock) as runtime:
-        fill(runtime, count, Cron("1 12 * * *"))
-        clock.advance(minutes(1))
-        return fire_all(runtime, count)
-
-
-def ours_by_two(place: Lab, kind: str, count: int) -> float:
-    """Let two processes fire the herd; they start when both are ready, and the last run on its queue ends the time."""
+def ours(place: Lab, kind: str, count: int, processes: int = 1) -> float:
+    """Let dispatchers fire the herd; they start when all are ready, and the last run on its queue ends the time."""
     due = datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1)
     with place.runtime(kind, ManualClock(due - timedelta(seconds=1))) as runtime:
         fill(runtime, count, Cron(f"{due.minute} {due.hour} * * *"))
-        settings = runtime.settings
-        runs = Queue(settings.default_queue, connection=runtime.transport.redis)
-        with dispatchers(settings, 2) as go:
+        runs = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
+        with dispatchers(runtime.settings, processes) as go:
             go()
             started = time.perf_counter()
-            while runs.count < count:
-                time.sleep(0.01)
+            wait_until(lambda: runs.count >= count, timeout=600, interval=0.01, what="every run on its queue")
             return time.perf_counter() - started
 
 
@@ -68,16 +57,18 @@ def ours_by_two(place: Lab, kind: str, count: int) -> float:
 def dispatchers(settings: Settings, count: int) -> Iterator[Any]:
     """Hold dispatchers ready in processes of their own; calling what is given lets them all begin."""
     context = get_context("spawn")
-    gate, is_over = context.Barrier(count + 1), context.Event()
+    gate, is_over = context.Barrier(count + 1, timeout=60), context.Event()
     processes = [context.Process(target=_dispatch, args=(settings, gate, is_over)) for _ in range(count)]
     for process in processes:
         process.start()
     try:
         yield gate.wait
     finally:
+        gate.abort()
         is_over.set()
         for process in processes:
-            process.join()
+            process.join(30)
+            process.kill()
 
 
 def _dispatch(settings: Settings, gate: Any, is_over: Any) -> None:
@@ -113,7 +104,7 @@ def main() -> None:
     given = arguments(__doc__, schedules=10_000, rounds=3)
     with lab() as place:
         sides = {kind: (lambda kind=kind: ours(place, kind, given.schedules)) for kind in DATABASES}
-        sides["postgres_two_dispatchers"] = lambda: ours_by_two(place, "postgres", given.schedules)
+        sides["postgres_two_dispatchers"] = lambda: ours(place, "postgres", given.schedules, 2)
         samples = alternate(given.rounds, {"rq_scheduler": lambda: theirs(place, given.schedules), **sides})
     figures = {
         "seconds": {name: summary(values, 2) for name, values in samples.items()},

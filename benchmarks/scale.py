@@ -1,6 +1,6 @@
 """Scale: what an operation costs as the tables grow, as a ratio to the smallest size.
 
-    python -m benchmarks.scale --largest 1000000 --rounds 20
+    python -m benchmarks.scale --smallest 1000 --largest 1000000 --rounds 20
 
 A fire, a recover pass when nothing is wrong, a page of the list, a create, a page of history, at 1 000, 100 000 and
 1 000 000 schedules on PostgreSQL: a database of each size, all of them measured in turn, so that a slow moment of the
@@ -22,7 +22,8 @@ from rqsched.config import Settings
 from rqsched.runtime import Runtime
 from rqsched.testing import ManualClock
 
-SIZES = (1_000, 100_000, 1_000_000)
+STEPS = (1, 100, 1_000)
+"""The sizes, as multiples of the smallest."""
 FAR = Cron("0 0 1 1 *")
 SOON = Cron("1 12 * * *")
 FIRES = 100
@@ -89,8 +90,8 @@ def build(place: Lab, size: int, number: int, stack: ExitStack) -> Site:
 
 
 def main() -> None:
-    given = arguments(__doc__, largest=1_000_000, rounds=20)
-    sizes = [size for size in SIZES if size <= given.largest]
+    given = arguments(__doc__, smallest=1_000, largest=1_000_000, rounds=20)
+    sizes = [size for size in (given.smallest * step for step in STEPS) if size <= given.largest]
     with ExitStack() as stack:
         place = stack.enter_context(lab())
         sites = [build(place, size, number, stack) for number, size in enumerate(sizes)]

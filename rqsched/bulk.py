@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 Row = Mapping[str, Any]
 """Column names and values."""
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
-"""What one statement carries at most: payloads may be large, and a batch of them is held several times over."""
+"""What one statement carries, about: payloads may be large, and a batch of them is held several times over."""
 
 
 def is_sqlite(connection: Connection) -> bool:
