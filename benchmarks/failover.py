@@ -130,8 +130,8 @@ def by_rq(place: Lab, given: Any, *, has_second: bool) -> float:
             queue.enqueue_at(datetime.fromtimestamp(due, UTC), "benchmarks.flows.note", due, result_ttl=0)
         wait_until(lambda: notes(redis, begun), timeout=30, what="a job promoted by RQ's scheduler")
         time.sleep(given.settle)
-        killed_at = time.time()
         one.kill_tree()
+        killed_at = time.time()
         if not has_second:
             start_rq(stack, place)
         wait_until(lambda: notes(redis, killed_at), timeout=PEER_TIMEOUT, what="a job promoted after the kill")
