@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 
 import tenacity
 from redis import Redis
-from redis.client import Pipeline
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -231,16 +230,18 @@ class Transport:
         return [_text(entry) for entry in taken]
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove links that have done their work."""
+        """Remove links that have done their work, entries and hashes together."""
         names = list(ids)
         if not names:
             return
 
-        def remove(pipe: Pipeline) -> None:
-            pipe.zrem(self.scheduled_key, *names)
-            pipe.delete(*(Job.key_for(name) for name in names))
+        def remove() -> None:
+            with self.redis.pipeline() as pipe:
+                pipe.zrem(self.scheduled_key, *names)
+                pipe.delete(*(Job.key_for(name) for name in names))
+                pipe.execute()
 
-        self._pipeline(self.redis, remove)
+        self._patiently(remove)
 
     def put_back(self, due: Mapping[str, datetime]) -> None:
         """Let leased links become due at another time."""
@@ -274,14 +275,6 @@ class Transport:
         return self.redis.register_script(LEASE)
 
     # ---- talking
-
-    def _pipeline(self, redis: Redis, fill: Callable[[Pipeline], None]) -> list[Any]:
-        def send() -> list[Any]:
-            with redis.pipeline(transaction=False) as pipe:
-                fill(pipe)
-                return list(pipe.execute())
-
-        return self._patiently(send)
 
     @staticmethod
     def _patiently(call: Callable[[], T]) -> T:

@@ -193,6 +193,21 @@ def test_the_delivery_that_was_taken_for_dead_executes_nothing(rig: Rig) -> None
     assert statuses(schedule) == ["succeeded"]
 
 
+def test_a_full_pass_makes_no_second_job_for_a_run_that_is_just_being_enqueued(any_rig: Rig) -> None:
+    """Redis knows no database yet, and a pass runs between another dispatcher's commit and its pipeline."""
+    schedule = any_rig.create(spec=HOUR)
+    any_rig.advance(HOUR)
+    committed = [fired.change for fired in any_rig.fire(schedule) if fired.change is not None]
+    any_rig.redis.flushall()
+
+    assert any_rig.recover().deliveries == 1
+    any_rig.transport.follow(committed, now=any_rig.clock.now())
+
+    assert any_rig.queued() == [run_job_id(newest(schedule))]
+    any_rig.work()
+    assert statuses(schedule) == ["succeeded"]
+
+
 def test_an_external_run_is_not_delivered_to_rq(rig: Rig) -> None:
     schedule = rig.create(executor="external", runs="anything", spec=HOUR)
     rig.occur(schedule, HOUR)
