@@ -11,7 +11,9 @@ same run (minutes: leave it out with `--peer 0`). Aims: other links within 250 m
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,21 +25,39 @@ from benchmarks.flows import NOTES
 from benchmarks.lab import Lab, arguments, fill, lab, report, summary
 from benchmarks.processes import rq_worker, worker
 from rqsched import Every
-from rqsched.config import Settings
 from rqsched.ids import LinkId, parse_link_id
 from rqsched.runtime import Runtime
 from rqsched.tables import runs
-from tests.processes import wait_until
+from tests.processes import Process, wait_until
 
 TUNED = ["--with-scheduler", "--maintenance-interval", "5", "--worker-ttl", "20"]
 SCHEDULES, LEASED = 40, 3
 PEER_JOBS, PEER_TIMEOUT = 1_800, 900
 
 
-def open_runtime(place: Lab) -> tuple[Runtime, str]:
-    Redis.from_url(place.valkey.url).flushall()
-    url = place.database_url("postgres")
-    return Runtime(Settings(database_url=url, redis_url=place.valkey.url)), url
+@dataclass
+class Scene:
+    """Workers at work on schedules that are due twenty times a second."""
+
+    runtime: Runtime
+    workers: list[Process]
+    start: Callable[[], Process]
+    """Starts one more."""
+
+
+@contextmanager
+def scene(place: Lab, given: Any, workers: int) -> Iterator[Scene]:
+    with place.runtime("postgres") as runtime, ExitStack() as stack:
+
+        def start() -> Process:
+            name = f"worker-{time.time_ns()}"
+            return stack.enter_context(worker(place, runtime.settings.database_url, name, "default"))
+
+        started = [start() for _ in range(workers)]
+        time.sleep(given.warmup)
+        spread(runtime)
+        time.sleep(given.settle)
+        yield Scene(runtime, started, start)
 
 
 def spread(runtime: Runtime) -> None:
@@ -64,56 +84,33 @@ def gap_after(runtime: Runtime, killed_at: datetime, timeout: float) -> float:
 
 
 def second_alive(place: Lab, given: Any) -> dict[str, float]:
-    runtime, url = open_runtime(place)
-    names = [f"{role}-{time.time_ns()}" for role in ("first", "second")]
-    with worker(place, url, names[0], "default") as first, worker(place, url, names[1], "default"):
-        time.sleep(given.warmup)
-        spread(runtime)
+    with scene(place, given, 2) as at:
+        at.workers[0].kill_tree()
+        killed_at = at.runtime.now()
+        first_fire = gap_after(at.runtime, killed_at, 60)
         time.sleep(given.settle)
-        first.kill_tree()
-        killed_at = runtime.now()
-        first_fire = gap_after(runtime, killed_at, 60)
-        time.sleep(given.settle)
-        late = [(created - due).total_seconds() for created, due in fired(runtime, killed_at)]
-    runtime.close()
+        late = [(created - due).total_seconds() for created, due in fired(at.runtime, killed_at)]
     return {"first_fire": first_fire, "latest": max(late)}
 
 
 def leased(place: Lab, given: Any) -> float:
     """Seconds from due to fire of a link that a process leased and then died with, two workers alive; the longest."""
-    runtime, url = open_runtime(place)
-    names = [f"{role}-{time.time_ns()}" for role in ("first", "second")]
-    with worker(place, url, names[0], "default"), worker(place, url, names[1], "default"):
-        time.sleep(given.warmup)
-        spread(runtime)
-        time.sleep(given.settle)
-        begun, taken = runtime.now(), set[str]()
+    with scene(place, given, 2) as at:
+        lease, begun, taken = at.runtime.settings.lease, at.runtime.now(), set[str]()
         while len(taken) < LEASED:  # faster than the dispatchers now and then; what it takes it never fires
-            links = runtime.transport.lease(now=runtime.now(), lease=runtime.settings.lease, limit=1)
+            links = at.runtime.transport.lease(now=at.runtime.now(), lease=lease, limit=1)
             taken |= {link.uid for text in links if isinstance(link := parse_link_id(text), LinkId)}
-        time.sleep(runtime.settings.lease.total_seconds() + 1)
-        late = [(created - due).total_seconds() for created, due in fired(runtime, begun, taken)]
-    runtime.close()
+        time.sleep(lease.total_seconds() + 1)
+        late = [(created - due).total_seconds() for created, due in fired(at.runtime, begun, taken)]
     return max(late)
 
 
 def by_restart(place: Lab, given: Any) -> float:
-    runtime, url = open_runtime(place)
-    with ExitStack() as stack:
-        one = start(stack, place, url)
-        time.sleep(given.warmup)
-        spread(runtime)
-        time.sleep(given.settle)
-        killed_at = runtime.now()
-        one.kill_tree()
-        start(stack, place, url)
-        gap = gap_after(runtime, killed_at, 60)
-    runtime.close()
-    return gap
-
-
-def start(stack: ExitStack, place: Lab, url: str) -> Any:
-    return stack.enter_context(worker(place, url, f"restart-{time.time_ns()}", "default"))
+    with scene(place, given, 1) as at:
+        killed_at = at.runtime.now()
+        at.workers[0].kill_tree()
+        at.start()
+        return gap_after(at.runtime, killed_at, 60)
 
 
 def by_rq(place: Lab, given: Any, *, has_second: bool) -> float:
@@ -146,7 +143,7 @@ def notes(redis: Redis, since: float) -> list[float]:
 
 
 def start_rq(stack: ExitStack, place: Lab) -> Any:
-    return stack.enter_context(rq_worker(place, "", f"rq-{time.time_ns()}", TUNED, "plain"))
+    return stack.enter_context(rq_worker(place, None, f"rq-{time.time_ns()}", TUNED, "plain"))
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ queue, next link armed. The aim is at least 5 x one SimpleWorker on PostgreSQL.
 
 from __future__ import annotations
 
-from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +29,7 @@ from benchmarks.lab import (
     summary,
     work_noops,
 )
+from benchmarks.processes import at_the_line
 from rqsched import Cron
 from rqsched.testing import ManualClock
 
@@ -52,19 +52,15 @@ def two_simple(place: Lab, jobs: int) -> float:
     redis.flushall()
     queue = Queue("benchmark-noops", connection=redis)
     queue.enqueue_many([Queue.prepare_data("time.time", result_ttl=0) for _ in range(jobs)])
-    context = get_context("spawn")
-    gate = context.Barrier(3)
-    workers = [context.Process(target=_work, args=(place.valkey.url, gate)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    gate.wait()
-    started = perf_counter()
-    for worker in workers:
-        worker.join()
-    return jobs / (perf_counter() - started)
+    with at_the_line(2, _work, place.valkey.url) as (go, workers):
+        go()
+        started = perf_counter()
+        for worker in workers:
+            worker.join()
+        return jobs / (perf_counter() - started)
 
 
-def _work(url: str, gate: Any) -> None:
+def _work(gate: Any, url: str) -> None:
     redis = Redis.from_url(url)
     worker = SimpleWorker([Queue("benchmark-noops", connection=redis)], connection=redis)
     gate.wait()

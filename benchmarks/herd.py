@@ -10,10 +10,7 @@ dispatcher and with two processes of one each, as two workers have them; a queue
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context
 from typing import Any
 
 from redis import Redis
@@ -32,6 +29,7 @@ from benchmarks.lab import (
     report,
     summary,
 )
+from benchmarks.processes import at_the_line
 from rqsched import Cron
 from rqsched.config import Settings
 from rqsched.dispatcher import Dispatcher
@@ -46,38 +44,18 @@ def ours(place: Lab, kind: str, count: int, processes: int = 1) -> float:
     with place.runtime(kind, ManualClock(due - timedelta(seconds=1))) as runtime:
         fill(runtime, count, Cron(f"{due.minute} {due.hour} * * *"))
         runs = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
-        with dispatchers(runtime.settings, processes) as go:
+        with at_the_line(processes, _dispatch, runtime.settings) as (go, _):
             go()
             started = time.perf_counter()
             wait_until(lambda: runs.count >= count, timeout=600, interval=0.01, what="every run on its queue")
             return time.perf_counter() - started
 
 
-@contextmanager
-def dispatchers(settings: Settings, count: int) -> Iterator[Any]:
-    """Hold dispatchers ready in processes of their own; calling what is given lets them all begin."""
-    context = get_context("spawn")
-    gate, is_over = context.Barrier(count + 1, timeout=60), context.Event()
-    processes = [context.Process(target=_dispatch, args=(settings, gate, is_over)) for _ in range(count)]
-    for process in processes:
-        process.start()
-    try:
-        yield gate.wait
-    finally:
-        gate.abort()
-        is_over.set()
-        for process in processes:
-            process.join(30)
-            process.kill()
-
-
-def _dispatch(settings: Settings, gate: Any, is_over: Any) -> None:
-    runtime = Runtime(settings)
-    dispatcher = Dispatcher(runtime)
+def _dispatch(gate: Any, settings: Settings) -> None:
+    dispatcher = Dispatcher(Runtime(settings))
     gate.wait()
-    while not is_over.is_set():
+    while True:
         dispatcher.run_once() or time.sleep(0.01)
-    runtime.close()
 
 
 def theirs(place: Lab, count: int) -> float:

@@ -61,10 +61,11 @@ class Lab:
         return url
 
     @contextmanager
-    def runtime(self, kind: str, clock: ManualClock | None = None) -> Iterator[Runtime]:
-        """Give a runtime on an empty database and an empty Valkey."""
-        Redis.from_url(self.valkey.url).flushall()
-        settings = Settings(database_url=self.database_url(kind), redis_url=self.valkey.url)
+    def runtime(self, kind: str, clock: ManualClock | None = None, *, number: int = 0) -> Iterator[Runtime]:
+        """Give a runtime on an empty database and on Valkey's empty database of that number."""
+        url = f"{self.valkey.url}/{number}"
+        Redis.from_url(url).flushdb()
+        settings = Settings(database_url=self.database_url(kind), redis_url=url)
         runtime = Runtime(settings, clock=clock)
         runtime.has_epoch() or runtime.mark_epoch()
         try:

@@ -17,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from redis import Redis
+from rq import Queue
 
 from benchmarks.lab import Lab, arguments, fill, lab, report
 from benchmarks.processes import rq_worker, worker
 from rqsched import Every
-from rqsched.config import Settings
 from rqsched.runtime import Runtime
 from rqsched.tables import runs
 
@@ -45,10 +44,8 @@ scheduler.start(); time.sleep(seconds); scheduler.shutdown(wait=False); print(js
 
 
 def measure(place: Lab, given: Any, *, workers: int = 1, plain: bool = False, busy: bool = False) -> list[float]:
-    Redis.from_url(place.valkey.url).flushall()
-    url = place.database_url("postgres")
-    runtime = Runtime(Settings(database_url=url, redis_url=place.valkey.url))
-    with ExitStack() as stack:
+    with place.runtime("postgres") as runtime, ExitStack() as stack:
+        url = runtime.settings.database_url
         for number in range(workers):
             name = f"worker-{time.time_ns()}-{number}"
             if plain:
@@ -64,15 +61,12 @@ def measure(place: Lab, given: Any, *, workers: int = 1, plain: bool = False, bu
             spec = Every(timedelta(seconds=given.every), anchor=anchor)
             fill(runtime, 1, spec, prefix=f"late-{number}-", overlap="allow_all")
         time.sleep(given.seconds)
-        late = lateness(runtime, begun)
-    runtime.close()
-    return late
+        return lateness(runtime, begun)
 
 
 def hold(runtime: Runtime, seconds: float) -> None:
     """Let the worker's horse be busy for the whole measurement."""
-    runtime.transport.control.connection.ping()
-    queue = type(runtime.transport.control)("default", connection=runtime.transport.redis)
+    queue = Queue("default", connection=runtime.transport.redis)
     queue.enqueue("benchmarks.flows.long", seconds, job_timeout=int(seconds) + 60)
 
 

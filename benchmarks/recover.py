@@ -1,6 +1,6 @@
 """Recovering stale schedules after Redis lost everything, against raw pipelined `schedule_job` of as many ids.
 
-    python -m benchmarks.recover --schedules 100000 --rounds 1
+    python -m benchmarks.recover --schedules 100000 --rounds 3
 
 The aim is at most twice the peer's time.
 """
@@ -63,7 +63,7 @@ def theirs(place: Lab, count: int) -> float:
 
 
 def main() -> None:
-    given = arguments(__doc__, schedules=100_000, rounds=1)
+    given = arguments(__doc__, schedules=100_000, rounds=3)
     with lab() as place:
         sides = {kind: (lambda kind=kind: ours(place, kind, given.schedules)) for kind in DATABASES}
         samples = alternate(given.rounds, {"rq_schedule_job": lambda: theirs(place, given.schedules), **sides})

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from rqsched import Cron, Scheduler, reconcile
-from rqsched.config import Settings
 from rqsched.runtime import Runtime
 from rqsched.testing import ManualClock
 
@@ -76,15 +75,12 @@ def milliseconds(call: Callable[[int], object], calls: int = CALLS) -> list[floa
 
 def build(place: Lab, size: int, number: int, stack: ExitStack) -> Site:
     clock = ManualClock(START)
-    settings = Settings(database_url=place.database_url("postgres"), redis_url=f"{place.valkey.url}/{number}")
-    runtime = Runtime(settings, clock=clock)
-    stack.callback(runtime.close)
-    runtime.mark_epoch()
+    runtime = stack.enter_context(place.runtime("postgres", clock, number=number))
     started = time.perf_counter()
     fill(runtime, size, FAR, prefix="far-")
     analyse(runtime)
     print(f"{size} schedules made in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-    scheduler = Scheduler(settings=settings, clock=clock)
+    scheduler = Scheduler(settings=runtime.settings, clock=clock)
     stack.callback(scheduler.close)
     return Site(size, runtime, scheduler, clock)
 
