@@ -279,27 +279,14 @@ def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, da
 
 
 def _redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first.
-
-    Within the grace a run's own process may be about to enqueue it, so (everything) the delivery it has is written, and
-    whoever comes second finds it live: another number would be a second job for the run.
-    """
+    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
     now = runtime.now()
-    followed_at = now - runtime.settings.grace
-    before = now if everything else followed_at
+    before = now if everything else now - runtime.settings.grace
     for rows in _pages(runtime, lambda connection, after: scans.pending(connection, before, after, BATCH)):
-        fresh, others = _divided(rows, followed_at)
-        dead = _dead(runtime, others)
+        dead = _dead(runtime, rows)
         again = runtime.database.transact(partial(store.next_deliveries, dead=dead))
-        written = runtime.transport.deliver([*fresh, *again], now=runtime.now())
-        yield Recovered(checked=len(rows), deliveries=written)
-
-
-def _divided(rows: Sequence[Run], instant: datetime) -> tuple[list[Run], list[Run]]:
-    """Tell the runs queued after an instant from the others."""
-    later = [run for run in rows if run.queued_at is not None and run.queued_at > instant]
-    uids = {run.uid for run in later}
-    return later, [run for run in rows if run.uid not in uids]
+        runtime.transport.deliver(again, now=runtime.now())
+        yield Recovered(checked=len(rows), deliveries=len(again))
 
 
 def _dead(runtime: Runtime, rows: Sequence[Run]) -> list[Run]:

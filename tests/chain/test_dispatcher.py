@@ -203,7 +203,7 @@ def test_giving_back_what_somebody_has_dropped_does_not_bring_it_back(rig: Rig) 
 def test_two_dispatchers_share_what_is_due(make_rig: MakeRig, postgres_url: str) -> None:
     first = make_rig(database_url=postgres_url, fire_batch=3)
     second = make_rig(database_url=postgres_url, fire_batch=3)
-    first.recover()  # Redis knows its database: no full pass arms links beside them
+    first.recover()  # Redis knows its database: no full pass arms links and enqueues runs beside them
     many = [first.create(f"s{i}") for i in range(30)]
     first.advance()
     taken: list[int] = []

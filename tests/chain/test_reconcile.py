@@ -15,7 +15,7 @@ from rqsched.reconcile import Recovered, passes
 from rqsched.tables import runs
 from tests.chain.conftest import MakeRig
 from tests.chain.damage import HOUR, forget, mended, pop, set_columns, settled
-from tests.chain.rig import MINUTE, SECOND, Rig, events, link_id, newest, run_job_id, statuses
+from tests.chain.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
 from tests.invariants import check_invariants
 from tests.servers import ValkeyServer
 
@@ -193,8 +193,8 @@ def test_the_delivery_that_was_taken_for_dead_executes_nothing(rig: Rig) -> None
     assert statuses(schedule) == ["succeeded"]
 
 
-def test_a_full_pass_makes_no_second_job_for_a_run_that_is_just_being_enqueued(any_rig: Rig) -> None:
-    """Redis knows no database yet, and a pass runs between another dispatcher's commit and its pipeline."""
+def test_a_run_that_a_full_pass_enqueues_beside_its_own_process_executes_once(any_rig: Rig) -> None:
+    """Redis knows no database yet, and the pass runs between another dispatcher's commit and its pipeline."""
     schedule = any_rig.create(spec=HOUR)
     any_rig.advance(HOUR)
     committed = [fired.change for fired in any_rig.fire(schedule) if fired.change is not None]
@@ -203,9 +203,11 @@ def test_a_full_pass_makes_no_second_job_for_a_run_that_is_just_being_enqueued(a
     assert any_rig.recover().deliveries == 1
     any_rig.transport.follow(committed, now=any_rig.clock.now())
 
-    assert any_rig.queued() == [run_job_id(newest(schedule))]
+    run = newest(schedule)
+    assert any_rig.queued() == [str(job_id(run.state, delivery=2)), str(job_id(run.state, delivery=1))]
     any_rig.work()
     assert statuses(schedule) == ["succeeded"]
+    assert len(any_rig.calls) == 1
 
 
 def test_an_external_run_is_not_delivered_to_rq(rig: Rig) -> None:

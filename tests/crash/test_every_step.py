@@ -80,11 +80,14 @@ def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
     A long flow does once what would be done twice: where no code of a user runs between two steps, dying after one is
     dying before the next; and its steps in Redis are the same beside either database.
     """
-    step = steps[at].kind
-    if flow.is_long and step is Kind.REDIS and kind == "postgres":
+    if _is_tried_elsewhere(flow, steps[at], kind):
         return []
-    is_tried_next = flow.is_long and at + 1 < len(steps)
-    return [fate for fate in FATES[step] if not (is_tried_next and fate is Fate.DIES_AFTER)]
+    is_tried_next = flow.is_long and at + 1 < len(steps) and not _is_tried_elsewhere(flow, steps[at + 1], kind)
+    return [fate for fate in FATES[steps[at].kind] if not (is_tried_next and fate is Fate.DIES_AFTER)]
+
+
+def _is_tried_elsewhere(flow: Flow, step: Step, kind: str) -> bool:
+    return flow.is_long and step.kind is Kind.REDIS and kind == "postgres"
 
 
 class Crashes:
