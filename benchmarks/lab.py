@@ -27,6 +27,7 @@ from rqsched.definition import define
 from rqsched.dispatcher import Dispatcher
 from rqsched.ids import new_uid
 from rqsched.lifecycle import Identity
+from rqsched.reconcile import recover
 from rqsched.runtime import Runtime
 from rqsched.spec import SpecLike
 from rqsched.testing import ManualClock
@@ -67,7 +68,7 @@ class Lab:
         Redis.from_url(url).flushdb()
         settings = Settings(database_url=self.database_url(kind), redis_url=url)
         runtime = Runtime(settings, clock=clock)
-        runtime.has_epoch() or runtime.mark_epoch()
+        recover(runtime)
         try:
             yield runtime
         finally:

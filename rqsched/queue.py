@@ -7,6 +7,7 @@ scheduled set) are written by one script, so no id is ever seen without its hash
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from rq.job import Job
 from .config import Settings
 from .ids import LinkId, RetryLinkId, RunJobId
 from .lane import Kind, Lane, Post
-from .scripts import LEASE
+from .scripts import LEASE, MARK_EPOCH
 from .state import Change, Run, RunStatus, Schedule
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ EXECUTE = "rqsched.jobs.execute"
 LINK_TIMEOUT = 600
 REDIS_TIMER = 0.1
 """Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
+EPOCH_MARK_LIFE = 24 * 60 * 60 * 1000
+"""Milliseconds after which the mark of a pass that was killed is gone."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
@@ -270,9 +273,23 @@ class Transport:
         owner = self._patiently(lambda: self.redis.get(self.epoch_key))
         return None if owner is None else _text(owner)
 
+    def begin_epoch(self) -> str:
+        """Leave a mark that a flush takes with it, for `mark_epoch`; returns its key."""
+        mark = f"{self.epoch_key}:{secrets.token_hex(8)}"
+        self._patiently(lambda: self.redis.set(mark, 1, px=EPOCH_MARK_LIFE))
+        return mark
+
+    def mark_epoch(self, owner: str, mark: str) -> None:
+        """Remember which database this control queue belongs to, unless Redis was flushed since `mark` was left."""
+        self._patiently(lambda: self._mark_epoch_script(keys=[self.epoch_key, mark], args=[owner]))
+
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
+
+    @cached_property
+    def _mark_epoch_script(self) -> Any:
+        return self.redis.register_script(MARK_EPOCH)
 
     # ---- talking
 

@@ -136,8 +136,8 @@ def passes(runtime: Runtime, *, deep: bool = False, rest: backfills.Rest = backf
 
 
 def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[Recovered]:
-    is_flushed = _is_flushed(runtime)
-    everything = deep or is_flushed
+    mark = _mark_of_flush(runtime)
+    everything = deep or mark is not None
     sections = [
         _retime(runtime),
         _heal_nextless(runtime),
@@ -151,22 +151,23 @@ def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[
     broken: list[BaseException] = []
     for section in sections:
         yield from _guarded(section, broken)
-    if is_flushed and not broken:
-        yield from _guarded(_remember(runtime), broken)
+    if mark is not None and not broken:
+        yield from _guarded(_remember(runtime, mark), broken)
     yield from _guarded(_resume_backfills(runtime, rest), broken)
 
 
-def _is_flushed(runtime: Runtime) -> bool:
+def _mark_of_flush(runtime: Runtime) -> str | None:
+    """Leave a mark in a Redis that was flushed; a second flush within the pass takes it away."""
     try:
-        return not runtime.has_epoch()
+        return runtime.begin_epoch()
     except RedisError as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
-        return False
+        return None
 
 
-def _remember(runtime: Runtime) -> Iterator[Recovered]:
+def _remember(runtime: Runtime, mark: str) -> Iterator[Recovered]:
     """Let Redis know its database: everything it lost in a flush is armed again."""
-    runtime.mark_epoch()
+    runtime.mark_epoch(mark)
     yield Recovered()
 
 

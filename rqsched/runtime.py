@@ -174,9 +174,16 @@ class Runtime:
             )
         return True
 
-    def mark_epoch(self) -> None:
-        """Let Redis remember this database."""
-        self.transport.redis.set(self.transport.epoch_key, self.database_id(), nx=True)
+    def begin_epoch(self) -> str | None:
+        """Begin to let Redis know this database; the mark for `mark_epoch`, None when Redis knows it already.
+
+        Raises ConfigError when the control queue belongs to another database.
+        """
+        return None if self.has_epoch() else self.transport.begin_epoch()
+
+    def mark_epoch(self, mark: str) -> None:
+        """Let Redis remember this database, unless it was flushed since `begin_epoch`."""
+        self.transport.mark_epoch(self.database_id(), mark)
 
     # ---- workflows
 

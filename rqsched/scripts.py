@@ -105,3 +105,9 @@ for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end
 return taken
 """
 """Take the list's entries and the due links at once, and put them back with the lease's end as their score."""
+
+MARK_EPOCH = """
+-- KEYS: the epoch key, the mark of a pass. ARGV: the database's id.
+if redis.call('DEL', KEYS[2]) == 1 then redis.call('SET', KEYS[1], ARGV[1], 'NX') end
+"""
+"""Let Redis know its database unless the mark is gone: it was flushed since the pass began."""

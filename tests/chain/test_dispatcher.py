@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
-import pytest
 from redis import Redis
 
 from rqsched.dispatcher import SQLITE_BATCH, Dispatcher
@@ -241,61 +242,59 @@ def test_a_dispatcher_beside_rqs_scheduler_fires_once(any_rig: Rig) -> None:
 # ---- the loop
 
 
-@pytest.fixture
-def looping(rig: Rig) -> Dispatcher:
-    return Dispatcher(rig.runtime)
-
-
-def run_until(rig: Rig, dispatcher: Dispatcher, thread: threading.Thread) -> None:
-    dispatcher.stop()
-    thread.join(10)
+@contextmanager
+def looping(dispatcher: Dispatcher) -> Iterator[None]:
+    """The dispatcher's loop runs beside the block and ends with it."""
+    thread = threading.Thread(target=dispatcher.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        dispatcher.stop()
+        thread.join(10)
     assert not thread.is_alive()
 
 
-def test_the_loop_fires_a_link_that_is_armed_while_it_waits(rig: Rig, looping: Dispatcher) -> None:
-    thread = threading.Thread(target=looping.run)
-    thread.start()
-    schedule = rig.create()
-    rig.advance()
+def test_the_loop_fires_a_link_that_is_armed_while_it_waits(rig: Rig) -> None:
+    with looping(Dispatcher(rig.runtime)):
+        schedule = rig.create()
+        rig.advance()
 
-    wait_until(lambda: statuses(schedule) == ["pending"])
-
-    run_until(rig, looping, thread)
+        wait_until(lambda: statuses(schedule) == ["pending"])
 
 
-def test_the_loop_reconciles_in_its_turn(rig: Rig, looping: Dispatcher) -> None:
+def test_the_loop_reconciles_in_its_turn(rig: Rig) -> None:
     schedule = rig.create()
     rig.redis.flushall()
-    thread = threading.Thread(target=looping.run)
-    thread.start()
 
-    wait_until(lambda: list(rig.armed()) == [link_id(schedule)])
-
-    run_until(rig, looping, thread)
+    with looping(Dispatcher(rig.runtime)):
+        wait_until(lambda: list(rig.armed()) == [link_id(schedule)])
 
 
 def test_the_loop_waits_an_outage_of_redis_out(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
     rig = make_rig(redis_url=own_valkey.url)
     schedule = rig.create()
-    dispatcher = Dispatcher(rig.runtime)
-    thread = threading.Thread(target=dispatcher.run)
-    thread.start()
-    own_valkey.kill()
-    rig.advance()
-    own_valkey.start()
 
-    wait_until(lambda: statuses(schedule) == ["pending"])
+    with looping(Dispatcher(rig.runtime)):
+        own_valkey.kill()
+        rig.advance()
+        own_valkey.start()
 
-    run_until(rig, dispatcher, thread)
+        wait_until(lambda: statuses(schedule) == ["pending"])
+
     assert len(rig.queued()) == 1
 
 
-def test_a_stopped_loop_has_finished_its_batch(rig: Rig, looping: Dispatcher) -> None:
-    looping.stop()
+def test_a_loop_that_is_stopped_finishes_its_batch(rig: Rig) -> None:
+    schedules = [rig.create(f"due-{i}") for i in range(3)]
+    dispatcher = Dispatcher(rig.runtime)
+    rig.runtime.subscribers.append(lambda change, event: dispatcher.stop())
+    rig.advance()
 
-    looping.run()
+    dispatcher.run()
 
-    assert rig.armed() == {}
+    assert [statuses(schedule) for schedule in schedules] == [["pending"]] * 3
+    assert sorted(rig.armed()) == sorted(link_id(schedule.refresh()) for schedule in schedules)
 
 
 def test_reconcile_happens_once_an_interval_among_all_dispatchers(rig: Rig) -> None:

@@ -295,3 +295,26 @@ def test_the_epoch_is_marked_only_when_all_was_armed(make_rig: MakeRig, own_valk
     assert not rig.runtime.has_epoch()
     assert mended(rig) == {"links": 1}
     assert link_id(schedule) in rig.armed()
+
+
+def test_a_flush_within_a_full_pass_starts_another(rig: Rig) -> None:
+    schedule = rig.create(spec=HOUR)
+    settled(rig)
+    rig.redis.flushall()
+
+    whole = passes(rig.runtime)
+    while link_id(schedule) not in rig.armed():
+        next(whole)
+    rig.redis.flushall()
+    list(whole)
+
+    assert not rig.runtime.has_epoch()
+    assert mended(rig) == {"links": 1}
+    assert link_id(schedule) in rig.armed()
+    assert rig.runtime.has_epoch()
+
+
+def test_a_full_pass_leaves_no_mark_behind(rig: Rig) -> None:
+    rig.recover()
+
+    assert [key.decode() for key in rig.redis.keys("rqsched:epoch:*")] == [rig.transport.epoch_key]

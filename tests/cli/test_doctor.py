@@ -13,6 +13,7 @@ from rq import Queue, Worker
 from rqsched import Every, RetryPolicy
 from rqsched.presence import Presence, dispatchers
 from rqsched.queue import job_id_of
+from rqsched.reconcile import recover
 from rqsched.runs import claim_run, lose_run
 from tests.cli.conftest import HELLO, Cli
 
@@ -31,7 +32,7 @@ def levels(cli: Cli, code: int) -> dict[str, str]:
 def served(cli: Cli) -> Cli:
     """A database and a Redis with a dispatcher and an RQ worker that have shown themselves."""
     runtime = cli.scheduler.runtime
-    runtime.mark_epoch()
+    recover(runtime)
     Presence(runtime).show()
     queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
     Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()

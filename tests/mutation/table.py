@@ -372,9 +372,16 @@ RECONCILE = (
     _edit(
         "reconcile does not notice a flush",
         "reconcile.py",
-        "        return not runtime.has_epoch()\n",
-        "        return False\n",
+        "        return runtime.begin_epoch()\n",
+        "        return None\n",
         _CHAIN + "reconcile.py::test_after_a_flush_everything_is_armed_again_at_once[sqlite]",
+    ),
+    _edit(
+        "reconcile does not notice a flush within its pass",
+        "scripts.py",
+        "if redis.call('DEL', KEYS[2]) == 1 then redis.call('SET', KEYS[1], ARGV[1], 'NX') end\n",
+        "redis.call('SET', KEYS[1], ARGV[1], 'NX')\n",
+        _CHAIN + "reconcile.py::test_a_flush_within_a_full_pass_starts_another",
     ),
 )
 """What mends the rest, sooner or later."""

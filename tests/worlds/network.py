@@ -199,6 +199,12 @@ class NetworkTransport(Transport):
         owner = self.redis.get(self.epoch_key)
         return None if owner is None else str(owner)
 
+    def mark_epoch(self, owner: str, mark: str) -> None:
+        self._step()
+        if self._network.keys.pop(mark, None) is not None:
+            self.redis.set(self.epoch_key, owner, nx=True)
+        self._answer()
+
     def _withdraw(self, before: Run, after: Run) -> None:
         job_id = str(job_id_of(before))
         if before.status is RunStatus.PENDING and after.status is RunStatus.CANCELLED and job_id in self._network.jobs:
