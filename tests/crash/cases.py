@@ -42,7 +42,7 @@ def run_in_child(world: World, flow: Flow, steps: Steps) -> Ended:
         report = pipe.read()
     _, status = os.waitpid(pid, 0)
     told: dict[str, Any] = json.loads(report) if report else {"seen": [], "error": None}
-    seen = [Step(Kind(kind), text) for kind, text in told["seen"]]
+    seen = [Step(Kind(kind), text, logged) for kind, text, logged in told["seen"]]
     return Ended(os.waitstatus_to_exitcode(status), seen, told["error"])
 
 
@@ -52,11 +52,12 @@ def _be_child(world: World, flow: Flow, steps: Steps, writing: int) -> None:
         error = None
         try:
             _open_own_connections(world)
+            steps.log = world.log
             watch(world.runtime, steps)
             flow.act(world)
         except BaseException:  # noqa: BLE001 - told to the parent, which fails
             error = traceback.format_exc()
-        report = {"seen": [(step.kind.value, step.text) for step in steps.seen], "error": error}
+        report = {"seen": [(step.kind.value, step.text, step.logged) for step in steps.seen], "error": error}
         os.write(writing, json.dumps(report).encode())
     finally:
         os._exit(0)

@@ -44,7 +44,7 @@ class Flow:
     is_whole: bool = True
     """No process died before it, and Redis is as it should be."""
     is_long: bool = False
-    """It takes minutes and runs no code of a user: what it leaves is delivered again on the faster database only."""
+    """It takes minutes: on the faster database alone are its steps in Redis tried and what it leaves delivered again."""
 
 
 # ---- worlds

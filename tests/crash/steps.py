@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -61,6 +62,8 @@ class Step:
 
     kind: Kind
     text: str
+    logged: int = 0
+    """Bytes in the log of side effects when it was taken."""
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.text}"
@@ -73,6 +76,8 @@ class Steps:
     at: int | None = None
     fate: Fate = Fate.DIES_BEFORE
     seen: list[Step] = field(default_factory=list)
+    log: Path | None = None
+    """What a process does beside SQL and Redis."""
 
     @property
     def was_struck(self) -> bool:
@@ -81,7 +86,7 @@ class Steps:
     def take(self, step: Step, apply: Callable[[], Any], fail: Callable[[], None]) -> Any:
         """Count a step and apply it, unless its fate is another; `fail` breaks the connection and raises."""
         number = len(self.seen)
-        self.seen.append(step)
+        self.seen.append(replace(step, logged=self._logged()))
         if number != self.at:
             return apply()
         if self.fate is Fate.DIES_BEFORE:
@@ -93,6 +98,9 @@ class Steps:
             os._exit(DIED)
         fail()
         return answer
+
+    def _logged(self) -> int:
+        return self.log.stat().st_size if self.log is not None and self.log.exists() else 0
 
 
 def watch(runtime: Runtime, steps: Steps) -> None:

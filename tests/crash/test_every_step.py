@@ -75,14 +75,17 @@ def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow
 
 
 def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
-    """Say what is tried at a step of a flow.
+    """Say what is tried at a step of a flow: once what would be done twice.
 
-    A long flow does once what would be done twice: where no code of a user runs between two steps, dying after one is
-    dying before the next; and its steps in Redis are the same beside either database.
+    Where nothing happens beside SQL and Redis between two steps, dying after one is dying before the next; and the
+    steps of a long flow in Redis are the same beside either database.
     """
     if _is_tried_elsewhere(flow, steps[at], kind):
         return []
-    is_tried_next = flow.is_long and at + 1 < len(steps) and not _is_tried_elsewhere(flow, steps[at + 1], kind)
+    following = steps[at + 1 : at + 2]
+    is_tried_next = any(
+        step.logged == steps[at].logged and not _is_tried_elsewhere(flow, step, kind) for step in following
+    )
     return [fate for fate in FATES[steps[at].kind] if not (is_tried_next and fate is Fate.DIES_AFTER)]
 
 
