@@ -44,7 +44,7 @@ class Flow:
     is_whole: bool = True
     """No process died before it, and Redis is as it should be."""
     is_long: bool = False
-    """It takes minutes: on the faster database alone are its steps in Redis tried and what it leaves delivered again."""
+    """It takes minutes: only beside SQLite are its steps in Redis tried and what it leaves delivered again."""
 
 
 # ---- worlds
