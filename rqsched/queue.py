@@ -7,7 +7,6 @@ scheduled set) are written by one script, so no id is ever seen without its hash
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +39,8 @@ EXECUTE = "rqsched.jobs.execute"
 LINK_TIMEOUT = 600
 REDIS_TIMER = 0.1
 """Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
-EPOCH_MARK_LIFE = 24 * 60 * 60 * 1000
-"""Milliseconds after which the mark of a pass that was killed is gone."""
+WITNESS_LIFE = 60 * 60 * 1000
+"""Milliseconds a full pass may take; what a killed one leaves behind is gone after them."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
@@ -273,15 +272,18 @@ class Transport:
         owner = self._patiently(lambda: self.redis.get(self.epoch_key))
         return None if owner is None else _text(owner)
 
-    def begin_epoch(self) -> str:
-        """Leave a mark that a flush takes with it, for `mark_epoch`; returns its key."""
-        mark = f"{self.epoch_key}:{secrets.token_hex(8)}"
-        self._patiently(lambda: self.redis.set(mark, 1, px=EPOCH_MARK_LIFE))
-        return mark
+    def begin_epoch(self, uid: str) -> str:
+        """Put a key there that a flush takes with it, the witness that `mark_epoch` asks for; returns its name."""
+        witness = f"{self.epoch_key}:{uid}"
+        self._patiently(lambda: self.redis.set(witness, 1, px=WITNESS_LIFE))
+        return witness
 
-    def mark_epoch(self, owner: str, mark: str) -> None:
-        """Remember which database this control queue belongs to, unless Redis was flushed since `mark` was left."""
-        self._patiently(lambda: self._mark_epoch_script(keys=[self.epoch_key, mark], args=[owner]))
+    def mark_epoch(self, owner: str, witness: str) -> bool:
+        """Remember which database this control queue belongs to, unless it belongs to one already.
+
+        False when the witness is gone: Redis was flushed since, or it has been longer than `WITNESS_LIFE`.
+        """
+        return bool(self._patiently(lambda: self._mark_epoch_script(keys=[self.epoch_key, witness], args=[owner])))
 
     @cached_property
     def _lease_script(self) -> Any:

@@ -136,8 +136,8 @@ def passes(runtime: Runtime, *, deep: bool = False, rest: backfills.Rest = backf
 
 
 def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[Recovered]:
-    mark = _mark_of_flush(runtime)
-    everything = deep or mark is not None
+    witness = _witness_of_flush(runtime)
+    everything = deep or witness is not None
     sections = [
         _retime(runtime),
         _heal_nextless(runtime),
@@ -151,13 +151,13 @@ def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[
     broken: list[BaseException] = []
     for section in sections:
         yield from _guarded(section, broken)
-    if mark is not None and not broken:
-        yield from _guarded(_remember(runtime, mark), broken)
+    if witness is not None and not broken:
+        yield from _guarded(_remember(runtime, witness), broken)
     yield from _guarded(_resume_backfills(runtime, rest), broken)
 
 
-def _mark_of_flush(runtime: Runtime) -> str | None:
-    """Leave a mark in a Redis that was flushed; a second flush within the pass takes it away."""
+def _witness_of_flush(runtime: Runtime) -> str | None:
+    """Leave a witness in a Redis that was flushed; None when it was not, or when nothing can be written there now."""
     try:
         return runtime.begin_epoch()
     except RedisError as error:
@@ -165,9 +165,14 @@ def _mark_of_flush(runtime: Runtime) -> str | None:
         return None
 
 
-def _remember(runtime: Runtime, mark: str) -> Iterator[Recovered]:
-    """Let Redis know its database: everything it lost in a flush is armed again."""
-    runtime.mark_epoch(mark)
+def _remember(runtime: Runtime, witness: str) -> Iterator[Recovered]:
+    """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass is.
+
+    A Redis that comes back from a copy older than some of what was armed keeps the witness: ordinary passes arm what it
+    lost, when it is due soon or overdue.
+    """
+    if not runtime.mark_epoch(witness):
+        _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})
     yield Recovered()
 
 

@@ -175,15 +175,15 @@ class Runtime:
         return True
 
     def begin_epoch(self) -> str | None:
-        """Begin to let Redis know this database; the mark for `mark_epoch`, None when Redis knows it already.
+        """Begin to let Redis know this database; the witness for `mark_epoch`, None when Redis knows it already.
 
         Raises ConfigError when the control queue belongs to another database.
         """
-        return None if self.has_epoch() else self.transport.begin_epoch()
+        return None if self.has_epoch() else self.transport.begin_epoch(new_uid(self.now()))
 
-    def mark_epoch(self, mark: str) -> None:
-        """Let Redis remember this database, unless it was flushed since `begin_epoch`."""
-        self.transport.mark_epoch(self.database_id(), mark)
+    def mark_epoch(self, witness: str) -> bool:
+        """Let Redis remember this database, unless another one's was first; False when it was flushed meanwhile."""
+        return self.transport.mark_epoch(self.database_id(), witness)
 
     # ---- workflows
 

@@ -9,10 +9,12 @@ from datetime import timedelta
 
 from redis import Redis
 
+from rqsched.audit import Event
 from rqsched.dispatcher import SQLITE_BATCH, Dispatcher
 from rqsched.ids import LinkId, derived_uid
 from rqsched.links import fire
 from rqsched.queue import Arm
+from rqsched.state import Change
 from tests.chain.conftest import MakeRig
 from tests.chain.rig import MINUTE, SECOND, Rig, link_id, newest, run_job_id, statuses
 from tests.processes import wait_until
@@ -288,10 +290,17 @@ def test_the_loop_waits_an_outage_of_redis_out(make_rig: MakeRig, own_valkey: Va
 def test_a_loop_that_is_stopped_finishes_its_batch(rig: Rig) -> None:
     schedules = [rig.create(f"due-{i}") for i in range(3)]
     dispatcher = Dispatcher(rig.runtime)
-    rig.runtime.subscribers.append(lambda change, event: dispatcher.stop())
+    heard = threading.Event()
+
+    def stop(change: Change, event: Event) -> None:
+        dispatcher.stop()
+        heard.set()
+
+    rig.runtime.subscribers.append(stop)
     rig.advance()
 
-    dispatcher.run()
+    with looping(dispatcher):
+        assert heard.wait(10)
 
     assert [statuses(schedule) for schedule in schedules] == [["pending"]] * 3
     assert sorted(rig.armed()) == sorted(link_id(schedule.refresh()) for schedule in schedules)

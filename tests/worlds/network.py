@@ -199,11 +199,19 @@ class NetworkTransport(Transport):
         owner = self.redis.get(self.epoch_key)
         return None if owner is None else str(owner)
 
-    def mark_epoch(self, owner: str, mark: str) -> None:
+    def begin_epoch(self, uid: str) -> str:
         self._step()
-        if self._network.keys.pop(mark, None) is not None:
+        witness = super().begin_epoch(uid)
+        self._answer()
+        return witness
+
+    def mark_epoch(self, owner: str, witness: str) -> bool:
+        self._step()
+        is_there = self._network.keys.pop(witness, None) is not None
+        if is_there:
             self.redis.set(self.epoch_key, owner, nx=True)
         self._answer()
+        return is_there
 
     def _withdraw(self, before: Run, after: Run) -> None:
         job_id = str(job_id_of(before))
