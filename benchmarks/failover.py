@@ -101,6 +101,7 @@ def leased(place: Lab, given: Any) -> float:
             links = at.runtime.transport.lease(now=at.runtime.now(), lease=lease, limit=1)
             taken |= {link.uid for text in links if isinstance(link := parse_link_id(text), LinkId)}
         time.sleep(lease.total_seconds() + 1)
+        wait_until(lambda: len(fired(at.runtime, begun, taken)) >= LEASED, timeout=60, what="fires of the leased links")
         late = [(created - due).total_seconds() for created, due in fired(at.runtime, begun, taken)]
     return max(late)
 

@@ -70,7 +70,11 @@ class Process:
             kill_all(tree)
 
     def kill_tree(self) -> int:
-        """SIGKILL it and all its descendants at once; return its exit code."""
+        """SIGKILL it and all its descendants at once; return its exit code.
+
+        It is stopped first: what stands still starts no child that nobody has counted.
+        """
+        self.popen.send_signal(signal.SIGSTOP)
         kill_all(process_tree(self.pid))
         return self.popen.wait(10)
 
@@ -82,6 +86,14 @@ def process_tree(pid: int) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """It has ended; whether its parent has heard of it does not matter."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two looks
+        return True
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:

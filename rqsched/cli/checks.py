@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from rqsched.config import Settings
 from rqsched.database import Database, Patience
 from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
-from rqsched.ids import iso_utc
+from rqsched.ids import LinkId, iso_utc
 from rqsched.listing import Filters
 from rqsched.migrations import HEAD
 from rqsched.reconcile import SOON
@@ -277,13 +277,25 @@ def _workers(runtime: Runtime) -> Answer:
 
 
 def _links(runtime: Runtime) -> Answer:
+    links = _due_soon(runtime)
+    dead = _not_live(runtime, links)
+    if dead:  # or it fired between the look at SQL and the one at Redis
+        dead = _not_live(runtime, dead & _due_soon(runtime))
+    if not dead:
+        return Level.OK, f"{len(links)} due soon, all live"
+    return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not in Redis"
+
+
+def _due_soon(runtime: Runtime) -> set[LinkId]:
+    """Read what must be in Redis by now: due soon, or overdue beyond the grace."""
     now = runtime.now()
     rows, _ = runtime.database.read(lambda connection: scans.due_links(connection, now + SOON, None, _MOST))
-    old = [link for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace]
-    dead = runtime.transport.live_links(old, now=now).count(False)
-    if not dead:
-        return Level.OK, f"{len(old)} due soon, all live"
-    return Level.PROBLEM, f"{dead} of {len(old)} due soon are not in Redis"
+    return {link for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace}
+
+
+def _not_live(runtime: Runtime, links: Collection[LinkId]) -> set[LinkId]:
+    live = runtime.transport.live_links(list(links), now=runtime.now())
+    return {link for link, is_live in zip(links, live, strict=True) if not is_live}
 
 
 _START_WORKER = "Start `rqsched worker`."

@@ -35,7 +35,7 @@ def note(log: str) -> str:
 def hold(log: str, gate: str) -> str:
     """Leave a line, then wait until the gate exists."""
     note(log)
-    wait_until(Path(gate).exists, timeout=100, what="the gate")
+    wait_until(Path(gate).exists, timeout=250, what="the gate")
     return "passed"
 
 

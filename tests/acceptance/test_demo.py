@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from rqsched import embedded
-from tests.processes import Process, process_tree, rqsched_command, start, wait_until
+from tests.processes import Process, is_gone, process_tree, rqsched_command, start, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SOON = 60.0
@@ -66,10 +66,6 @@ def everything_started(process: Process, data_dir: Path) -> list[psutil.Process]
     return [*process_tree(process.pid), psutil.Process(valkey.pid)]
 
 
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 def pid_of(role: str, log: str) -> int:
     return int(re.findall(rf"^{role} .* with pid (\d+)$", log, re.MULTILINE)[-1])
 
@@ -82,7 +78,7 @@ def scheduled(data_dir: Path) -> dict[str, int]:
 
 
 def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data_dir: Path) -> None:
-    first = start_dev(data_dir, "--seconds", "12")
+    first = start_dev(data_dir, "--seconds", "20")
     first.wait_for_log("sample-machine attempt 1: succeeded", timeout=SOON)
     started = everything_started(first, data_dir)
 
@@ -152,10 +148,11 @@ def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_
     dev.kill_tree()
     left = embedded.find(data_dir)
     assert left is not None
+    process = psutil.Process(left.pid)
 
     assert start_dev(data_dir, "--seconds", "1").popen.wait(SOON) == 0
 
-    assert is_gone(psutil.Process(left.pid)) if psutil.pid_exists(left.pid) else True
+    assert is_gone(process)
     assert embedded.find(data_dir) is None
 
 

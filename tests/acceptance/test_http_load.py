@@ -73,7 +73,8 @@ class Answer:
 
     @property
     def is_refusal_in_good_order(self) -> bool:
-        return self.status == 503 and "\r\nretry-after:" in self.headers
+        """A database that is away, or a fast machine that asks more often than one principal may."""
+        return self.status in {429, 503} and "\r\nretry-after:" in self.headers
 
 
 def calls_of(operation: str, schedules: int) -> list[Call]:

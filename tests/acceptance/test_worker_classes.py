@@ -11,7 +11,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.handles import RunHandle, ScheduleHandle
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.site import Site
-from tests.processes import Process, rq_worker_command, wait_until
+from tests.processes import Process, is_gone, rq_worker_command, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
 SECOND = timedelta(seconds=1)
@@ -69,14 +69,10 @@ def test_no_connection_to_postgres_is_shared_with_a_work_horse(make_site: MakeSi
     site.check()
 
 
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_terminating_a_run_kills_its_horse_and_the_worker_goes_on(site: Site) -> None:
     start_rq_worker(site)
     run = site.hold_now(retry=RetryPolicy(max_retries=0))
-    horse = site.wait_for_execution(run).pid
+    horse = psutil.Process(site.wait_for_execution(run).pid)
     assert not is_gone(horse)
 
     run.terminate()

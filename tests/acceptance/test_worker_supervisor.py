@@ -12,10 +12,10 @@ import pytest
 from rqsched import Every, RetryPolicy
 from rqsched.worker import ROLES
 from tests.acceptance.site import Site
-from tests.processes import Process, process_tree, wait_until
+from tests.processes import Process, is_gone, process_tree, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SOON = 20.0
+SOON = 60.0
 """Seconds that starting a process may take on a busy machine; 45 s is what a lost run takes without a witness."""
 
 
@@ -38,10 +38,6 @@ def wait_for_child(worker: Process, role: str, *, other_than: int = 0) -> psutil
     process = wait_until(found, timeout=SOON, what=f"a child {role}, not {other_than}:\n{worker.log()}")
     assert process is not None
     return process
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -306,7 +306,8 @@ def test_a_loop_that_is_stopped_finishes_its_batch(rig: Rig) -> None:
     assert sorted(rig.armed()) == sorted(link_id(schedule.refresh()) for schedule in schedules)
 
 
-def test_reconcile_happens_once_an_interval_among_all_dispatchers(rig: Rig) -> None:
+def test_reconcile_happens_once_an_interval_among_all_dispatchers(make_rig: MakeRig) -> None:
+    rig = make_rig(reconcile_interval=10 * MINUTE)
     first, second = Dispatcher(rig.runtime), Dispatcher(rig.runtime)
 
     assert first.reconcile_some()

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from rqsched import embedded
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
-from tests.processes import REPOSITORY, running, wait_until
+from tests.processes import REPOSITORY, is_gone, running, wait_until
 from tests.servers import PostgresServer, ValkeyServer
 
 ATTACH = "import sys, pathlib, rqsched.embedded as e; print(e.attach(pathlib.Path(sys.argv[1])).pid)"
@@ -76,7 +76,7 @@ def test_a_started_process_is_gone_with_its_children_after_the_block(tmp_path: P
     with running(["/bin/sh", "-c", "sleep 300 & sleep 300; true"], log_path=tmp_path / "log") as process:
         tree = wait_until(lambda: len(t := psutil.Process(process.pid).children()) == 2 and t)
 
-    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in tree))
+    wait_until(lambda: all(is_gone(child) for child in tree))
 
 
 def test_embedded_data_survives_stop_and_start(data_dir: Path) -> None:

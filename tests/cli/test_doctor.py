@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from redis import Redis
 from rq import Queue, Worker
 
 from rqsched import Every, RetryPolicy
+from rqsched.ids import LinkId
 from rqsched.presence import Presence, dispatchers
-from rqsched.queue import job_id_of
+from rqsched.queue import Transport, job_id_of
 from rqsched.reconcile import recover
 from rqsched.runs import claim_run, lose_run
 from tests.cli.conftest import HELLO, Cli
@@ -79,12 +81,29 @@ def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
 
 
 def test_dead_links_are_found(served: Cli) -> None:
-    served.scheduler.create("a", HELLO, Every("10s"))
+    served.scheduler.create("a", HELLO, Every("25s"))
     redis = served.scheduler.runtime.transport.redis
     redis.delete(served.scheduler.runtime.transport.scheduled_key)
     assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not in Redis"
     served("recover", "--deep")
     assert levels(served, 0)["links"] == "ok"
+
+
+def test_a_link_that_moves_on_between_the_two_looks_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = served.scheduler.create("a", HELLO, Every("25s"))
+    look = Transport.live_links
+
+    def look_late(transport: Transport, ids: Sequence[LinkId], *, now: datetime) -> list[bool]:
+        monkeypatch.setattr(Transport, "live_links", look)
+        schedule.pause()
+        schedule.resume()
+        transport.drop(map(str, ids))
+        return look(transport, ids, now=now)
+
+    monkeypatch.setattr(Transport, "live_links", look_late)
+
+    assert levels(served, 0)["links"] == "ok"
+    assert Transport.live_links is look
 
 
 def test_dead_schedules_are_named(served: Cli) -> None:

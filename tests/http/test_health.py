@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import timedelta
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rqsched.http.metrics import following
+from rqsched.http.metrics import following, meter
 from tests.chain.rig import MINUTE
 from tests.http.conftest import MakeWeb
 from tests.http.web import MINUTELY, SCHEDULES, Web, at
@@ -93,7 +94,8 @@ def test_metrics_show_what_is_overdue_and_what_reconcile_did(any_web: Web) -> No
     assert found["rqsched_reconcile_last_seconds",] > 0
 
 
-def test_a_look_serves_for_a_while(web: Web) -> None:
+def test_a_look_serves_for_a_while(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_FRESH", math.inf)
     look(web)
     web.create()
     assert "rqsched_schedules{" not in web.get("/metrics").text
