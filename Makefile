@@ -7,8 +7,6 @@ DATA   ?= .rqsched
 ARGS   ?=
 # Each pytest worker starts its own Valkey and PostgreSQL. One more than two cores: many tests wait for processes.
 WORKERS ?= 3
-# The tests start hundreds of processes, which may not be allowed to keep what they compile.
-COMPILE = $(BIN)/python -m compileall -q rqsched tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs soak mutation clean
@@ -23,16 +21,16 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
+# Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
 test: $(VENV)/.dev ## every test, with real Valkey and PostgreSQL (also lint and types)
-	@$(COMPILE)
+	@$(BIN)/python -m compileall -q rqsched tests examples benchmarks
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(VENV)/.dev ## before you submit: fix nothing, tell everything (ruff, format, mypy strict, tests)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	@$(COMPILE)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(MAKE) --no-print-directory test
 
 bench: $(VENV)/.dev ## every benchmark; one JSON object each
 	$(BIN)/python -m benchmarks $(ARGS)

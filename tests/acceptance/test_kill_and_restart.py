@@ -60,7 +60,7 @@ def test_chains_go_on_after_each_of_many_kills_at_random_moments(
 
     last = site.start(COMMANDS[command])
     seconds_until_all_went_on(site, last)
-    assert last.terminate(timeout=60) == 0
+    assert last.terminate(timeout=GOES_ON_WITHIN) == 0
     site.scheduler.recover()
     site.check()
     assert [problem for story in site.stories() for problem in i3_live_links(site.scheduler.runtime, story)] == []

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched import audit, facts, reconcile, scans
 from rqsched.backfills import Range
 from rqsched.handles import ScheduleHandle
-from rqsched.reconcile import BATCH, Recovered, passes, reconcile_in_turn
+from rqsched.reconcile import BATCH, Recovered, passes, reconcile_in_turn, take_turn
 from rqsched.tables import backfills
 from rqsched.timezone import tzdata_version
 from tests.chain.conftest import MakeRig
@@ -236,6 +236,12 @@ def test_one_worker_an_interval_takes_the_turn(make_rig: MakeRig) -> None:
     assert reconcile_in_turn(first.runtime) is not None
     assert reconcile_in_turn(second.runtime) is None
     assert 0 < first.redis.pttl(first.transport.turn_key) <= 600_000
+
+
+def test_a_turn_is_over_after_fifteen_seconds_unless_settings_say_otherwise(rig: Rig) -> None:
+    assert take_turn(rig.runtime)
+
+    assert 0 < rig.redis.pttl(rig.transport.turn_key) <= 15_000
 
 
 def test_a_link_under_a_plain_worker_reconciles_on_the_way(rig: Rig) -> None:

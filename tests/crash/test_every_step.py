@@ -82,11 +82,16 @@ def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
     """
     if _is_tried_elsewhere(flow, steps[at], kind):
         return []
-    following = steps[at + 1 : at + 2]
-    is_tried_next = any(
-        step.logged == steps[at].logged and not _is_tried_elsewhere(flow, step, kind) for step in following
-    )
+    is_tried_next = _is_tried_next(flow, steps, at, kind)
     return [fate for fate in FATES[steps[at].kind] if not (is_tried_next and fate is Fate.DIES_AFTER)]
+
+
+def _is_tried_next(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> bool:
+    """Tell whether dying after a step is what dying before the next one tries."""
+    if at + 1 == len(steps):
+        return False
+    step, following = steps[at : at + 2]
+    return step.logged == following.logged and not _is_tried_elsewhere(flow, following, kind)
 
 
 def _is_tried_elsewhere(flow: Flow, step: Step, kind: str) -> bool:
