@@ -11,7 +11,7 @@ _CHAIN = "tests/chain/test_"
 _STORE = "tests/store/test_"
 _CRASH = "tests/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
-_WORLDS = "tests/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-0]"
+_WORLDS = "tests/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
 
 
 def _edit(name: str, path: str, before: str, after: str, *noticed_by: str) -> Mutation:
@@ -26,7 +26,7 @@ FENCES = (
         "not schedule.is_active or schedule.due_at is None",
         _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[older]",
         _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[never armed]",
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "a fire does not look at the status",
@@ -42,7 +42,7 @@ FENCES = (
         "elif schedule.due_at is not None and schedule.due_at > now:",
         "elif False:",
         _CHAIN + "fire.py::test_an_early_link_waits_for_its_time[sqlite]",
-        _WORLDS,
+        _WORLDS.format(200),
     ),
     _edit(
         "nobody locks the schedule",
@@ -67,7 +67,7 @@ FENCES = (
         "            runs.c.attempt == attempt,",
         _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
         _CHAIN + "drain.py::test_a_replaced_pending_run_never_starts[sqlite-cancel]",
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "an end is recorded whoever holds the run",
@@ -76,7 +76,7 @@ FENCES = (
         "return True",
         _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-returns]",
         _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-fails]",
-        _WORLDS,
+        _WORLDS.format(250),
     ),
     _edit(
         "a horse's death is settled whatever has become of its run",
@@ -241,7 +241,7 @@ FOLLOWING = (
         "if first is not None and first <= self.now:",
         "if False:",
         "tests/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-pause]",
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "max_retries is not looked at",
@@ -249,7 +249,7 @@ FOLLOWING = (
         "if run.attempt <= retry.max_retries and not",
         "if not",
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
-        _WORLDS,
+        _WORLDS.format(0),
     ),
 )
 """What keeps a chain going when nothing goes wrong."""
@@ -296,7 +296,7 @@ RECONCILE = (
         "",
         _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
         _CRASH.format("create"),
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "reconcile leaves overdue rows alone",
@@ -320,7 +320,7 @@ RECONCILE = (
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "reconcile delivers again under the same number",
@@ -338,7 +338,7 @@ RECONCILE = (
         "",
         _CHAIN + "lost.py::test_a_run_without_beats_is_lost_after_three_sightings[sqlite]",
         _CRASH.format("a run succeeds"),
-        _WORLDS,
+        _WORLDS.format(0),
     ),
     _edit(
         "reconcile loses a run at first sight",
