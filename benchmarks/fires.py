@@ -24,6 +24,7 @@ from benchmarks.lab import (
     fire_all,
     lab,
     minutes,
+    put_noops,
     ratio,
     report,
     summary,
@@ -51,7 +52,7 @@ def two_simple(place: Lab, jobs: int) -> float:
     redis = Redis.from_url(place.valkey.url)
     redis.flushall()
     queue = Queue("benchmark-noops", connection=redis)
-    queue.enqueue_many([Queue.prepare_data("time.time", result_ttl=0) for _ in range(jobs)])
+    put_noops(queue, jobs)
     with at_the_line(2, _work, place.valkey.url) as (go, workers):
         go()
         started = perf_counter()

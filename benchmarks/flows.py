@@ -10,6 +10,12 @@ from rq import get_current_job
 from rqsched import workflow
 
 NOTES = "benchmark:notes"
+NOOP = "benchmark-noop"
+
+
+@workflow(NOOP)
+def noop() -> None:
+    """Do nothing."""
 
 
 def note(due: float) -> None:

@@ -17,9 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from redis import Redis
 from rq import Queue, SimpleWorker
+from rq.job import Job
 
+from benchmarks.flows import NOOP
 from rqsched import lifecycle, schema, store
 from rqsched.config import Settings
 from rqsched.database import Database
@@ -30,19 +33,14 @@ from rqsched.lifecycle import Identity
 from rqsched.reconcile import recover
 from rqsched.runtime import Runtime
 from rqsched.spec import SpecLike
+from rqsched.tables import runs
 from rqsched.testing import ManualClock
 from rqsched.timezone import tzdata_version
-from rqsched.workflows import workflow
 from tests.servers import PostgresServer, ValkeyServer, postgres, valkey
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DATABASES = ("postgres", "sqlite")
 DURABLE = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on"}
-
-
-@workflow("benchmark-noop")
-def noop() -> None:
-    """Do nothing."""
 
 
 @dataclass
@@ -98,7 +96,7 @@ def fill(
     overlap: str = "skip",
 ) -> None:
     """Create `count` schedules as `create` does, a thousand a transaction."""
-    definition = define(None, {"overlap": overlap}, workflow="benchmark-noop", spec=spec, defaults={})
+    definition = define(None, {"overlap": overlap}, workflow=NOOP, spec=spec, defaults={})
     now = runtime.now()
     for start in range(0, count, batch):
         changes = [
@@ -110,6 +108,12 @@ def fill(
         runtime.database.transact(lambda connection, changes=changes: store.write(connection, changes))
         if arm:
             runtime.publish(changes)
+
+
+def succeeded(runtime: Runtime) -> int:
+    """Count the runs that are recorded as succeeded."""
+    statement = sa.select(sa.func.count()).where(runs.c.status == "succeeded")
+    return int(runtime.database.read(lambda connection: connection.scalar(statement)) or 0)
 
 
 def analyse(runtime: Runtime) -> None:
@@ -127,13 +131,17 @@ def fire_all(runtime: Runtime, count: int) -> float:
     return time.perf_counter() - started
 
 
+def put_noops(queue: Queue, count: int) -> list[Job]:
+    """Put `count` no-op jobs of RQ itself on the queue; each is forgotten once it is finished."""
+    return queue.enqueue_many([Queue.prepare_data("time.time", result_ttl=0) for _ in range(count)])
+
+
 def work_noops(url: str, count: int) -> float:
     """Let one RQ SimpleWorker do `count` no-op jobs; returns seconds of the work alone."""
-    redis = Redis.from_url(url)
-    queue = Queue("benchmark-noops", connection=redis)
-    queue.enqueue_many([Queue.prepare_data("time.time", result_ttl=0) for _ in range(count)])
+    queue = Queue("benchmark-noops", connection=Redis.from_url(url))
+    put_noops(queue, count)
     started = time.perf_counter()
-    SimpleWorker([queue], connection=redis).work(burst=True, logging_level="ERROR")
+    SimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
     return time.perf_counter() - started
 
 
@@ -165,6 +173,11 @@ def summary(samples: Sequence[float], digits: int = 1) -> dict[str, Any]:
 def ratio(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> float:
     """Give the ratio of two medians."""
     return round(statistics.median(ours) / statistics.median(theirs), digits)
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> dict[str, Any]:
+    """Summarise the ratios of the rounds, each of what was measured in the same round."""
+    return summary([one / other for one, other in zip(ours, theirs, strict=True)], digits)
 
 
 def report(name: str, parameters: dict[str, Any], figures: dict[str, Any]) -> None:

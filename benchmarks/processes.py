@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -11,8 +12,12 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+from rq import Queue
+
+from benchmarks.gate import OPEN, PATIENCE, WAITING
 from benchmarks.lab import Lab
-from tests.processes import Process, running
+from tests.processes import Process, running, wait_until
 
 
 def environment(place: Lab, database_url: str | None) -> dict[str, str]:
@@ -21,7 +26,7 @@ def environment(place: Lab, database_url: str | None) -> dict[str, str]:
         **os.environ,
         **({"RQSCHED_DATABASE_URL": database_url} if database_url else {}),
         "RQSCHED_REDIS_URL": place.valkey.url,
-        "RQSCHED_IMPORTS": "benchmarks.lab,benchmarks.flows",
+        "RQSCHED_IMPORTS": "benchmarks.flows",
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
 
@@ -36,12 +41,27 @@ def worker(place: Lab, database_url: str | None, name: str, *queues: str) -> Ite
 
 @contextmanager
 def rq_worker(
-    place: Lab, database_url: str | None, name: str, options: Sequence[str], *queues: str
+    place: Lab, database_url: str | None, name: str, options: Sequence[str], *queues: str, command: str = "worker"
 ) -> Iterator[Process]:
-    """Run a plain `rq worker` inside the block."""
-    command = [str(Path(sys.executable).parent / "rq"), "worker", "--url", place.valkey.url, *options, *queues]
-    with running(command, log_path=place.folder / f"{name}.log", env=environment(place, database_url)) as process:
+    """Run a plain `rq worker` (or `rq worker-pool`, by its command) inside the block."""
+    words = [str(Path(sys.executable).parent / "rq"), command, "--url", place.valkey.url, *options, *queues]
+    with running(words, log_path=place.folder / f"{name}.log", env=environment(place, database_url)) as process:
         yield process
+
+
+def build_gate(queue: Queue, workers: int = 1) -> None:
+    """Put a gate before all that is on the queue: each of so many workers will stop there before its first job."""
+    for _ in range(workers):
+        queue.enqueue("benchmarks.gate.hold", at_front=True, result_ttl=0, job_timeout=2 * PATIENCE)
+
+
+def open_gate(redis: Redis, workers: int = 1) -> float:
+    """Let the workers begin as soon as all of them, started and warm, wait at the gate; returns when that was."""
+    wait_until(lambda: int(redis.get(WAITING) or 0) >= workers, timeout=PATIENCE, what="every worker at the gate")
+    begun = time.perf_counter()
+    redis.rpush(OPEN, *range(workers))
+    redis.delete(WAITING)
+    return begun
 
 
 @contextmanager

@@ -22,6 +22,7 @@ TINY = {
     "next_after": ["--rounds", "1", "--count", "2"],
     "recover": ["--schedules", "30", "--rounds", "1"],
     "run_cost": ["--runs", "3"],
+    "runs": ["--forked", "3", "--simple", "5", "--rounds", "1"],
     "scale": ["--smallest", "2", "--largest", "200", "--rounds", "1"],
 }
 
