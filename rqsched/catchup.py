@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .draft import COUNT_CAP
-from .due import Due, due_after, due_of, stored_due_of
+from .due import COUNT_CAP, Due, due_after, due_of, stored_due_of
 from .policy import MissedPolicy
 from .state import Schedule
 

@@ -35,7 +35,7 @@ class Dispatcher:
         self._runtime = runtime
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = passes(runtime) if recover else None
-        self._presence = Presence(runtime)
+        self._presence = Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
 

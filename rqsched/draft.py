@@ -13,7 +13,7 @@ from typing import Any
 
 from . import audit
 from .audit import CommandContext, Event, with_context
-from .due import due_after
+from .due import COUNT_CAP, due_after
 from .ids import iso_utc
 from .offer import Offer, Outcome, new_run, refused
 from .policy import OverlapPolicy, judge_overlap
@@ -21,8 +21,6 @@ from .state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, ch
 
 EXHAUSTED = "max_runs_exhausted"
 SPEC_ENDED = "spec_ended"
-COUNT_CAP = 1_000
-"""Up to here missed occurrences are counted where only enumeration tells their number."""
 
 
 class Draft:

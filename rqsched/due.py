@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from .jitter import jittered
 from .state import Schedule
 
+COUNT_CAP = 1_000
+"""Up to here missed occurrences are counted where only enumeration tells their number."""
 LONGEST_SKEW = timedelta(hours=1)
 """Two processes' clocks differ by less; a schedule evaluated further ahead has met one that was plainly wrong."""
 

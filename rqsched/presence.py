@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
@@ -16,7 +16,6 @@ from typing import cast
 from redis import Redis
 
 from .ids import iso_utc
-from .runtime import Runtime
 
 INTERVAL = timedelta(seconds=5)
 """How often a dispatcher shows itself."""
@@ -37,31 +36,31 @@ class Present:
 class Presence:
     """One dispatcher's sign of life."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, redis: Redis, queue: str, now: Callable[[], datetime]) -> None:
+        self._redis = redis
+        self._queue = queue
+        self._now = now
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._started_at: datetime | None = None
         self._shown_at: datetime | None = None
 
     def show(self) -> None:
         """Be seen as alive for another `EXPIRY`; costs nothing within `INTERVAL` of the last time."""
-        now = self._runtime.now()
+        now = self._now()
         if self._shown_at is not None and abs(now - self._shown_at) < INTERVAL:
             return
         self._started_at = self._started_at or now
-        queue = self._runtime.transport.control.name
-        with self._runtime.transport.redis.pipeline() as pipe:
-            pipe.sadd(_everyone(queue), self._name)
-            pipe.set(_key(queue, self._name), iso_utc(self._started_at), ex=EXPIRY)
+        with self._redis.pipeline() as pipe:
+            pipe.sadd(_everyone(self._queue), self._name)
+            pipe.set(_key(self._queue, self._name), iso_utc(self._started_at), ex=EXPIRY)
             pipe.execute()
         self._shown_at = now
 
     def leave(self) -> None:
         """Be gone at once."""
-        queue = self._runtime.transport.control.name
-        with self._runtime.transport.redis.pipeline() as pipe:
-            pipe.srem(_everyone(queue), self._name)
-            pipe.delete(_key(queue, self._name))
+        with self._redis.pipeline() as pipe:
+            pipe.srem(_everyone(self._queue), self._name)
+            pipe.delete(_key(self._queue, self._name))
             pipe.execute()
 
 

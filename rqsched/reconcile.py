@@ -132,7 +132,8 @@ def passes(runtime: Runtime, *, deep: bool = False, rest: backfills.Rest = backf
     for batch in _batches(runtime, deep=deep, rest=rest):
         total.add(batch)
         yield batch
-    tally.record(runtime, asdict(total), time.monotonic() - began)
+    transport = runtime.transport
+    tally.record(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
 
 
 def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[Recovered]:

@@ -19,7 +19,7 @@ from typing import Any
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 from sqlalchemy.engine import Connection
 
-from . import settlement, store
+from . import settlement, store, workflows
 from .database import Patience
 from .errors import BackendUnavailableError, RunCancelled, RunNotFoundError
 from .ids import RunJobId, new_uid
@@ -31,7 +31,7 @@ from .workflows import CALLERS, RunContext, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(workflows.__file__).parent
 MAX_RESULT = 65_536
 """The most bytes of a result's JSON that are kept."""
 
@@ -184,7 +184,7 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
     found, step = trace, trace
     while step is not None:
         code = step.tb_frame.f_code
-        is_ours_still = step is found and Path(code.co_filename).parent == _HERE
+        is_ours_still = step is found and Path(code.co_filename).is_relative_to(_PACKAGE)
         if is_ours_still or code in CALLERS:
             found = step.tb_next
         step = step.tb_next

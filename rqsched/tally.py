@@ -11,19 +11,17 @@ from collections.abc import Mapping
 from redis import Redis
 from redis.exceptions import RedisError
 
-from .runtime import Runtime
-
 _log = logging.getLogger(__name__)
 
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """How many passes were made, how long they took in all, and how long the last one took."""
 
 
-def record(runtime: Runtime, counts: Mapping[str, int], seconds: float) -> None:
+def record(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
     """Add a finished pass; Redis being away loses it, which harms nothing."""
-    key = _key(runtime.transport.control.name)
+    key = _key(queue)
     try:
-        with runtime.transport.redis.pipeline() as pipe:
+        with redis.pipeline() as pipe:
             for name, count in counts.items():
                 if count:
                     pipe.hincrby(key, name, count)

@@ -58,7 +58,7 @@ def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_fra
     assert "the invoice has no number" in run.error
     assert f"in {target.__name__}" in run.error
     assert "in boom" in run.error
-    ours = [line for line in rest if "/rqsched/" in line or "/asyncio/" in line]
+    ours = [line for line in rest if OURS in line or "/asyncio/" in line]
     assert ours == [], "our own frames say nothing to the owner of a workflow"
 
 

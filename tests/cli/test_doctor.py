@@ -35,7 +35,7 @@ def served(cli: Cli) -> Cli:
     """A database and a Redis with a dispatcher and an RQ worker that have shown themselves."""
     runtime = cli.scheduler.runtime
     recover(runtime)
-    Presence(runtime).show()
+    Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now).show()
     queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
     Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()
     return cli
@@ -201,7 +201,7 @@ def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
 def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:
     runtime = cli.scheduler.runtime
     redis = runtime.transport.redis
-    presence = Presence(runtime)
+    presence = Presence(redis, runtime.transport.control.name, runtime.now)
     presence.show()
     assert [one.name.rpartition(":")[2] for one in dispatchers(redis, "rqsched")] == [str(os.getpid())]
     redis.sadd("rqsched:dispatchers:rqsched", "gone:1")
