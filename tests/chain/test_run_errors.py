@@ -8,16 +8,20 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rq.job import JobStatus
 
+import rqsched
 from rqsched import audit, current_run
 from rqsched.errors import ScheduleNotFoundError
 from rqsched.policy import RetryPolicy
 from rqsched.settlement import MAX_ERROR
 from tests.chain.rig import MINUTE, Rig, events, run_job_id, turn
+
+OURS = str(Path(rqsched.__file__).parent)
 
 # ---- errors
 
