@@ -40,10 +40,10 @@ docs: $(VENV)/.dev ## build the documentation into site/
 	@echo "open site/index.html"
 
 soak: $(VENV)/.dev ## random kills and flushes for as long as you like (ARGS="--minutes 60")
-	$(BIN)/python -m tests.soak $(ARGS)
+	$(BIN)/python -m tests.system.soak $(ARGS)
 
 mutation: $(VENV)/.dev ## break each safety on purpose, in a copy: named tests must fail (some minutes)
-	$(BIN)/python -m tests.mutation $(ARGS)
+	$(BIN)/python -m tests.system.mutation $(ARGS)
 
 clean: ## remove the venv and every cache; keeps the demo's data
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

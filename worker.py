@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from rqsched.worker import serve
+from rqsched.chain.worker import serve
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -15,7 +15,7 @@ from rq import Queue
 
 from benchmarks.lab import DATABASES, Lab, arguments, lab, ratio, report, summary
 from rqsched import Cron, Scheduler
-from rqsched.declarations import Declaration
+from rqsched.api.declarations import Declaration
 
 DAILY = Cron("0 2 * * *")
 

@@ -25,10 +25,10 @@ from benchmarks.flows import NOTES
 from benchmarks.lab import Lab, arguments, fill, lab, report, summary
 from benchmarks.processes import rq_worker, worker
 from rqsched import Every
-from rqsched.ids import LinkId, parse_link_id
-from rqsched.runtime import Runtime
-from rqsched.tables import runs
-from tests.processes import Process, wait_until
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import LinkId, parse_link_id
+from rqsched.store.tables import runs
+from tests.support.processes import Process, wait_until
 
 TUNED = ["--with-scheduler", "--maintenance-interval", "5", "--worker-ttl", "20"]
 SCHEDULES, LEASED = 40, 3

@@ -41,11 +41,11 @@ from benchmarks.lab import (
 )
 from benchmarks.processes import at_the_line, build_gate, open_gate, rq_worker, worker
 from rqsched import Cron, Every
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
-from rqsched.dispatcher import Dispatcher
-from rqsched.runtime import Runtime
 from rqsched.testing import ManualClock
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 PATIENCE = 1_800
 PEER = "rq_scheduler"

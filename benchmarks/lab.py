@@ -23,20 +23,22 @@ from rq import Queue, SimpleWorker
 from rq.job import Job
 
 from benchmarks.flows import NOOP
-from rqsched import lifecycle, schema, store
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.reconcile import recover
+from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
-from rqsched.database import Database
-from rqsched.definition import define
-from rqsched.dispatcher import Dispatcher
-from rqsched.ids import new_uid
-from rqsched.lifecycle import Identity
-from rqsched.reconcile import recover
-from rqsched.runtime import Runtime
-from rqsched.spec import SpecLike
-from rqsched.tables import runs
+from rqsched.core import lifecycle
+from rqsched.core.ids import new_uid
+from rqsched.core.lifecycle import Identity
+from rqsched.core.options import define
+from rqsched.spec.spec import SpecLike
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes as store
+from rqsched.store import schema
+from rqsched.store.database import Database
+from rqsched.store.tables import runs
 from rqsched.testing import ManualClock
-from rqsched.timezone import tzdata_version
-from tests.servers import PostgresServer, ValkeyServer, postgres, valkey
+from tests.support.servers import PostgresServer, ValkeyServer, postgres, valkey
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DATABASES = ("postgres", "sqlite")

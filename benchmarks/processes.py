@@ -17,7 +17,7 @@ from rq import Queue
 
 from benchmarks.gate import OPEN, PATIENCE, WAITING
 from benchmarks.lab import Lab
-from tests.processes import Process, running, wait_until
+from tests.support.processes import Process, running, wait_until
 
 
 def environment(place: Lab, database_url: str | None) -> dict[str, str]:

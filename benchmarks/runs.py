@@ -40,7 +40,7 @@ from benchmarks.lab import (
 from benchmarks.processes import build_gate, open_gate, rq_worker, worker
 from rqsched import Cron
 from rqsched.testing import ManualClock
-from tests.processes import Process, wait_until
+from tests.support.processes import Process, wait_until
 
 KINDS = ("fork", "rqsched", "simple", "pool")
 PEERS = {"fork": "fork", "rqsched": "fork", "simple": "simple", "pool": "pool"}

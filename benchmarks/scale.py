@@ -17,8 +17,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, ratio, report, summary
-from rqsched import Cron, Scheduler, reconcile
-from rqsched.runtime import Runtime
+from rqsched import Cron, Scheduler
+from rqsched.chain import reconcile
+from rqsched.chain.runtime import Runtime
 from rqsched.testing import ManualClock
 
 STEPS = (1, 100, 1_000)

@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audit import CommandContext
-    from .errors import RqschedError, RunCancelled
-    from .policy import OverlapPolicy, RetryPolicy
-    from .scheduler import Scheduler
-    from .spec import Cron, Every, Once, Spec
-    from .workflows import current_run, workflow
+    from rqsched.api.scheduler import Scheduler
+    from rqsched.core.audit import CommandContext
+    from rqsched.core.policy import OverlapPolicy, RetryPolicy
+    from rqsched.errors import RqschedError, RunCancelled
+    from rqsched.spec.spec import Cron, Every, Once, Spec
+    from rqsched.workflows import current_run, workflow
 
 __version__ = "0.1.0"
 
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CommandContext": "audit",
-    "Cron": "spec",
-    "Every": "spec",
-    "Once": "spec",
-    "OverlapPolicy": "policy",
-    "RetryPolicy": "policy",
+    "CommandContext": "core.audit",
+    "Cron": "spec.spec",
+    "Every": "spec.spec",
+    "Once": "spec.spec",
+    "OverlapPolicy": "core.policy",
+    "RetryPolicy": "core.policy",
     "RqschedError": "errors",
     "RunCancelled": "errors",
-    "Scheduler": "scheduler",
-    "Spec": "spec",
+    "Scheduler": "api.scheduler",
+    "Spec": "spec.spec",
     "current_run": "workflows",
     "workflow": "workflows",
 }

@@ -12,17 +12,17 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
 
-from . import operations
-from .async_scheduler import AsyncSchedule, AsyncScheduler, run
-from .definition import define, require_id
-from .errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError
-from .handles import ScheduleHandle
-from .operations import Named, Request
-from .payload import loads
-from .policy import CatchUp, OverlapPolicy
-from .scheduler import Scheduler
-from .spec import Cron, Every
-from .state import ScheduleStatus
+from rqsched.api.async_scheduler import AsyncSchedule, AsyncScheduler, run
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain import operations
+from rqsched.chain.operations import Named, Request
+from rqsched.core.model import ScheduleStatus
+from rqsched.core.options import define, require_id
+from rqsched.core.payload import loads
+from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError
+from rqsched.spec.spec import Cron, Every
 
 __all__ = [
     "AsyncSchedule",

@@ -6,10 +6,12 @@ import math
 
 from rq import Retry, get_current_job
 
-from . import fanout, links, runs
-from .ids import BatchJobId, RunJobId, parse_run_job_id, parse_target_job_id
-from .reconcile import reconcile_in_turn
-from .runtime import current_runtime
+from rqsched.chain import execution as runs
+from rqsched.chain import fanout
+from rqsched.chain import firing as links
+from rqsched.chain.reconcile import reconcile_in_turn
+from rqsched.chain.runtime import current_runtime
+from rqsched.core.ids import BatchJobId, RunJobId, parse_run_job_id, parse_target_job_id
 
 _WAITS = 1_000_000
 

@@ -6,9 +6,9 @@ second without it, 76 with). It opens no connection. Its upper-case names are RQ
 
 from __future__ import annotations
 
-from . import jobs
-from .config import Settings
-from .runtime import import_workflows
+from rqsched import jobs
+from rqsched.chain.runtime import import_workflows
+from rqsched.config import Settings
 
 _settings = Settings()
 import_workflows(_settings)

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from rqsched import embedded
-from rqsched.scheduler import Scheduler
+from rqsched.api.scheduler import Scheduler
 from rqsched.testing import ManualClock
 
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import audit
-from .audit import CONTRACT, Event
-from .errors import InvalidInputError
-from .ids import iso_utc, uid_to_uuid
-from .state import Change
+from rqsched.core import audit
+from rqsched.core.audit import CONTRACT, Event
+from rqsched.core.ids import iso_utc, uid_to_uuid
+from rqsched.core.model import Change
+from rqsched.errors import InvalidInputError
 
 _log = logging.getLogger(__name__)
 

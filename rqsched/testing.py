@@ -14,13 +14,13 @@ from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
 
-from rqsched import machine_states
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.runtime import using
 from rqsched.clock import Clock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
-from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.runtime import using
-from rqsched.scheduler import Scheduler
-from rqsched.spec import Spec, SpecLike
+from rqsched.spec.spec import Spec, SpecLike
+from rqsched.store import machine_states
 
 
 class ManualClock(Clock):

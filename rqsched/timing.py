@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
-from .definition import Options
-from .duration import require_interval
-from .errors import InvalidSpecError
-from .policy import OverlapPolicy
-from .spec import Cron, Every, Member, Spec, SpecLike
+from rqsched.core.options import Options
+from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import InvalidSpecError
+from rqsched.spec.duration import require_interval
+from rqsched.spec.spec import Cron, Every, Member, Spec, SpecLike
 
 _Self = TypeVar("_Self", bound="Timing")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

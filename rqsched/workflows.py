@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
-from .errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
-from .timing import Timing
+from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+from rqsched.timing import Timing
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from rqsched import schema
-from rqsched.database import Database
+from rqsched.store import schema
+from rqsched.store.database import Database
 from rqsched.testing import ManualClock
-from tests import servers
-from tests.servers import PostgresServer, ValkeyServer
+from tests.support import servers
+from tests.support.servers import PostgresServer, ValkeyServer
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from rqsched import Every, Scheduler
 from rqsched.aio import run
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
-from rqsched.handles import ScheduleHandle
 from rqsched.http import create_app
 
 from .jobs import export_orders

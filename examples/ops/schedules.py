@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rqsched import Cron, Every, RetryPolicy, Scheduler
-from rqsched.declarations import Declaration
-from rqsched.policy import Exhausted
+from rqsched.api.declarations import Declaration
+from rqsched.core.policy import Exhausted
 
 from .backup import back_up
 from .logs import tend_logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from .application import app
+from rqsched.cli.app import app
 
 __all__ = ["app", "main"]
 

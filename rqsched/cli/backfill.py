@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.backfills import DEFAULT_BOUND, Range
-from rqsched.handles import ScheduleHandle
-from rqsched.policy import OverlapPolicy
-from rqsched.starts import BackfillRow
-
-from . import values
-from .command import command
-from .options import Overlap, ScheduleId
-from .output import notice, progress_bar
-from .session import Session
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain.backfill import DEFAULT_BOUND, Range
+from rqsched.cli import parsing as values
+from rqsched.cli.command import command
+from rqsched.cli.options import Overlap, ScheduleId
+from rqsched.cli.output import notice, progress_bar
+from rqsched.cli.session import Session
+from rqsched.core.policy import OverlapPolicy
+from rqsched.core.start import BackfillRow
 
 app = typer.Typer(add_completion=False)
 

@@ -24,19 +24,20 @@ from rq.registry import FailedJobRegistry
 from sqlalchemy.exc import SQLAlchemyError
 
 import rqsched
-from rqsched import listing, presence, scans, schema
+from rqsched.chain.reconcile import SOON
+from rqsched.chain.runtime import Runtime, import_workflows
+from rqsched.cli.command import explain
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
-from rqsched.database import Database, Patience
+from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
-from rqsched.ids import LinkId, iso_utc
-from rqsched.listing import Filters
-from rqsched.migrations import HEAD
-from rqsched.reconcile import SOON
-from rqsched.runtime import Runtime, import_workflows
-
-from .command import explain
+from rqsched.store import listing, schema
+from rqsched.store import reconcile_queries as scans
+from rqsched.store.database import Database, Patience
+from rqsched.store.listing import Filters
+from rqsched.store.migrations import HEAD
+from rqsched.transport import heartbeat as presence
 
 SKEW = timedelta(seconds=1)
 """Clocks that differ by more are worth a warning."""

@@ -14,6 +14,8 @@ import typer
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from rqsched.cli.output import Output, dump
+from rqsched.cli.session import Session
 from rqsched.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -23,9 +25,6 @@ from rqsched.errors import (
     RqschedError,
     SchemaError,
 )
-
-from .output import Output, dump
-from .session import Session
 
 FAILED, INVALID, NOT_FOUND, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
 """Exit codes; docs/cli.md explains them."""

@@ -16,11 +16,12 @@ import typer
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from rqsched import facts, listing
 from rqsched.config import Settings
-from rqsched.database import Database, Patience
 from rqsched.embedded import database_url
 from rqsched.errors import RqschedError
+from rqsched.store import listing
+from rqsched.store import metadata as facts
+from rqsched.store.database import Database, Patience
 
 _MOST = 100
 _SECONDS = 2

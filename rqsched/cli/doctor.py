@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import typer
 
-from .checks import Finding, Level, examine
-from .command import FAILED, command
-from .session import Session
+from rqsched.cli.checks import Finding, Level, examine
+from rqsched.cli.command import FAILED, command
+from rqsched.cli.session import Session
 
 app = typer.Typer(add_completion=False)
 

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
+from rqsched.api.schedule_handle import TriggerResult
+from rqsched.cli.command import CONFLICT, command
+from rqsched.cli.options import Note, Overlap, ScheduleId
+from rqsched.cli.output import notice
+from rqsched.cli.runs import run_facts
+from rqsched.cli.session import Session
+from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError
-from rqsched.handles import TriggerResult
-from rqsched.policy import CatchUp
-
-from .command import CONFLICT, command
-from .options import Note, Overlap, ScheduleId
-from .output import notice
-from .runs import run_facts
-from .session import Session
 
 app = typer.Typer(add_completion=False)
 

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
+from rqsched.cli.command import command
+from rqsched.cli.session import Session
 from rqsched.errors import ConfigError, RqschedError
-
-from .command import command
-from .session import Session
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Events of state machines.")
 

@@ -9,13 +9,12 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rqsched.definition import Options
+from rqsched.cli import parsing as values
+from rqsched.cli.completion import schedule_ids
+from rqsched.core.options import Options
+from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
 from rqsched.errors import InvalidInputError
-from rqsched.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
-from rqsched.spec import Cron, Every, Once, Spec
-
-from . import values
-from .completion import schedule_ids
+from rqsched.spec.spec import Cron, Every, Once, Spec
 
 Texts = list[str] | None
 WHEN, WHAT, POLICY, FACTS = "When", "What", "Policy", "Facts"

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rqsched.ids import iso_utc
+from rqsched.core.ids import iso_utc
 
 _WIDE = 100_000
 _COLOURS = {

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from rqsched import worker as workers
+from rqsched.chain import worker as workers
+from rqsched.cli.command import command
+from rqsched.cli.session import Verbose
 from rqsched.config import Settings
-from rqsched.dev import run_dev
+from rqsched.dev.run import run_dev
 from rqsched.errors import ConfigError
-
-from .command import command
-from .session import Verbose
 
 app = typer.Typer(add_completion=False)
 

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.listing import MAX_PAGE, AuditRecord
-from rqsched.payload import loads
-from rqsched.state import Run, RunStatus
-
-from .command import CONFLICT, command
-from .options import ScheduleId
-from .session import Session
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.cli.command import CONFLICT, command
+from rqsched.cli.options import ScheduleId
+from rqsched.cli.session import Session
+from rqsched.core.model import Run, RunStatus
+from rqsched.core.payload import loads
+from rqsched.store.listing import MAX_PAGE, AuditRecord
 
 app = typer.Typer(add_completion=False)
 

@@ -7,20 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.definition import Options
-from rqsched.description import describe as describe_schedule
-from rqsched.handles import ScheduleHandle
-from rqsched.listing import MAX_PAGE
-from rqsched.payload import loads
-from rqsched.policy import Policies
-from rqsched.state import ScheduleStatus
-
-from . import values
-from .command import command
-from .completion import workflow_names
-from .options import Action, Facts, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
-from .output import shown
-from .session import Session
+from rqsched.api.describe import describe as describe_schedule
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.cli import parsing as values
+from rqsched.cli.command import command
+from rqsched.cli.completion import workflow_names
+from rqsched.cli.options import Action, Facts, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
+from rqsched.cli.output import shown
+from rqsched.cli.session import Session
+from rqsched.core.model import ScheduleStatus
+from rqsched.core.options import Options
+from rqsched.core.payload import loads
+from rqsched.core.policy import Policies
+from rqsched.store.listing import MAX_PAGE
 
 app = typer.Typer(add_completion=False)
 

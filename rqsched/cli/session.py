@@ -14,13 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched import schema
-from rqsched.audit import CommandContext
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.cli.output import Output, Writer, shown
 from rqsched.config import Settings
-from rqsched.handles import ScheduleHandle
-from rqsched.scheduler import Scheduler
-
-from .output import Output, Writer, shown
+from rqsched.core.audit import CommandContext
+from rqsched.store import schema
 
 _PANEL = "Common"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

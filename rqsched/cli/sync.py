@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from rqsched.declarations import Declaration
-from rqsched.scheduler import Synced
-
-from .command import command
-from .document import read
-from .output import progress_bar
-from .session import Session
+from rqsched.api.declarations import Declaration
+from rqsched.api.scheduler import Synced
+from rqsched.cli.command import command
+from rqsched.cli.output import progress_bar
+from rqsched.cli.session import Session
+from rqsched.cli.sync_file import read
 
 app = typer.Typer(add_completion=False)
 

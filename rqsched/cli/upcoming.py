@@ -10,15 +10,14 @@ from typing import Annotated
 
 import typer
 
-from rqsched import listing
-from rqsched.description import iter_upcoming
-from rqsched.duration import format_short
-from rqsched.state import Schedule
-
-from .command import command
-from .completion import schedule_ids
-from .output import shown
-from .session import Session
+from rqsched.api.describe import iter_upcoming
+from rqsched.cli.command import command
+from rqsched.cli.completion import schedule_ids
+from rqsched.cli.output import shown
+from rqsched.cli.session import Session
+from rqsched.core.model import Schedule
+from rqsched.spec.duration import format_short
+from rqsched.store import listing
 
 app = typer.Typer(add_completion=False)
 

@@ -5,10 +5,10 @@
 ...     client.create("nightly", "invoice-sync", Cron("0 2 * * *"))
 """
 
-from .aio import AsyncClient
-from .answers import BackfillProgress, RunFacts
-from .errors import AnswerError
-from .sending import Retries
-from .sync import Client
+from rqsched.client.aio import AsyncClient
+from rqsched.client.errors import AnswerError
+from rqsched.client.http import Retries
+from rqsched.client.responses import BackfillProgress, RunFacts
+from rqsched.client.sync import Client
 
 __all__ = ["AnswerError", "AsyncClient", "BackfillProgress", "Client", "Retries", "RunFacts"]

@@ -9,15 +9,15 @@ from typing import Any, TypeVar, Unpack
 import httpx
 import tenacity
 
-from rqsched.definition import Options
-from rqsched.description import Description
-from rqsched.listing import MAX_PAGE, AuditRecord, Page
-from rqsched.spec import SpecLike
-
-from . import asking, sending
-from .answers import BackfillProgress, RunFacts
-from .asking import Ask, Triggered
-from .sending import Retries
+from rqsched.api.describe import Description
+from rqsched.client import http as sending
+from rqsched.client import requests as asking
+from rqsched.client.http import Retries
+from rqsched.client.requests import Ask, Triggered
+from rqsched.client.responses import BackfillProgress, RunFacts
+from rqsched.core.options import Options
+from rqsched.spec.spec import SpecLike
+from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
 
 T = TypeVar("T")
 

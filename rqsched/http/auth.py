@@ -21,8 +21,7 @@ from starlette.requests import HTTPConnection
 
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
-
-from .errors import ForbiddenError, UnauthorizedError
+from rqsched.http.errors import ForbiddenError, UnauthorizedError
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 

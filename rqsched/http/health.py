@@ -13,15 +13,14 @@ from pydantic import Field
 from redis.exceptions import RedisError
 from starlette.responses import JSONResponse, Response
 
-from rqsched import schema
-from rqsched.database import Patience
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
-from rqsched.runtime import Runtime
-from rqsched.scheduler import Scheduler
-
-from .deps import get_scheduler
-from .document import PROBLEM, Shape
-from .errors import RETRY_AFTER
+from rqsched.http.dependencies import get_scheduler
+from rqsched.http.errors import RETRY_AFTER
+from rqsched.http.openapi import PROBLEM, Shape
+from rqsched.store import schema
+from rqsched.store.database import Patience
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = Patience(total=timedelta(0))

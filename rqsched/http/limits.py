@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from time import monotonic
 
-from .errors import RateLimitedError
+from rqsched.http.errors import RateLimitedError
 
 _MOST_BUCKETS = 10_000
 

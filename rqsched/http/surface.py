@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
-from .errors import Problem
+from rqsched.http.errors import Problem
 
 
 def render_problem(problem: Problem, request_id: str) -> Response:

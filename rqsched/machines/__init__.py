@@ -3,8 +3,8 @@
 Needs the `machines` extra (python-statemachine). docs/machines.md shows the whole of it.
 """
 
-from .instances import MachineStates
-from .resolving import Dispatched
-from .scheduling import MachineScheduler, find_machine, machine
+from rqsched.machines.resolve import Dispatched
+from rqsched.machines.scheduler import MachineScheduler, find_machine, machine
+from rqsched.machines.states import MachineStates
 
 __all__ = ["Dispatched", "MachineScheduler", "MachineStates", "find_machine", "machine"]

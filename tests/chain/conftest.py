@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
-from rqsched.runtime import Runtime
-from rqsched.scheduler import Scheduler
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry
-from tests.chain.rig import Rig
+from tests.support.rig import Rig
 
 MakeRig = Callable[..., Rig]
 

@@ -11,10 +11,10 @@ from rq.job import JobStatus
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry
 
 from rqsched import jobs
-from rqsched.ids import LinkId, derived_uid
-from rqsched.lane import STARTED_GRACE, rq_time
-from rqsched.queue import FIRE, Arm
-from tests.chain.rig import MINUTE, SECOND, Rig, link_id, run_job_id
+from rqsched.core.ids import LinkId, derived_uid
+from rqsched.transport.job_queue import STARTED_GRACE, rq_time
+from rqsched.transport.transport import FIRE, Arm
+from tests.support.rig import MINUTE, SECOND, Rig, link_id, run_job_id
 
 LIST = "rqsched"
 

@@ -8,23 +8,14 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from rqsched import audit, store
-from rqsched.handles import ScheduleHandle
-from rqsched.ids import LinkId
-from rqsched.tables import schedules
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core import audit
+from rqsched.core.ids import LinkId
+from rqsched.store import changes as store
+from rqsched.store.tables import schedules
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import (
-    SECOND,
-    Rig,
-    events,
-    failing,
-    link_id,
-    newest,
-    outcomes,
-    run_job_id,
-    statuses,
-)
-from tests.processes import wait_until
+from tests.support.processes import wait_until
+from tests.support.rig import SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
 
 # ---- batches
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rqsched import audit
-from tests.chain.rig import MINUTE, SECOND, Rig, events, statuses
-from tests.invariants import check_invariants
+from rqsched.core import audit
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, SECOND, Rig, events, statuses
 
 HOUR = timedelta(hours=1)
 

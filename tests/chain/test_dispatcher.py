@@ -9,16 +9,16 @@ from datetime import timedelta
 
 from redis import Redis
 
-from rqsched.audit import Event
-from rqsched.dispatcher import SQLITE_BATCH, Dispatcher
-from rqsched.ids import LinkId, derived_uid
-from rqsched.links import fire
-from rqsched.queue import Arm
-from rqsched.state import Change
+from rqsched.chain.dispatcher import SQLITE_BATCH, Dispatcher
+from rqsched.chain.firing import fire
+from rqsched.core.audit import Event
+from rqsched.core.ids import LinkId, derived_uid
+from rqsched.core.model import Change
+from rqsched.transport.transport import Arm
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import MINUTE, SECOND, Rig, link_id, newest, run_job_id, statuses
-from tests.processes import wait_until
-from tests.servers import ValkeyServer
+from tests.support.processes import wait_until
+from tests.support.rig import MINUTE, SECOND, Rig, link_id, newest, run_job_id, statuses
+from tests.support.servers import ValkeyServer
 
 
 def lease(rig: Rig, limit: int = 100) -> list[str]:

@@ -11,12 +11,13 @@ import sqlalchemy as sa
 from redis import Redis
 from sqlalchemy.engine import Connection
 
-from rqsched import audit, current_run
-from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.policy import RetryPolicy
-from rqsched.runs import Claim, claim_run
-from rqsched.tables import runs, schedules
-from tests.chain.rig import MINUTE, ONCE, Rig, events, job_id, run_job_id, statuses
+from rqsched import current_run
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.chain.execution import Claim, claim_run
+from rqsched.core import audit
+from rqsched.core.policy import RetryPolicy
+from rqsched.store.tables import runs, schedules
+from tests.support.rig import MINUTE, ONCE, Rig, events, job_id, run_job_id, statuses
 
 
 def running(rig: Rig, schedule: ScheduleHandle) -> tuple[RunHandle, Claim]:

@@ -11,18 +11,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched import external
-from rqsched.database import Database
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import external
+from rqsched.chain.external import Claimed
+from rqsched.chain.reconcile import EXTERNAL_SILENCE
+from rqsched.core.model import Run
+from rqsched.core.policy import RetryPolicy
+from rqsched.core.settle import Ending, Verdict
 from rqsched.errors import RunNotFoundError
-from rqsched.external import Claimed
-from rqsched.handles import ScheduleHandle
-from rqsched.policy import RetryPolicy
-from rqsched.reconcile import EXTERNAL_SILENCE
-from rqsched.settlement import Ending, Verdict
-from rqsched.state import Run
-from tests.chain.rig import MINUTE, ONCE, SECOND, Rig, newest, statuses
-from tests.invariants import check_invariants
+from rqsched.store.database import Database
 from tests.store.children import in_children
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, ONCE, SECOND, Rig, newest, statuses
 
 T = TypeVar("T")
 DONE = Verdict(Ending.SUCCEEDED, result='"sent"')

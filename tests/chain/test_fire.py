@@ -9,24 +9,14 @@ import pytest
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
-from rqsched import audit, store
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core import audit
+from rqsched.core.ids import LinkId, derived_uid
 from rqsched.errors import RedisUnavailableError
-from rqsched.handles import ScheduleHandle
-from rqsched.ids import LinkId, derived_uid
+from rqsched.store import changes as store
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import (
-    MINUTE,
-    SECOND,
-    Rig,
-    events,
-    failing,
-    link_id,
-    newest,
-    outcomes,
-    run_job_id,
-    statuses,
-)
-from tests.servers import ValkeyServer
+from tests.support.rig import MINUTE, SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
+from tests.support.servers import ValkeyServer
 
 
 def rows(rig: Rig) -> tuple[object, ...]:

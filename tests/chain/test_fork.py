@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rqsched.runs import claim_run, lose_run
-from tests.chain.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
+from rqsched.chain.execution import claim_run, lose_run
 from tests.store.children import in_children
+from tests.support.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
 
 
 def test_a_forked_child_fires_and_its_parent_goes_on(any_rig: Rig) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import store
-from rqsched.policy import RetryPolicy
-from rqsched.tables import runs
-from tests.chain.damage import HOUR, mended, started
-from tests.chain.rig import MINUTE, ONCE, SECOND, Rig, statuses
+from rqsched.core.policy import RetryPolicy
+from rqsched.store import changes as store
+from rqsched.store.tables import runs
+from tests.support.damage import HOUR, mended, started
+from tests.support.rig import MINUTE, ONCE, SECOND, Rig, statuses
 
 
 def test_a_run_without_beats_is_lost_after_three_sightings(any_rig: Rig) -> None:

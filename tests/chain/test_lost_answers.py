@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.database import Database
-from rqsched.policy import RetryPolicy
-from rqsched.queue import retry_of
-from rqsched.runs import claim_run, execute
-from tests.chain.rig import MINUTE, Rig, job_id, link_id, newest, outcomes, run_job_id, statuses
-from tests.invariants import check_invariants
+from rqsched.chain.execution import claim_run, execute
+from rqsched.core.policy import RetryPolicy
+from rqsched.store.database import Database
+from rqsched.transport.transport import retry_of
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, Rig, job_id, link_id, newest, outcomes, run_job_id, statuses
 
 T = TypeVar("T")
 

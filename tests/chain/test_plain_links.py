@@ -8,12 +8,7 @@ import sqlalchemy as sa
 from rq.job import JobStatus
 
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import (
-    MINUTE,
-    Rig,
-    link_id,
-    statuses,
-)
+from tests.support.rig import MINUTE, Rig, link_id, statuses
 
 # ---- under a plain `rq worker`
 

@@ -7,17 +7,18 @@ from dataclasses import asdict
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Every, audit
-from rqsched.member import Once
-from rqsched.policy import RetryPolicy
-from rqsched.queue import retry_of
-from rqsched.reconcile import Recovered, passes
-from rqsched.tables import runs
+from rqsched import Every
+from rqsched.chain.reconcile import Recovered, passes
+from rqsched.core import audit
+from rqsched.core.policy import RetryPolicy
+from rqsched.spec.members import Once
+from rqsched.store.tables import runs
+from rqsched.transport.transport import retry_of
 from tests.chain.conftest import MakeRig
-from tests.chain.damage import HOUR, forget, mended, pop, set_columns, settled
-from tests.chain.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
-from tests.invariants import check_invariants
-from tests.servers import ValkeyServer
+from tests.support.damage import HOUR, forget, mended, pop, set_columns, settled
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
+from tests.support.servers import ValkeyServer
 
 # ---- nothing to do
 

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import audit, facts, reconcile, scans
-from rqsched.backfills import Range
-from rqsched.handles import ScheduleHandle
-from rqsched.reconcile import BATCH, Recovered, passes, reconcile_in_turn, take_turn
-from rqsched.tables import backfills
-from rqsched.timezone import tzdata_version
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import reconcile
+from rqsched.chain.backfill import Range
+from rqsched.chain.reconcile import BATCH, Recovered, passes, reconcile_in_turn, take_turn
+from rqsched.core import audit
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import metadata as facts
+from rqsched.store import reconcile_queries as scans
+from rqsched.store.tables import backfills
 from tests.chain.conftest import MakeRig
-from tests.chain.damage import HOUR, forget, mended, set_columns, settled, started
-from tests.chain.rig import MINUTE, SECOND, Rig, events, link_id, statuses
-from tests.invariants import check_invariants
-from tests.servers import ValkeyServer
+from tests.support.damage import HOUR, forget, mended, set_columns, settled, started
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, statuses
+from tests.support.servers import ValkeyServer
 
 # ---- timezones
 
@@ -77,7 +80,7 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
 
 def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     """A backfill of twelve minutes whose process died after its first chunk of five."""
-    monkeypatch.setattr("rqsched.backfills.CHUNK", 5)
+    monkeypatch.setattr("rqsched.chain.backfill.CHUNK", 5)
     schedule = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
     rig.advance(20 * MINUTE)
     chunks = schedule.iter_backfill(_range(rig))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from rqsched import audit, current_run
-from rqsched.handles import RunHandle, ScheduleHandle
-from rqsched.ids import RetryLinkId
-from rqsched.policy import RetryPolicy
-from rqsched.queue import retry_of
-from tests.chain.rig import MINUTE, SECOND, Rig, events, link_id, newest, outcomes, run_job_id, statuses
+from rqsched import current_run
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.core import audit
+from rqsched.core.ids import RetryLinkId
+from rqsched.core.policy import RetryPolicy
+from rqsched.transport.transport import retry_of
+from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, newest, outcomes, run_job_id, statuses
 
 HOUR = timedelta(hours=1)
 

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from rqsched import current_run, runs, schema, store
-from rqsched.database import Database, Patience
+from rqsched import current_run
+from rqsched.chain import execution as runs
+from rqsched.chain.execution import claim_run
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
-from rqsched.runs import claim_run
+from rqsched.store import changes as store
+from rqsched.store import schema
+from rqsched.store.database import Database, Patience
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import ONCE, Rig, job_id, newest, statuses, turn
-from tests.processes import wait_until
-from tests.servers import PostgresServer
+from tests.support.processes import wait_until
+from tests.support.rig import ONCE, Rig, job_id, newest, statuses, turn
+from tests.support.servers import PostgresServer
 
 
 def boom() -> None:

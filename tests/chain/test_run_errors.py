@@ -15,11 +15,12 @@ import pytest
 from rq.job import JobStatus
 
 import rqsched
-from rqsched import audit, current_run
+from rqsched import current_run
+from rqsched.core import audit
+from rqsched.core.policy import RetryPolicy
+from rqsched.core.settle import MAX_ERROR
 from rqsched.errors import ScheduleNotFoundError
-from rqsched.policy import RetryPolicy
-from rqsched.settlement import MAX_ERROR
-from tests.chain.rig import MINUTE, Rig, events, run_job_id, turn
+from tests.support.rig import MINUTE, Rig, events, run_job_id, turn
 
 OURS = str(Path(rqsched.__file__).parent)
 

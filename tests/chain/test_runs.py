@@ -12,10 +12,11 @@ import pytest
 from rq import Retry
 from rq.job import JobStatus
 
-from rqsched import current_run, runs
-from rqsched.ids import RunJobId
-from rqsched.runs import MAX_RESULT, Claim, claim_run
-from tests.chain.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
+from rqsched import current_run
+from rqsched.chain import execution as runs
+from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
+from rqsched.core.ids import RunJobId
+from tests.support.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
 
 # ---- claiming
 

@@ -18,8 +18,8 @@ from sqlalchemy import create_engine, text
 from rqsched import embedded
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
-from tests.processes import REPOSITORY, is_gone, running, wait_until
-from tests.servers import PostgresServer, ValkeyServer
+from tests.support.processes import REPOSITORY, is_gone, running, wait_until
+from tests.support.servers import PostgresServer, ValkeyServer
 
 ATTACH = "import sys, pathlib, rqsched.embedded as e; print(e.attach(pathlib.Path(sys.argv[1])).pid)"
 

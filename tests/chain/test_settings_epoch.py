@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.dispatcher import Dispatcher
+from rqsched.chain.dispatcher import Dispatcher
 from rqsched.errors import ConfigError
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import MINUTE, SECOND, Rig, link_id, statuses
+from tests.support.rig import MINUTE, SECOND, Rig, link_id, statuses
 
 
 @pytest.fixture

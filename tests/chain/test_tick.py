@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.chain.conftest import MakeRig
-from tests.chain.rig import MINUTE, Rig, link_id, newest, run_job_id, statuses
-from tests.servers import ValkeyServer
+from tests.support.rig import MINUTE, Rig, link_id, newest, run_job_id, statuses
+from tests.support.servers import ValkeyServer
 
 
 def test_a_tick_fires_what_is_due_by_sql_alone(any_rig: Rig) -> None:

@@ -16,11 +16,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from rqsched.api.scheduler import Scheduler
 from rqsched.cli import app
-from rqsched.scheduler import Scheduler
 from rqsched.testing import ManualClock
 
-FLOWS = "tests.cli.flows"
+FLOWS = "tests.support.cli_flows"
 COMMAND = get_command(app)
 """Built once: building every command costs more than most of them."""
 HELLO, BOOM, BY_PATH = "cli-hello", "cli-boom", f"{FLOWS}.unregistered"

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from rqsched.cli.application import ENTRIES, Deferred, Entry
+from rqsched.cli.app import ENTRIES, Deferred, Entry
 from tests.cli.conftest import COMMAND
 
 COMMANDS: dict[str, Any] = COMMAND.commands  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched import Cron
-from rqsched.handles import ScheduleHandle
+from rqsched.api.schedule_handle import ScheduleHandle
 from tests.cli.conftest import HELLO, Cli
 
 RANGE = ["--start", "2025-01-01T00:00:00Z", "--end", "2025-01-01T03:00:00Z"]

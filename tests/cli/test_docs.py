@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Cli
-from tests.processes import REPOSITORY
+from tests.support.processes import REPOSITORY
 
 CLI_DOC = (REPOSITORY / "docs" / "cli.md").read_text()
 README = (REPOSITORY / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0]

@@ -12,11 +12,11 @@ from redis import Redis
 from rq import Queue, Worker
 
 from rqsched import Every, RetryPolicy
-from rqsched.ids import LinkId
-from rqsched.presence import Presence, dispatchers
-from rqsched.queue import Transport, job_id_of
-from rqsched.reconcile import recover
-from rqsched.runs import claim_run, lose_run
+from rqsched.chain.execution import claim_run, lose_run
+from rqsched.chain.reconcile import recover
+from rqsched.core.ids import LinkId
+from rqsched.transport.heartbeat import Presence, dispatchers
+from rqsched.transport.transport import Transport, job_id_of
 from tests.cli.conftest import HELLO, Cli
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rqsched import Every
-from rqsched.handles import ScheduleHandle
+from rqsched.api.schedule_handle import ScheduleHandle
 from tests.cli.conftest import HELLO, Cli
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.testing import assert_state, execute_pending
-from tests.cli import machines
 from tests.cli.conftest import Cli
+from tests.support import cli_machines as machines
 
-TICKET = "tests.cli.machines.Ticket"
+TICKET = "tests.support.cli_machines.Ticket"
 
 
 @pytest.fixture
@@ -92,11 +92,14 @@ def test_a_resolver_that_fails_is_exit_code_1_and_nothing_is_dispatched(
 REFUSED: dict[str, tuple[list[str], str]] = {
     "an event the machine does not declare": ([TICKET, "nudge"], "it declares CLOSE, EXPIRE"),
     "an event the machine does not have": ([TICKET, "REOPEN"], "does not declare 'REOPEN'"),
-    "a class that is not there": (["tests.cli.machines.Nobody", "CLOSE"], "cannot import"),
+    "a class that is not there": (["tests.support.cli_machines.Nobody", "CLOSE"], "cannot import"),
     "a module that is not there": (["nowhere.Ticket", "CLOSE"], "cannot import"),
     "a bare name": (["Ticket", "CLOSE"], "cannot import"),
-    "a function": (["tests.cli.flows.hello", "CLOSE"], "is no class"),
-    "a class that was not decorated": (["tests.cli.machines.Plain", "CLOSE"], "decorate the class with @machine"),
+    "a function": (["tests.support.cli_flows.hello", "CLOSE"], "is no class"),
+    "a class that was not decorated": (
+        ["tests.support.cli_machines.Plain", "CLOSE"],
+        "decorate the class with @machine",
+    ),
     "a class that is no machine": (["pathlib.Path", "CLOSE"], "decorate the class with @machine"),
     "no event": ([TICKET], "Missing argument 'EVENT'"),
 }

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once
 from rqsched.cli.upcoming import draw, until
-from rqsched.tables import schedules
+from rqsched.store.tables import schedules
 from tests.cli.conftest import HELLO, Cli
 
 

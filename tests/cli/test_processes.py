@@ -13,9 +13,9 @@ import pytest
 from redis import Redis
 
 from rqsched import OverlapPolicy
-from rqsched.presence import dispatchers
+from rqsched.transport.heartbeat import dispatchers
 from tests.cli.conftest import Cli
-from tests.processes import rqsched_command, start, wait_until
+from tests.support.processes import rqsched_command, start, wait_until
 
 FLOWS = """
 from rqsched import workflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched import Every
-from rqsched.handles import ScheduleHandle
+from rqsched.api.schedule_handle import ScheduleHandle
 from tests.cli.conftest import HELLO, Cli
 
 HINT = "More events available. Re-run with --after-sequence=2 (or --all) to continue."

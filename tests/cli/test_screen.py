@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rqsched import Every
-from rqsched.screen import Frame, News, Place, drawn, read_frame
+from rqsched.dev.screen import Frame, News, Place, drawn, read_frame
 from tests.cli.conftest import HELLO, Cli
 
 PLACE = Place(data_dir=Path("data"), log_path=Path("data/worker.log"), command="bin/rqsched", environment="")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.processes import REPOSITORY
+from tests.support.processes import REPOSITORY
 
 CHECKS = {
     "ruff check": ["ruff", "check"],

@@ -1,4 +1,4 @@
-"""What `rqsched.days` assumes of croniter, and the traps it steers around: an upgrade that changes one fails here."""
+"""What `rqsched.spec.cron_days` assumes of croniter, and its traps: an upgrade that changes one fails here."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.processes import REPOSITORY
+from tests.support.processes import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "seeds.md"
 DOCUMENTS = {"Durable Workflow", "Open Job Spec", "Pipelit", "Waymark", "event-machine"}

@@ -11,8 +11,8 @@ import pytest
 from rqsched.http import create_app
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
-from tests.chain.rig import Rig
-from tests.http.web import Web
+from tests.support.rig import Rig
+from tests.support.web import Web
 
 MakeWeb = Callable[..., Web]
 

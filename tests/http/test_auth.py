@@ -13,7 +13,7 @@ from rqsched.errors import ConfigError
 from rqsched.http import Principal, Role, serve
 from rqsched.http.auth import Tokens
 from tests.http.conftest import MakeWeb
-from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 READ, OPERATE, ADMIN, TENANT, ROOT = (
     f"{name}-secret-0123456789" for name in ("read", "operate", "admin", "tenant", "root")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 DEEP = "[" * 100_000 + "]" * 100_000
 WHOLE = '{"schedule_id": "x", "workflow": "note", "interval": "1m", %s}'

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rqsched.policy import RetryPolicy
+from rqsched.core.policy import RetryPolicy
 from tests.http.conftest import MakeWeb
-from tests.http.web import Web
+from tests.support.web import Web
 
 PATH = "/api/schedules"
 VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}

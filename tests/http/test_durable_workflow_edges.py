@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.tables import schedules
+from rqsched.store.tables import schedules
 from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, VERSION, created, detail
-from tests.http.web import Web
+from tests.support.web import Web
 
 
 def asked_by_clients(web: Web) -> Web:

@@ -10,8 +10,8 @@ import pytest
 from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, created, detail
 from tests.http.test_durable_workflow_edges import asked_by_clients, refused
-from tests.http.web import Web
-from tests.servers import ValkeyServer
+from tests.support.servers import ValkeyServer
+from tests.support.web import Web
 
 ONE = f"{PATH}/invoices"
 MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}

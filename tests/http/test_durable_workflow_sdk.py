@@ -23,11 +23,11 @@ from durable_workflow.serializer import decode_envelope
 from durable_workflow.sync import Client as SyncClient
 
 from rqsched.testing import execute_pending
-from tests.acceptance.snippets import snippets_of
 from tests.http.conftest import MakeWeb
-from tests.http.web import Web
-from tests.processes import REPOSITORY, wait_until
-from tests.servers import free_port
+from tests.support.processes import REPOSITORY, wait_until
+from tests.support.servers import free_port
+from tests.support.web import Web
+from tests.system.acceptance.snippets import snippets_of
 
 HOURLY = ScheduleSpec(cron_expressions=["0 * * * *"], timezone="UTC")
 NOTE = ScheduleAction(workflow_type="note", task_queue="high", input=["nightly", 7], run_timeout_seconds=60)

@@ -13,17 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
-from rqsched import schema
-from rqsched.database import Database, Patience
 from rqsched.http import Limits, Role, create_app
+from rqsched.store import schema
+from rqsched.store.database import Database, Patience
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
 from tests.http.conftest import MakeWeb
-from tests.http.population import body_of, contents, documented, request, seeded
-from tests.http.web import Web
-from tests.invariants import check_invariants
-from tests.processes import wait_until
-from tests.servers import PostgresServer, ValkeyServer
+from tests.support.invariants import check_invariants
+from tests.support.population import body_of, contents, documented, request, seeded
+from tests.support.processes import wait_until
+from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.web import Web
 
 NATIVE, ONE = "/api/v1/schedules/", "/api/v1/schedules/{schedule_id}/"
 JOBS, CRON = "/ojs/v1/workers/", "/ojs/v1/cron"

@@ -9,10 +9,11 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rqsched.http.metrics import following, meter
-from tests.chain.rig import MINUTE
+from rqsched.http.metrics import collector as meter
+from rqsched.http.metrics import counters as following
 from tests.http.conftest import MakeWeb
-from tests.http.web import MINUTELY, SCHEDULES, Web, at
+from tests.support.rig import MINUTE
+from tests.support.web import MINUTELY, SCHEDULES, Web, at
 
 Samples = dict[tuple[str, ...], float]
 

@@ -13,10 +13,10 @@ import pytest
 from rqsched.http import Limits, create_app
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
-from tests.http.population import body_of, contents, documented, request, seeded
 from tests.http.test_bodies import MALFORMED
-from tests.http.web import Web
-from tests.servers import ValkeyServer
+from tests.support.population import body_of, contents, documented, request, seeded
+from tests.support.servers import ValkeyServer
+from tests.support.web import Web
 
 ROUTES = [
     *(f"POST /api/v1/schedules/{path}" for path in ("", "batch-delete/")),

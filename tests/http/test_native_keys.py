@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 KEY = {"Idempotency-Key": "order 66"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rqsched import backfills
-from tests.chain.rig import MINUTE, SECOND
-from tests.http.web import SCHEDULES, Web, at, problem
-from tests.invariants import check_invariants
-from tests.processes import wait_until
+from rqsched.chain import backfill as backfills
+from tests.support.invariants import check_invariants
+from tests.support.processes import wait_until
+from tests.support.rig import MINUTE, SECOND
+from tests.support.web import SCHEDULES, Web, at, problem
 
 BACKFILL = at(operation="backfill/")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rqsched.errors import ScheduleNotFoundError
-from tests.chain.rig import SECOND
-from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.rig import SECOND
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 
 def test_creating_answers_201_with_the_schedule_and_arms_it(any_web: Web) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every
-from tests.chain.rig import MINUTE, SECOND
 from tests.http.conftest import MakeWeb
-from tests.http.openjobspec import CRON, Ojs, refused
-from tests.http.web import Web
+from tests.support.openjobspec import CRON, Ojs, refused
+from tests.support.rig import MINUTE, SECOND
+from tests.support.web import Web
 
 
 @pytest.fixture

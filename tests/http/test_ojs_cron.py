@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rqsched.policy import Exhausted
-from tests.http.openjobspec import CRON, REPORT, Ojs, refused
-from tests.http.web import Web
+from rqsched.core.policy import Exhausted
+from tests.support.openjobspec import CRON, REPORT, Ojs, refused
+from tests.support.web import Web
 
 NOON = "2026-01-15T12:00:00.000Z"
 HOURLY = {"cron": "0 * * * *"}

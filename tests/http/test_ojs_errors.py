@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from rqsched import schema
-from rqsched.database import Database, Patience
 from rqsched.http import Limits
+from rqsched.store import schema
+from rqsched.store.database import Database, Patience
 from tests.http.conftest import MakeWeb
-from tests.http.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
-from tests.http.web import Web
-from tests.processes import wait_until
-from tests.servers import PostgresServer, ValkeyServer
+from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
+from tests.support.processes import wait_until
+from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.web import Web
 
 TOKEN = "a-secret-of-twenty-four-chars"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.chain.rig import MINUTE, SECOND
-from tests.http.openjobspec import CRON, Ojs
-from tests.http.web import Web
+from tests.support.openjobspec import CRON, Ojs
+from tests.support.rig import MINUTE, SECOND
+from tests.support.web import Web
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -167,7 +167,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_more_than_two_waiting_jobs_are_warned_of(ojs: Ojs, caplog: pytest.LogCaptureFixture) -> None:
     ojs.registered(overlap_policy="enqueue")
     seen = []
-    with caplog.at_level(logging.WARNING, "rqsched.runtime"):
+    with caplog.at_level(logging.WARNING, "rqsched.chain.runtime"):
         for _ in range(5):
             ojs.pass_()
             seen.append(warnings(caplog))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.chain.rig import MINUTE, SECOND
-from tests.http.openjobspec import WORKERS, Ojs, refused
-from tests.http.web import Web
+from tests.support.openjobspec import WORKERS, Ojs, refused
+from tests.support.rig import MINUTE, SECOND
+from tests.support.web import Web
 
 UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
 

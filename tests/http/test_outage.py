@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from rqsched import schema
-from rqsched.database import Database, Patience
+from rqsched.store import schema
+from rqsched.store.database import Database, Patience
 from tests.http.conftest import MakeWeb
-from tests.http.web import MINUTELY, SCHEDULES, Web, at, problem
-from tests.invariants import check_invariants
-from tests.processes import wait_until
-from tests.servers import PostgresServer, ValkeyServer
+from tests.support.invariants import check_invariants
+from tests.support.processes import wait_until
+from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 SHORT = Patience(total=timedelta(milliseconds=100))
 

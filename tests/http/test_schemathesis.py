@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
-from tests.http.population import HEADERS, body_of, seeded
-from tests.http.web import Web
+from tests.support.population import HEADERS, body_of, seeded
+from tests.support.web import Web
 
 CHECKS = [
     not_a_server_error,

@@ -10,13 +10,13 @@ from datetime import timedelta
 import pytest
 
 from rqsched.config import Settings
-from rqsched.database import Patience
 from rqsched.http.auth import Tokens
-from rqsched.tables import audit_events
+from rqsched.store.database import Patience
+from rqsched.store.tables import audit_events
 from tests.http.conftest import MakeWeb
-from tests.http.population import documented, request, seeded
-from tests.http.web import SCHEDULES, Web, at
-from tests.servers import free_port
+from tests.support.population import documented, request, seeded
+from tests.support.servers import free_port
+from tests.support.web import SCHEDULES, Web, at
 
 TOKEN, WRONG, PASSWORD = "the-right-secret-of-ci", "the-wrong-secret-of-ci", "pass-of-a-backend"
 ENTRIES = json.dumps(

@@ -9,13 +9,14 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from rqsched import lifecycle, store
-from rqsched.database import Database
-from rqsched.ids import derived_uid
-from rqsched.lifecycle import Identity
-from rqsched.member import Cron
-from rqsched.spec import Spec
-from rqsched.state import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
+from rqsched.core import lifecycle
+from rqsched.core.ids import derived_uid
+from rqsched.core.lifecycle import Identity
+from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
+from rqsched.spec.members import Cron
+from rqsched.spec.spec import Spec
+from rqsched.store import changes as store
+from rqsched.store.database import Database
 
 NOW = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

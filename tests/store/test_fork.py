@@ -6,8 +6,8 @@ import gc
 
 import sqlalchemy as sa
 
-from rqsched import store
-from rqsched.database import Database
+from rqsched.store import changes as store
+from rqsched.store.database import Database
 from tests.store.children import FORK, in_children
 from tests.store.samples import add_schedule, count, created, write
 

@@ -16,10 +16,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from rqsched import scans, store
-from rqsched.database import Database
-from rqsched.state import Change, RunStatus, Schedule
-from rqsched.tables import audit_events, backfills, metadata, runs, schedules
+from rqsched.core.model import Change, RunStatus, Schedule
+from rqsched.store import changes as store
+from rqsched.store import reconcile_queries as scans
+from rqsched.store.database import Database
+from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
 
 Ask = Callable[[sa.Connection], object]

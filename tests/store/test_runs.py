@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import facts, store
-from rqsched.database import Database
-from rqsched.state import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.tables import runs
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
+from rqsched.store import changes as store
+from rqsched.store import metadata as facts
+from rqsched.store.database import Database
+from rqsched.store.tables import runs
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, find_run, run_of, write
 
 START: dict[str, Any] = {"token": "T" * 26, "worker": "worker-1", "started_at": LATER}

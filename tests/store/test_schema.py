@@ -8,12 +8,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from rqsched import facts, schema
-from rqsched.database import Database
+from rqsched.core.ids import is_uid
 from rqsched.errors import SchemaError
-from rqsched.ids import is_uid
-from rqsched.migrations import HEAD, VERSION_TABLE
-from rqsched.tables import metadata
+from rqsched.store import metadata as facts
+from rqsched.store import schema
+from rqsched.store.database import Database
+from rqsched.store.migrations import HEAD, VERSION_TABLE
+from rqsched.store.tables import metadata
 from tests.store.children import in_children
 from tests.store.samples import add_schedule, find
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from rqsched import machine_states, targets
-from rqsched.database import Database
-from rqsched.ids import BatchJobId, new_uid
-from rqsched.state import TargetStatus
-from rqsched.targets import Batch
+from rqsched.core.ids import BatchJobId, new_uid
+from rqsched.core.model import TargetStatus
+from rqsched.store import machine_states, targets
+from rqsched.store.database import Database
+from rqsched.store.targets import Batch
 from tests.store.samples import LATER, NOW
 from tests.store.test_indexes import Ask, uses
 

@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from rqsched import store
-from rqsched.database import Database, Patience
 from rqsched.errors import DatabaseUnavailableError
-from tests.processes import wait_until
-from tests.servers import PostgresServer
+from rqsched.store import changes as store
+from rqsched.store.database import Database, Patience
 from tests.store.samples import LATER, add_schedule, count, created, run_of, write
+from tests.support.processes import wait_until
+from tests.support.servers import PostgresServer
 
 NO_PATIENCE = Patience(total=timedelta(0))
 PID = sa.select(sa.func.pg_backend_pid())

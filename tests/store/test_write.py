@@ -10,22 +10,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from rqsched import lifecycle, store
-from rqsched.database import Database
-from rqsched.state import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.tables import audit_events, runs, schedules
-from tests.store.samples import (
-    LATER,
-    NOW,
-    add_runs,
-    add_schedule,
-    created,
-    find,
-    find_run,
-    run_of,
-    spec_text,
-    write,
-)
+from rqsched.core import lifecycle
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.store import changes as store
+from rqsched.store.database import Database
+from rqsched.store.tables import audit_events, runs, schedules
+from tests.store.samples import LATER, NOW, add_runs, add_schedule, created, find, find_run, run_of, spec_text, write
 
 EVENTS = sa.select(audit_events.c.sequence, audit_events.c.event_type).order_by(audit_events.c.sequence)
 
@@ -51,7 +41,7 @@ def test_a_run_is_read_again_equal(database: Database) -> None:
 def test_what_is_written_together_is_read_again_equal(
     database: Database, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("rqsched.bulk.DOCUMENT_CHARACTERS", most)
+    monkeypatch.setattr("rqsched.store.bulk.DOCUMENT_CHARACTERS", most)
     changes = []
     for number in range(3):
         made = created(

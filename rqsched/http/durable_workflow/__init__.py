@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from rqsched.http import document
-
-from . import discovery, routes
-from .forms import SURFACE
-from .shapes import REFUSED
+from rqsched.http import openapi as document
+from rqsched.http.durable_workflow import discovery
+from rqsched.http.durable_workflow import schedules as routes
+from rqsched.http.durable_workflow.errors import SURFACE
+from rqsched.http.durable_workflow.schemas import REFUSED
 
 router = APIRouter(responses=REFUSED.of(*document.ANY))
 router.include_router(discovery.router)

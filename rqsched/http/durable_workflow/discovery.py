@@ -6,10 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 import rqsched
-from rqsched.http.deps import Read
-
-from . import shapes
-from .forms import VERSION, VERSION_HEADER
+from rqsched.http.dependencies import Read
+from rqsched.http.durable_workflow import schemas as shapes
+from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
 
 router = APIRouter(prefix="/api", tags=["durable-workflow"])
 """Asked with the headers of either plane, so that no version is required here."""

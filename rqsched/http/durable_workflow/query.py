@@ -10,12 +10,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from rqsched.core.model import ScheduleStatus
+from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.errors import InvalidPayloadError
-from rqsched.listing import Filters
-from rqsched.payload import MEMO_BYTES, json_text
-from rqsched.state import ScheduleStatus
-
-from .forms import ReasonError
+from rqsched.http.durable_workflow.errors import ReasonError
+from rqsched.store.listing import Filters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)

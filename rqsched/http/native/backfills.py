@@ -12,20 +12,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
-from rqsched import backfills, store
-from rqsched.backfills import Backfill, Range
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import backfill as backfills
+from rqsched.chain.backfill import Backfill, Range
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import iso_utc
+from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import BackendUnavailableError, BackfillNotFoundError
-from rqsched.handles import ScheduleHandle
-from rqsched.http.body import StrictRoute
-from rqsched.http.deps import Call, Operate, Read
-from rqsched.http.document import PROBLEM
-from rqsched.ids import iso_utc
-from rqsched.policy import OverlapPolicy
-from rqsched.runtime import Runtime
-
-from .answers import BackfillAnswer, backfill_answer
-from .bodies import BackfillBody
-from .schedules import ScheduleId
+from rqsched.http.dependencies import Call, Operate, Read
+from rqsched.http.native.requests import BackfillBody
+from rqsched.http.native.responses import BackfillAnswer, backfill_answer
+from rqsched.http.native.schedules import ScheduleId
+from rqsched.http.openapi import PROBLEM
+from rqsched.http.strict_json import StrictRoute
+from rqsched.store import changes as store
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = threading.BoundedSemaphore(2)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from rqsched.duration import parse_span
+from rqsched.spec.duration import parse_span
 
 LONGEST_SECONDS = 100 * 366 * 86_400
 _FIRST_YEAR, _LAST_YEAR = 1970, 2500

@@ -5,15 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from rqsched.api.schedule_handle import TriggerResult
 from rqsched.errors import InvalidInputError
-from rqsched.handles import TriggerResult
-from rqsched.http.body import StrictRoute
-from rqsched.http.deps import Operate
-from rqsched.http.document import PROBLEM
-
-from .answers import ScheduleAnswer, TriggerAnswer, run_answer
-from .bodies import NoteBody, PauseBody, ResumeBody, TriggerBody
-from .schedules import Key, ScheduleId, answered
+from rqsched.http.dependencies import Operate
+from rqsched.http.native.requests import NoteBody, PauseBody, ResumeBody, TriggerBody
+from rqsched.http.native.responses import ScheduleAnswer, TriggerAnswer, run_answer
+from rqsched.http.native.schedules import Key, ScheduleId, answered
+from rqsched.http.openapi import PROBLEM
+from rqsched.http.strict_json import StrictRoute
 
 router = APIRouter(
     prefix="/schedules/{schedule_id}", tags=["operations"], route_class=StrictRoute, responses=PROBLEM.of(409)

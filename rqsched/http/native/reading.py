@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from sqlalchemy.engine import Connection
 
-from rqsched.rows import SELECT_RUNS, to_run
-from rqsched.state import Run, Schedule
-from rqsched.tables import runs
+from rqsched.core.model import Run, Schedule
+from rqsched.store.rows import SELECT_RUNS, to_run
+from rqsched.store.tables import runs
 
 
 def latest_runs(connection: Connection, schedules: Iterable[Schedule]) -> dict[str, Run]:

@@ -7,14 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.responses import JSONResponse, Response
 
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import RunStatus
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.http.body import StrictRoute
-from rqsched.http.deps import Operate, Read
-from rqsched.ids import iso_utc
-from rqsched.state import RunStatus
-
-from .answers import EventAnswers, RunAnswer, RunAnswers, UpcomingAnswer, event_answer, run_answer
-from .schedules import Cursor, Limit, ScheduleId
+from rqsched.http.dependencies import Operate, Read
+from rqsched.http.native.responses import EventAnswers, RunAnswer, RunAnswers, UpcomingAnswer, event_answer, run_answer
+from rqsched.http.native.schedules import Cursor, Limit, ScheduleId
+from rqsched.http.strict_json import StrictRoute
 
 router = APIRouter(prefix="/schedules/{schedule_id}", tags=["runs"], route_class=StrictRoute)
 

@@ -9,22 +9,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from rqsched import listing, operations
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import operations
+from rqsched.core.ids import new_uid, uid_to_uuid
+from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
-from rqsched.handles import ScheduleHandle
-from rqsched.http.body import StrictRoute
-from rqsched.http.deps import Admin, Call, Read
-from rqsched.http.document import PROBLEM
+from rqsched.http.dependencies import Admin, Call, Read
 from rqsched.http.errors import MalformedError
-from rqsched.ids import new_uid, uid_to_uuid
-from rqsched.listing import Filters
-from rqsched.state import Schedule, ScheduleStatus
-
-from .answers import ScheduleAnswer, ScheduleAnswers, schedule_answer
-from .bodies import BatchDeleteBody, CreateBody, DeclareBody, UpdateBody
-from .declaring import Declared, changed, declared
-from .fields import ID, Note
-from .reading import latest_runs
+from rqsched.http.native.convert import Declared, changed, declared
+from rqsched.http.native.fields import ID, Note
+from rqsched.http.native.reading import latest_runs
+from rqsched.http.native.requests import BatchDeleteBody, CreateBody, DeclareBody, UpdateBody
+from rqsched.http.native.responses import ScheduleAnswer, ScheduleAnswers, schedule_answer
+from rqsched.http.openapi import PROBLEM
+from rqsched.http.strict_json import StrictRoute
+from rqsched.store import listing
+from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 

@@ -8,12 +8,11 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from rqsched import facts
-from rqsched.http.body import StrictRoute
-from rqsched.http.deps import Read
-from rqsched.ids import iso_utc
-
-from .answers import WorkflowAnswers
+from rqsched.core.ids import iso_utc
+from rqsched.http.dependencies import Read
+from rqsched.http.native.responses import WorkflowAnswers
+from rqsched.http.strict_json import StrictRoute
+from rqsched.store import metadata as facts
 
 router = APIRouter(prefix="/workflows", tags=["workflows"], route_class=StrictRoute)
 _SHOWN = ("name", "queue", "connection", "timeout")

@@ -8,20 +8,20 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rqsched import external
+from rqsched.chain import external
+from rqsched.chain.external import Claimed
+from rqsched.core.ids import uid_to_uuid, uuid_to_uid
+from rqsched.core.model import Run, RunStatus
+from rqsched.core.payload import MEMO_BYTES, json_text
+from rqsched.core.settle import Ending, Verdict
 from rqsched.errors import RunNotFoundError
-from rqsched.external import Claimed
-from rqsched.http.body import JsonBody
-from rqsched.http.deps import Call, Operate, Read
-from rqsched.ids import uid_to_uuid, uuid_to_uid
-from rqsched.payload import MEMO_BYTES, json_text
-from rqsched.settlement import Ending, Verdict
-from rqsched.state import Run, RunStatus
-
-from . import answers, shapes
-from .forms import Answer, OjsError, at, invalid
-from .registration import require_queue, whole
-from .shapes import REFUSED, sent_as
+from rqsched.http.dependencies import Call, Operate, Read
+from rqsched.http.ojs import responses as answers
+from rqsched.http.ojs import schemas as shapes
+from rqsched.http.ojs.convert import require_queue, whole
+from rqsched.http.ojs.errors import Answer, OjsError, at, invalid
+from rqsched.http.ojs.schemas import REFUSED, sent_as
+from rqsched.http.strict_json import JsonBody
 
 router = APIRouter(prefix="/v1")
 MOST_JOBS = 100

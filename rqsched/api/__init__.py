@@ -1,0 +1,1 @@
+"""What applications hold: the scheduler and the handles of schedules and runs."""

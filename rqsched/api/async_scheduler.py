@@ -1,0 +1,134 @@
+"""The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
+
+Each runs the synchronous operation in a worker thread; cancelling the await does not undo what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Awaited = Coroutine[Any, Any, T]
+
+
+async def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run any synchronous operation of a scheduler or handle without blocking the event loop.
+
+    >>> schedule = await run(scheduler.create, "nightly", "sync", Cron("0 2 * * *"))  # doctest: +SKIP
+    """
+    return await asyncio.to_thread(partial(call, *args, **kwargs))
+
+
+def _of_handle(
+    call: Callable[Concatenate[ScheduleHandle, P], T],
+) -> Callable[Concatenate[AsyncSchedule, P], Awaited[T]]:
+    @wraps(call)
+    async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run(call, self.handle, *args, **kwargs)
+
+    return method
+
+
+def _changing(
+    call: Callable[Concatenate[ScheduleHandle, P], ScheduleHandle],
+) -> Callable[Concatenate[AsyncSchedule, P], Awaited[AsyncSchedule]]:
+    @wraps(call)
+    async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
+        await run(call, self.handle, *args, **kwargs)
+        return self
+
+    return method
+
+
+def _of_scheduler(call: Callable[Concatenate[Scheduler, P], T]) -> Callable[Concatenate[AsyncScheduler, P], Awaited[T]]:
+    @wraps(call)
+    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run(call, self.scheduler, *args, **kwargs)
+
+    return method
+
+
+def _finding(
+    call: Callable[Concatenate[Scheduler, P], ScheduleHandle],
+) -> Callable[Concatenate[AsyncScheduler, P], Awaited[AsyncSchedule]]:
+    @wraps(call)
+    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
+        return AsyncSchedule(await run(call, self.scheduler, *args, **kwargs))
+
+    return method
+
+
+class AsyncSchedule:
+    """A ScheduleHandle whose operations are awaited; its facts are read as plainly as there."""
+
+    def __init__(self, handle: ScheduleHandle) -> None:
+        self.handle = handle
+
+    def __repr__(self) -> str:
+        return f"<Async {self.handle!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Give any fact of the schedule: uid, schedule_id, status, next_run_at, run_count ..."""
+        if name.startswith("_") or callable(getattr(ScheduleHandle, name, None)):
+            raise AttributeError(name)
+        return getattr(self.handle, name)
+
+    refresh = _changing(ScheduleHandle.refresh)
+    pause = _changing(ScheduleHandle.pause)
+    resume = _changing(ScheduleHandle.resume)
+    restart = _changing(ScheduleHandle.restart)
+    update = _changing(ScheduleHandle.update)
+    delete = _changing(ScheduleHandle.delete)
+    trigger = _of_handle(ScheduleHandle.trigger)
+    backfill = _of_handle(ScheduleHandle.backfill)
+    describe = _of_handle(ScheduleHandle.describe)
+    history = _of_handle(ScheduleHandle.history)
+    runs = _of_handle(ScheduleHandle.runs)
+    run = _of_handle(ScheduleHandle.run)
+    upcoming = _of_handle(ScheduleHandle.upcoming)
+
+    async def iter_history(self, after_sequence: int = 0) -> AsyncIterator[AuditRecord]:
+        """Read all audit events from a sequence on, page by page."""
+        while page := await self.history(limit=MAX_PAGE, after_sequence=after_sequence):
+            for event in page:
+                yield event
+            after_sequence = page[-1].sequence
+
+
+class AsyncScheduler:
+    """A Scheduler whose operations are awaited.
+
+    >>> schedules = AsyncScheduler(Scheduler.from_env())  # doctest: +SKIP
+    >>> nightly = await schedules.create("nightly", "invoice-sync", Cron("0 2 * * *"))  # doctest: +SKIP
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    create = _finding(Scheduler.create)
+    get = _finding(Scheduler.get)
+    newest = _finding(Scheduler.newest)
+    sync = _of_scheduler(Scheduler.sync)
+    history = _of_scheduler(Scheduler.history)
+    recover = _of_scheduler(Scheduler.recover)
+    tick = _of_scheduler(Scheduler.tick)
+    prune_history = _of_scheduler(Scheduler.prune_history)
+    close = _of_scheduler(Scheduler.close)
+
+    async def upsert(self, *args: Any, **kwargs: Any) -> tuple[AsyncSchedule, str]:
+        """Create a schedule or make the known one what is declared; see `Scheduler.upsert`."""
+        handle, outcome = await run(self.scheduler.upsert, *args, **kwargs)
+        return AsyncSchedule(handle), outcome
+
+    async def list(self, **filters: Any) -> Page[AsyncSchedule]:
+        """Read a page of schedules; see `Scheduler.list`."""
+        page = await run(self.scheduler.list, **filters)
+        return Page([AsyncSchedule(handle) for handle in page.items], page.next_cursor)

@@ -1,0 +1,71 @@
+"""Declarations: schedules written down in code, by decorators or as values, for `sync` to bring about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from rqsched.core.options import Options, define, require_id, require_note
+from rqsched.timing import When, unfold
+from rqsched.workflows import Registry, make_workflow
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ROUTING = ("queue", "connection", "timeout")
+SYNC = "sync"
+"""`managed_by` of the schedules a sync made; only those are pruned."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One schedule of a declared set."""
+
+    schedule_id: str
+    workflow: str | Callable[..., Any]
+    spec: When
+    options: Options = field(default_factory=Options)
+    """The keyword arguments `create` takes."""
+    note: str | None = None
+    paused: bool | None = None
+    """None leaves a known schedule as it is."""
+
+
+class Declarations:
+    """The schedules an application declares with decorators, in the order it does."""
+
+    def __init__(self, workflows: Registry) -> None:
+        self._workflows = workflows
+        self._declared: dict[str, Declaration] = {}
+
+    def all(self) -> list[Declaration]:
+        """Give every declaration, those of the registry first; the newest of an id wins."""
+        registered = {id_: Declaration(id_, *declared) for id_, declared in self._workflows.declared().items()}
+        return list((registered | self._declared).values())
+
+    def add(self, declaration: Declaration) -> None:
+        """Add a declaration."""
+        self._declared[declaration.schedule_id] = declaration
+
+    def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Any:
+        """Make the decorator that registers a workflow and declares its schedule.
+
+        Queue, connection and timeout become the workflow's defaults. Everything is checked here, at the decorated
+        function, not at start-up; raises an InvalidInputError of the right kind.
+        """
+        routing = {key: options[key] for key in _ROUTING if key in options}
+        own = {key: options[key] for key in ("note", "paused") if key in options}
+        others = {key: options[key] for key in options if key not in {*routing, *own}}
+        spec, merged = unfold(when, others)
+        define(None, {**merged, **routing}, workflow="checked", spec=spec)
+        require_note(own.get("note"))
+
+        def declare(target: F) -> F:
+            workflow = make_workflow(name, target, **routing)
+            declaration = Declaration(
+                require_id(schedule_id or workflow.name), workflow.name, spec, cast("Options", merged), **own
+            )
+            self._workflows.add(workflow)
+            self.add(declaration)
+            return target
+
+        return declare

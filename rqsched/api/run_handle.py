@@ -1,0 +1,139 @@
+"""Run handles: one run as a caller holds it, and what a manual trigger answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rqsched.chain import execution as runs
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Run
+from rqsched.core.overlap import Outcome
+from rqsched.core.settle import Ending
+from rqsched.errors import RunNotFoundError
+from rqsched.store import changes as store
+
+
+class RunHandle:
+    """One run: its facts as they were read, and what one may do to it."""
+
+    def __init__(self, runtime: Runtime, run: Run) -> None:
+        self._runtime = runtime
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<Run {self.instance_id} {self.status}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Give any fact of the run: uid, number, kind, occurrence_at, attempt, error, started_at, ended_at ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._run, name)
+
+    @property
+    def status(self) -> str:
+        """The run's status as it was read."""
+        return self._run.status.value
+
+    @property
+    def kind(self) -> str:
+        """`scheduled`, `manual` or `backfill`."""
+        return self._run.kind.value
+
+    @property
+    def result(self) -> Any:
+        """What the workflow returned; None until it succeeded."""
+        return None if self._run.result is None else json.loads(self._run.result)
+
+    @property
+    def state(self) -> Run:
+        """Every fact of the run."""
+        return self._run
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The ended attempts: attempt, started_at, ended_at, outcome, error."""
+        ended: list[dict[str, Any]] = json.loads(self._run.attempts)
+        return ended
+
+    @property
+    def args(self) -> list[Any]:
+        """The workflow's positional arguments."""
+        given: list[Any] = json.loads(self._run.action)["args"]
+        return given
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The workflow's keyword arguments."""
+        given: dict[str, Any] = json.loads(self._run.action)["kwargs"]
+        return given
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels it got from its schedule."""
+        copied: dict[str, str] = json.loads(self._run.labels)
+        return copied
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """The memo it got from its schedule."""
+        copied: dict[str, Any] = json.loads(self._run.memo)
+        return copied
+
+    @property
+    def search_attributes(self) -> dict[str, Any]:
+        """The search attributes it got from its schedule."""
+        copied: dict[str, Any] = json.loads(self._run.search_attributes)
+        return copied
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """The ScheduleTriggered event that ties the run to its schedule."""
+        event: dict[str, Any] = json.loads(self._run.lineage)
+        return event
+
+    def refresh(self) -> RunHandle:
+        """Read the run again; raises RunNotFoundError when it was purged."""
+        found = self._runtime.database.read(lambda connection: store.find_run(connection, self._run.uid))
+        if found is None:
+            raise RunNotFoundError(self._run.uid)
+        self._run = found
+        return self
+
+    def cancel(self) -> RunHandle:
+        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
+        self._run = runs.end_run(self._runtime, self._run.uid, Ending.CANCELLED)
+        return self
+
+    def terminate(self) -> RunHandle:
+        """End the run and have RQ kill its horse. Idempotent."""
+        self._run = runs.end_run(self._runtime, self._run.uid, Ending.TERMINATED)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerResult:
+    """What a manual trigger did."""
+
+    outcome: str
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    run: RunHandle | None = None
+    reason: str | None = None
+    """Why nothing was started."""
+    buffer_depth: int | None = None
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of the run; None when nothing was started."""
+        return self.run.instance_id if self.run else None
+
+    def __bool__(self) -> bool:
+        """Whether a run was started or buffered."""
+        return self.run is not None
+
+
+def trigger_result(runtime: Runtime, outcome: Outcome) -> TriggerResult:
+    """Give a trigger's outcome as its caller sees it."""
+    run = RunHandle(runtime, outcome.run) if outcome.run else None
+    return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

@@ -1,0 +1,347 @@
+"""Handles: one schedule as a caller holds it; a run's is in `run_handle`.
+
+A handle means the incarnation it was made from: after delete and re-create under the same id it says "not found", so a
+stale handle never resurrects or re-pauses what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Unpack
+
+from rqsched.api.describe import Description, describe, upcoming
+from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
+from rqsched.chain import backfill as backfills
+from rqsched.chain import operations
+from rqsched.chain.backfill import Backfill, Range
+from rqsched.chain.runtime import Runtime
+from rqsched.core import lifecycle
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import new_uid
+from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.options import Options, define, require_note
+from rqsched.core.payload import loads
+from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.start import BackfillRow
+from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
+from rqsched.spec.spec import SpecLike
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes as store
+from rqsched.store import listing
+from rqsched.store.listing import AuditRecord, Page
+from rqsched.timing import When, unfold
+
+__all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """What a backfill did."""
+
+    backfill: Backfill | None
+    """Its row; None for a dry run."""
+    rows: list[BackfillRow]
+    """One an occurrence."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Give the rows as JSON-native values."""
+        return [row.to_dict() for row in self.rows]
+
+
+Progress = Callable[[Backfill], None]
+"""Called after each chunk of a backfill."""
+
+
+class ScheduleHandle:
+    """One schedule: its state as it was read last, and everything one may do to it."""
+
+    def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
+        self._runtime = runtime
+        self._schedule = schedule
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.namespace}/{self.schedule_id} {self.status} next={self.next_run_at}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Give any fact of the schedule's state: n, version, remaining, skipped_count, note ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._schedule, name)
+
+    @property
+    def uid(self) -> str:
+        """The incarnation."""
+        return self._schedule.uid
+
+    @property
+    def schedule_id(self) -> str:
+        """The id its owner chose."""
+        return self._schedule.schedule_id
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the id."""
+        return self._schedule.namespace
+
+    @property
+    def status(self) -> str:
+        """`active`, `paused`, `done`, `dead` or `deleted`, as it was read."""
+        return self._schedule.status.value
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """The nominal time of the next occurrence."""
+        return self._schedule.next_run_at
+
+    @property
+    def run_count(self) -> int:
+        """How many runs have started."""
+        return self._schedule.run_count
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow."""
+        return self._schedule.definition.workflow
+
+    @property
+    def state(self) -> Schedule:
+        """Every fact of the schedule."""
+        return self._schedule
+
+    # ---- reading
+
+    def refresh(self) -> ScheduleHandle:
+        """Read the schedule again; a deleted one shows so. Raises ScheduleNotFoundError when it was purged."""
+        found = self._runtime.database.read(lambda connection: store.find(connection, self.uid))
+        if found is None:
+            raise ScheduleNotFoundError(self.schedule_id, self.namespace)
+        self._schedule = found
+        return self
+
+    def describe(self) -> Description:
+        """Read everything there is to know about the schedule now."""
+        self.refresh()
+        latest = self._schedule.latest_run_uid
+        run = self._runtime.database.read(lambda connection: latest and store.find_run(connection, latest))
+        return describe(self._schedule, run or None)
+
+    def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
+        """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
+        listing.require_limit(limit)
+        listing.require_sequence(after_sequence)
+        return self._runtime.database.read(
+            lambda connection: listing.history(connection, self.uid, limit=limit, after_sequence=after_sequence)
+        )
+
+    def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
+        """Read all audit events from a sequence on, page by page."""
+        while page := self.history(limit=listing.MAX_PAGE, after_sequence=after_sequence):
+            yield from page
+            after_sequence = page[-1].sequence
+
+    def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
+        """Read a page of runs, newest first."""
+        listing.require_limit(limit)
+        page = self._runtime.database.read(
+            lambda c: listing.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
+        )
+        return Page([RunHandle(self._runtime, run) for run in page.items], page.next_cursor)
+
+    def run(self, run: str) -> RunHandle:
+        """Find one run by uid, number or instance id; raises RunNotFoundError."""
+        found = self._runtime.database.read(lambda connection: listing.find_run_of(connection, self.uid, run))
+        if found is None:
+            raise RunNotFoundError(run)
+        return RunHandle(self._runtime, found)
+
+    def upcoming(self, count: int = 5) -> list[datetime]:
+        """Name the next instants (1 to 1000) at which it fires."""
+        listing.require_limit(count, 1_000)
+        self.refresh()
+        return upcoming(self._schedule, count=count, now=self._runtime.now())
+
+    # ---- changing
+
+    def _operate(self, decide: operations.Decide, version: int | None = None) -> ScheduleHandle:
+        self._schedule = operations.operate(self._runtime, self.uid, decide, version=version)
+        return self
+
+    def pause(
+        self, note: str | None = None, *, reason: str | None = None, context: CommandContext | None = None
+    ) -> ScheduleHandle:
+        """Stop firing. Runs and retries go on, waiting runs wait. Raises ScheduleStateError unless active."""
+        require_note(note)
+        require_note(reason, "reason")
+        return self._operate(
+            lambda _, schedule, operation: lifecycle.pause(
+                schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
+            )
+        )
+
+    def resume(
+        self,
+        catch_up: CatchUp | str | None = None,
+        *,
+        note: str | None = None,
+        context: CommandContext | None = None,
+    ) -> ScheduleHandle:
+        """Fire again; see CatchUp for where it goes on. Raises ScheduleStateError unless paused."""
+        require_note(note)
+        mode = None if catch_up is None else CatchUp.of(catch_up)
+        return self._operate(
+            lambda connection, schedule, operation: lifecycle.resume(
+                schedule,
+                operations.open_runs(connection, schedule),
+                now=self._runtime.now(),
+                catch_up=mode,
+                note=note,
+                context=context,
+                operation=operation,
+            )
+        )
+
+    def restart(self, *, note: str | None = None, context: CommandContext | None = None) -> ScheduleHandle:
+        """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
+        require_note(note)
+        return self._operate(
+            lambda connection, schedule, operation: lifecycle.restart(
+                schedule,
+                operations.open_runs(connection, schedule),
+                now=self._runtime.now(),
+                note=note,
+                context=context,
+                operation=operation,
+            )
+        )
+
+    def update(
+        self,
+        workflow: str | Callable[..., Any] | None = None,
+        spec: When | None = None,
+        *,
+        note: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
+        **options: Unpack[Options],
+    ) -> ScheduleHandle:
+        """Change what is given and leave the rest; the next time moves only when spec or jitter changed.
+
+        Raises VersionConflictError when `if_version` is given and the schedule has changed since.
+        """
+        require_note(note)
+        timing: SpecLike | None = None
+        given: dict[str, Any] = {**options}
+        if spec is not None:
+            timing, given = unfold(spec, options)
+        name, defaults = self._named_workflow(workflow, given)
+        operations.require_connection(self._runtime, given.get("connection"))
+        wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
+        operations.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
+
+        def decide(_: Any, schedule: Schedule, operation: str) -> Any:
+            definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
+            return lifecycle.update(
+                schedule,
+                definition,
+                now=self._runtime.now(),
+                note=note,
+                tzdata=tzdata_version(),
+                context=context,
+                operation=operation,
+            )
+
+        return self._operate(decide, if_version)
+
+    def _named_workflow(
+        self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        if workflow is None:
+            return None, None
+        name = self._runtime.workflows.name_of(workflow)
+        is_external = options.get("executor", self._schedule.definition.executor) == "external"
+        return name, {} if is_external else operations.workflow_defaults(self._runtime, name)
+
+    def delete(
+        self, *, purge: bool = False, reason: str | None = None, context: CommandContext | None = None
+    ) -> ScheduleHandle:
+        """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good."""
+        require_note(reason, "reason")
+        if self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
+            self._operate(
+                lambda _, schedule, operation: lifecycle.delete(
+                    schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
+                )
+            )
+        if purge:
+            operations.purge(self._runtime, self.uid)
+        return self
+
+    def trigger(
+        self,
+        overlap: OverlapPolicy | str | None = None,
+        *,
+        force: bool = False,
+        idempotency_key: str | None = None,
+        context: CommandContext | None = None,
+    ) -> TriggerResult:
+        """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
+
+        A paused schedule refuses unless `force`. The same `idempotency_key` gives the same run again.
+        """
+        policy = None if overlap is None else OverlapPolicy.of(overlap)
+        key = None if idempotency_key is None else operations.require_key(idempotency_key)
+        self._schedule, outcome = operations.trigger(
+            self._runtime, self.uid, overlap=policy, is_forced=force, idempotency_key=key, context=context
+        )
+        return trigger_result(self._runtime, outcome)
+
+    def backfill(
+        self,
+        start: datetime,
+        end: datetime,
+        *,
+        overlap: OverlapPolicy | str | None = None,
+        dry_run: bool = False,
+        bound: int = backfills.DEFAULT_BOUND,
+        progress: Progress | None = None,
+        context: CommandContext | None = None,
+    ) -> BackfillResult:
+        """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
+
+        Raises InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
+        """
+        wanted = Range(start, end, None if overlap is None else OverlapPolicy.of(overlap), bound, context)
+        if dry_run:
+            return BackfillResult(None, backfills.preview(self._runtime, self.refresh().state, wanted))
+        rows: list[BackfillRow] = []
+        done: Backfill | None = None
+        for done, chunk in self.iter_backfill(wanted):
+            rows += chunk
+            if progress is not None:
+                progress(done)
+        self.refresh()
+        return BackfillResult(done, rows)
+
+    def iter_backfill(self, wanted: Range) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+        """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.
+
+        Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.
+        """
+        schedule = self.refresh().state
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(self.schedule_id, self.namespace)
+        backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
+        yield from backfills.iterate(self._runtime, backfill)
+
+    def resume_backfill(self, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+        """Go on, as `iter_backfill` does, with a backfill of this schedule whose process ended in the middle of it.
+
+        Nothing is fired twice, not even when somebody else goes on with it at the same time. Raises
+        BackfillNotFoundError.
+        """
+        backfill = backfills.get_backfill(self._runtime, uid)
+        if backfill.schedule_uid != self.uid:
+            raise BackfillNotFoundError(uid)
+        yield from backfills.iterate(self._runtime, backfill)

@@ -1,0 +1,386 @@
+"""The scheduler: what a web app, a command or a test holds to create schedules and find them again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, Unpack
+
+from sqlalchemy.engine import Connection
+
+from rqsched import signals
+from rqsched.api.declarations import SYNC, Declaration, Declarations
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import operations, reconcile, tick
+from rqsched.chain.operations import Named, Request
+from rqsched.chain.reconcile import Progress, Recovered
+from rqsched.chain.runtime import Runtime, import_workflows
+from rqsched.clock import Clock
+from rqsched.config import Settings
+from rqsched.core.audit import CommandContext
+from rqsched.core.model import Definition, Schedule, ScheduleStatus
+from rqsched.core.options import Options, define, is_id, require_id, require_note
+from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
+from rqsched.spec.spec import Cron, Every
+from rqsched.store import changes as store
+from rqsched.store import listing, schema
+from rqsched.store.listing import AuditRecord, Filters, Page
+from rqsched.timing import Timing, When, unfold
+from rqsched.workflows import Registry
+
+_log = logging.getLogger(__name__)
+
+SYNC_BATCH = 200
+"""Declarations that a sync brings about in one transaction."""
+
+Subscriber: TypeAlias = signals.Subscriber
+History: TypeAlias = list[AuditRecord]
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync did, as schedule ids."""
+
+    created: list[str]
+    updated: list[str]
+    unchanged: list[str]
+    removed: list[str]
+
+
+class Scheduler:
+    """Durable schedules over one SQL database and one Redis.
+
+    >>> scheduler = Scheduler.from_env()  # doctest: +SKIP
+    >>> scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), timezone="Europe/Berlin")  # doctest: +SKIP
+
+    Safe to share between threads. Every operation is durable when it returns; Redis being down only delays it.
+    """
+
+    def __init__(
+        self,
+        *,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        control_queue: str | None = None,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+        workflows: Registry | None = None,
+        **overrides: Any,
+    ) -> None:
+        """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
+
+        Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
+        database that does not answer now is no error: the first operation will say so if it still does not.
+        """
+        given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
+        self.settings = settings or Settings(**given, **overrides)
+        self.runtime = Runtime(self.settings, clock=clock, workflows=workflows)
+        self._check_schema()
+        self.declarations = Declarations(self.runtime.workflows)
+        self.signals = signals.Signals()
+        self.runtime.subscribers.append(self.signals.emit)
+
+    def _check_schema(self) -> None:
+        if self.settings.is_sqlite:
+            schema.upgrade(self.runtime.database)
+            return
+        try:
+            schema.require_current(self.runtime.database)
+        except BackendUnavailableError as error:
+            _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> Scheduler:
+        """Make a scheduler from `RQSCHED_*` and import RQSCHED_IMPORTS."""
+        scheduler = cls(**overrides)
+        import_workflows(scheduler.settings)
+        return scheduler
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.runtime.close()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- creating
+
+    def create(
+        self,
+        schedule_id: str,
+        workflow: str | Callable[..., Any],
+        spec: When,
+        *,
+        note: str | None = None,
+        namespace: str | None = None,
+        paused: bool = False,
+        idempotency_key: str | None = None,
+        context: CommandContext | None = None,
+        **options: Unpack[Options],
+    ) -> ScheduleHandle:
+        """Create a schedule and arm its first link; see Options for everything else that may be said.
+
+        The same `idempotency_key` and declaration give the same schedule again, for a day. Raises ScheduleExistsError
+        when the id is taken, IdempotencyConflictError, UnknownWorkflowError, or another InvalidInputError; then
+        nothing was written.
+        """
+        definition = self._define(workflow, spec, options)
+        named, note = self._named(namespace, schedule_id), require_note(note)
+        request = Request(named, definition, note, paused, context, key=idempotency_key)
+        return self._handle(operations.create(self.runtime, request))
+
+    def upsert(
+        self,
+        schedule_id: str,
+        workflow: str | Callable[..., Any],
+        spec: When,
+        *,
+        note: str | None = None,
+        namespace: str | None = None,
+        paused: bool | None = None,
+        context: CommandContext | None = None,
+        **options: Unpack[Options],
+    ) -> tuple[ScheduleHandle, str]:
+        """Create a schedule or make the known one what is declared; also says `created`, `updated` or `unchanged`.
+
+        The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
+        """
+        definition = self._define(workflow, spec, options)
+        request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
+        schedule, outcome = operations.upsert(self.runtime, request)
+        return self._handle(schedule), outcome
+
+    def sync(
+        self,
+        declarations: Iterable[Declaration] | None = None,
+        *,
+        prune: bool = False,
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
+
+        Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
+        checked before anything is written. `progress` is told each id and its outcome.
+        """
+        given = self.declarations.all() if declarations is None else list(declarations)
+        _require_distinct(given)
+        wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
+        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
+        for start in range(0, len(wanted), SYNC_BATCH):
+            requests = [request for _, request in wanted[start : start + SYNC_BATCH]]
+            for schedule, outcome in operations.upsert_together(self.runtime, requests):
+                done[outcome].append(schedule.schedule_id)
+                if progress is not None:
+                    progress(schedule.schedule_id, outcome)
+        if prune:
+            kept = {declared.schedule_id for declared, _ in wanted}
+            done["removed"] = self._prune(kept, namespace, context)
+        return Synced(**done)
+
+    def preview_sync(
+        self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
+    ) -> Synced:
+        """Say what `sync` would do now, with the same checks; writes nothing."""
+        given = list(declarations)
+        _require_distinct(given)
+        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
+        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
+        for schedule_id, request in wanted:
+            done[operations.preview_upsert(self.runtime, request)].append(schedule_id)
+        if prune:
+            done["removed"] = [handle.schedule_id for handle in self._undeclared({id_ for id_, _ in wanted}, namespace)]
+        return Synced(**done)
+
+    def _request(self, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
+        try:
+            definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+        except InvalidInputError as error:
+            error.add_note(f"in the declaration of {declared.schedule_id!r}")
+            raise
+        named = self._named(namespace, declared.schedule_id)
+        note = require_note(declared.note)
+        return Request(named, definition, note, declared.paused, context, must_have_future=False)
+
+    def _prune(self, kept: set[str], namespace: str | None, context: CommandContext | None) -> list[str]:
+        gone = self._undeclared(kept, namespace)
+        for handle in gone:
+            handle.delete(reason="pruned by sync", context=context)
+        return [handle.schedule_id for handle in gone]
+
+    def _undeclared(self, kept: set[str], namespace: str | None) -> Sequence[ScheduleHandle]:
+        managed = self.iter(namespace=namespace, managed_by=SYNC)
+        return [handle for handle in managed if handle.schedule_id not in kept]
+
+    def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
+        name = self.runtime.workflows.name_of(workflow)
+        spec, options = unfold(when, given)
+        operations.require_connection(self.runtime, options.get("connection"))
+        is_external = options.get("executor") == "external"
+        defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
+        operations.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
+        return define(None, options, workflow=name, spec=spec, defaults=defaults)
+
+    def _named(self, namespace: str | None, schedule_id: str) -> Named:
+        return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))
+
+    def _namespace(self, namespace: str | None) -> str:
+        return self.settings.namespace if namespace is None else namespace
+
+    def _handle(self, schedule: Schedule) -> ScheduleHandle:
+        return ScheduleHandle(self.runtime, schedule)
+
+    # ---- declaring
+
+    def cron(self, expression: str, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+        """Register a workflow and declare its schedule in one line; `sync()` at start-up brings it about.
+
+        >>> @scheduler.cron("0 2 * * *", timezone="Europe/Berlin")  # doctest: +SKIP
+        ... def nightly() -> None: ...
+        """
+        return self.declarations.on(Cron(expression), id, name, options)
+
+    def every(
+        self,
+        interval: timedelta | str,
+        *,
+        offset: timedelta | str | None = None,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a workflow and declare its schedule at an interval; see `cron`."""
+        return self.declarations.on(Every(interval, offset=offset), id, name, options)
+
+    def on_timing(self, timing: Timing, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+        """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
+        return self.declarations.on(timing, id, name, options)
+
+    # ---- finding
+
+    def get(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
+        """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
+        return self._found(store.find_named, schedule_id, namespace)
+
+    def _found(
+        self, find: Callable[[Connection, str, str], Schedule | None], schedule_id: str, namespace: str | None
+    ) -> ScheduleHandle:
+        where = self._namespace(namespace)
+        if not (is_id(schedule_id) and is_id(where)):  # no row can have it, and a driver may refuse it as a value
+            raise ScheduleNotFoundError(schedule_id, where)
+        found = self.runtime.database.read(lambda connection: find(connection, where, schedule_id))
+        if found is None:
+            raise ScheduleNotFoundError(schedule_id, where)
+        return self._handle(found)
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+        managed_by: str | None = None,
+        text: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[ScheduleHandle]:
+        """Read a page (1 to 500) of schedules in the order they were created; deleted ones only when asked for."""
+        listing.require_limit(limit)
+        statuses = (status,) if isinstance(status, str) else tuple(status or ())
+        for name in statuses:
+            _require_status(name)
+        filters = Filters(
+            namespace=self._namespace(namespace),
+            statuses=statuses,
+            workflow=workflow,
+            owner=owner,
+            managed_by=managed_by,
+            labels=labels or {},
+            search_attributes=search_attributes or {},
+            text=text,
+        )
+        page = self.runtime.database.read(
+            lambda connection: listing.list_schedules(
+                connection, filters, limit=limit, cursor=cursor, newest_first=newest_first
+            )
+        )
+        return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
+
+    def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
+        """Read all schedules that `list` with these filters shows, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=listing.MAX_PAGE, cursor=cursor, **filters)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def history(
+        self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
+    ) -> History:
+        """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
+        return self.newest(schedule_id, namespace).history(limit, after_sequence)
+
+    def newest(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
+        """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
+        return self._found(listing.find_newest, schedule_id, namespace)
+
+    # ---- keeping it going
+
+    def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+        """Compare SQL with Redis and mend, once; call it when a web app boots. Idempotent, any number at once.
+
+        `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.
+        """
+        return reconcile.recover(self.runtime, deep=deep, progress=progress)
+
+    def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
+        """Fire what is due in this process, without waiting for a worker; returns one row an outcome.
+
+        For cron-driven set-ups and tests. One failing schedule never stops the others: its row has an `error`.
+        """
+        return tick.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
+
+    def on(self, name: str, subscriber: Subscriber) -> None:
+        """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
+
+        Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises
+        InvalidInputError. An error in a subscriber is logged and harms nothing. Fires are committed by workers: to
+        hear of them there, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
+        """
+        self.signals.add(name, subscriber)
+
+    def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
+        """Delete audit events recorded before an instant, for good; returns how many. Targets that ended go too.
+
+        Of one namespace, or (None) of all of them. What is recorded later goes on with the next sequence.
+        """
+        if before.tzinfo is None:
+            raise InvalidInputError("before", "is naive; give an aware datetime, such as one with tzinfo=UTC")
+        return self.runtime.database.transact(lambda c: listing.prune_history(c, before, namespace))
+
+
+def _require_status(name: str) -> None:
+    known = [status.value for status in ScheduleStatus]
+    if name not in known:
+        raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
+
+
+def _require_distinct(declarations: Iterable[Declaration]) -> None:
+    seen: set[str] = set()
+    for declared in declarations:
+        if declared.schedule_id in seen:
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+        seen.add(declared.schedule_id)

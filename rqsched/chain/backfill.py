@@ -1,0 +1,291 @@
+"""Backfills: firing a past range on request, in chunks that each are one transaction. Resumable and never doubling.
+
+The `rqsched_backfills` row owns cursor and progress; a chunk moves the cursor in the transaction that writes its runs,
+so whoever goes on after a crash starts exactly where the last commit ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core import start as starts
+from rqsched.core.audit import CommandContext
+from rqsched.core.model import Change, Schedule, ScheduleStatus
+from rqsched.core.payload import MEMO_BYTES, json_text, loads
+from rqsched.core.policy import OverlapPolicy, for_backfill
+from rqsched.core.start import BackfillRow
+from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
+from rqsched.store import changes as store
+from rqsched.store.tables import backfills
+
+CHUNK = 500
+DEFAULT_BOUND = 10_000
+BREATH = timedelta(milliseconds=110)
+"""Longer than whoever waits lets pass between two looks: SQLite's busy handler 100 ms, a dispatcher that skipped the
+locked schedule 50 ms. Without it a backfill is a tight writer, and live fires get their turn by luck."""
+Rest = Callable[[], object]
+"""Called between two chunks, when nothing is locked."""
+_TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """One backfill as its row has it."""
+
+    uid: str
+    schedule_uid: str
+    start_at: datetime
+    end_at: datetime
+    """Exclusive, and never after the moment it was asked for."""
+    overlap: str
+    """The policy given, or "" for the schedule's."""
+    bound: int
+    """The most occurrences it may hold."""
+    cursor: datetime
+    """Where it goes on."""
+    status: str
+    """`running`, `done` or `stopped`."""
+    created_at: datetime
+    updated_at: datetime
+    attempted: int = 0
+    """Occurrences looked at."""
+    started: int = 0
+    buffered: int = 0
+    """Runs that wait their turn (policy skip)."""
+    skipped: int = 0
+    already_run: int = 0
+    reason: str | None = None
+    """Why it stopped."""
+    context: str | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status != "running"
+
+
+_COLUMNS = [backfills.c[name] for name in Backfill.__dataclass_fields__]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a backfill is asked to fire."""
+
+    start_at: datetime
+    """Inclusive."""
+    end_at: datetime
+    """Exclusive; cut at now."""
+    overlap: OverlapPolicy | None = None
+    bound: int = DEFAULT_BOUND
+    context: CommandContext | None = None
+
+
+def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str) -> Backfill:
+    """Check a range and write the backfill's row; raises InvalidInputError or InvalidLimitError, then nothing is."""
+    now = runtime.now()
+    start_at, end_at = _require_range(wanted, now)
+    _require_bound(schedule, start_at, end_at, wanted.bound)
+    context = None if wanted.context is None else json_text("context", wanted.context.to_json(), MEMO_BYTES)
+    backfill = Backfill(
+        uid=uid,
+        schedule_uid=schedule.uid,
+        start_at=start_at,
+        end_at=end_at,
+        overlap=wanted.overlap.value if wanted.overlap else "",
+        bound=wanted.bound,
+        cursor=start_at,
+        status="running",
+        created_at=now,
+        updated_at=now,
+        context=context,
+    )
+
+    def work(connection: Connection) -> Backfill:
+        known = _find(connection, uid)
+        if known is not None:
+            return known
+        connection.execute(sa.insert(backfills).values(_values(backfill)))
+        return backfill
+
+    return runtime.database.transact(work)
+
+
+def _require_range(wanted: Range, now: datetime) -> tuple[datetime, datetime]:
+    for name, instant in (("start", wanted.start_at), ("end", wanted.end_at)):
+        if instant.tzinfo is None:
+            raise InvalidInputError(name, "is naive; give an aware datetime, such as one with tzinfo=UTC")
+    if wanted.end_at <= wanted.start_at:
+        raise InvalidInputError("end", "must be after start")
+    if wanted.start_at >= now:
+        raise InvalidInputError("start", "is not in the past; a backfill fires what has passed")
+    return wanted.start_at, min(wanted.end_at, now)
+
+
+def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bound: int) -> None:
+    if schedule.spec.is_from_completion:
+        raise InvalidInputError("spec", "a from_completion interval has no past occurrences to fire")
+    count = schedule.spec.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
+    if count > bound:
+        raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
+
+
+def breathe() -> None:
+    """Leave whoever waits for a lock the time to take it; see BREATH."""
+    time.sleep(BREATH.total_seconds())
+
+
+def go_on() -> None:
+    """Rest not at all: for a dispatcher, which fires between the chunks itself."""
+
+
+def iterate(
+    runtime: Runtime, backfill: Backfill, *, rest: Rest = breathe
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
+    while not backfill.is_done:
+        backfill, rows, change = runtime.database.transact(partial(_chunk, runtime, backfill.uid))
+        runtime.publish([change])
+        yield backfill, rows
+        if not backfill.is_done:
+            rest()
+
+
+def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
+    known = _find(connection, uid)
+    schedule = None if known is None else store.lock_one(connection, known.schedule_uid)
+    backfill = _find(connection, uid)  # again, now under the lock
+    if backfill is None or schedule is None:
+        raise BackfillNotFoundError(uid)
+    if backfill.is_done:
+        return backfill, [], Change(schedule, schedule)
+    if schedule.status is ScheduleStatus.DELETED:
+        return _stop(connection, backfill, runtime.now(), "deleted"), [], Change(schedule, schedule)
+    return _fire_chunk(runtime, connection, backfill, schedule)
+
+
+def _fire_chunk(
+    runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule
+) -> tuple[Backfill, list[BackfillRow], Change]:
+    nominals = list(islice(schedule.spec.between(backfill.cursor, backfill.end_at), CHUNK))
+    overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
+    # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
+    sees_backfill = for_backfill(overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
+    until = nominals[-1] + _TICK if nominals else backfill.cursor
+    ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
+    change, rows = starts.backfill(
+        schedule,
+        store.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
+        nominals,
+        now=runtime.now(),
+        backfill_uid=backfill.uid,
+        ran=ran or frozenset(),
+        overlap=overlap,
+        context=_context(backfill),
+    )
+    store.write(connection, [change])
+    return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
+
+
+def _advance(
+    connection: Connection, backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime
+) -> Backfill:
+    outcomes = [row.outcome for row in rows]
+    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == "remaining_actions_exhausted")
+    moved = replace(
+        backfill,
+        cursor=rows[-1].occurrence_at + _TICK if rows else backfill.end_at,
+        attempted=backfill.attempted + len(rows),
+        started=backfill.started + outcomes.count("started"),
+        buffered=backfill.buffered + outcomes.count("buffered"),
+        skipped=backfill.skipped + outcomes.count("skipped"),
+        already_run=backfill.already_run + outcomes.count("already_run"),
+        status="stopped" if is_stopped else "running" if wanted == CHUNK else "done",
+        reason="remaining_actions_exhausted" if is_stopped else None,
+        updated_at=now,
+    )
+    _save(connection, moved)
+    return moved
+
+
+def _stop(connection: Connection, backfill: Backfill, now: datetime, reason: str) -> Backfill:
+    stopped = replace(backfill, status="stopped", reason=reason, updated_at=now)
+    _save(connection, stopped)
+    return stopped
+
+
+def _context(backfill: Backfill) -> CommandContext | None:
+    return None if backfill.context is None else CommandContext(**loads(backfill.context))
+
+
+def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[BackfillRow]:
+    """Say what a backfill would do, without writing (`dry_run`)."""
+    start_at, end_at = _require_range(wanted, runtime.now())
+    _require_bound(schedule, start_at, end_at, wanted.bound)
+    found = runtime.database.read(
+        lambda connection: store.occurrences_run(connection, {schedule.uid: start_at}, end_at)
+    )
+    ran = found.get(schedule.uid, frozenset())
+    room = schedule.remaining
+    rows = []
+    for nominal in schedule.spec.between(start_at, end_at):
+        if nominal in ran:
+            rows.append(BackfillRow(nominal, None, "already_run"))
+        elif room == 0:
+            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
+        else:
+            room = None if room is None else room - 1
+            rows.append(BackfillRow(nominal, starts.backfill_name(schedule, nominal), "would_start"))
+    return rows
+
+
+# ---- rows
+
+
+def _values(backfill: Backfill) -> dict[str, Any]:
+    return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__}
+
+
+def _save(connection: Connection, backfill: Backfill) -> None:
+    connection.execute(sa.update(backfills).where(backfills.c.uid == backfill.uid).values(_values(backfill)))
+
+
+def _find(connection: Connection, uid: str) -> Backfill | None:
+    row = connection.execute(sa.select(*_COLUMNS).where(backfills.c.uid == uid)).first()
+    return None if row is None else Backfill(*row)
+
+
+def get_backfill(runtime: Runtime, uid: str) -> Backfill:
+    """Read a backfill; raises BackfillNotFoundError."""
+    found = runtime.database.read(lambda connection: _find(connection, uid))
+    if found is None:
+        raise BackfillNotFoundError(uid)
+    return found
+
+
+def interrupted(
+    connection: Connection, before: datetime, after: str | None, limit: int
+) -> tuple[list[str], str | None]:
+    """Read backfills that nobody moved since `before`: reconcile goes on with them."""
+    statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
+    if after is not None:
+        statement = statement.where(backfills.c.uid > after)
+    uids = list(connection.execute(statement.order_by(backfills.c.uid).limit(limit)).scalars())
+    return uids, uids[-1] if len(uids) == limit else None
+
+
+def resume(runtime: Runtime, uid: str, *, rest: Rest = breathe) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Go on with an interrupted backfill."""
+    backfill = get_backfill(runtime, uid)
+    if runtime.database.read(lambda connection: store.find(connection, backfill.schedule_uid)) is None:
+        raise ScheduleNotFoundError(backfill.schedule_uid)
+    return iterate(runtime, backfill, rest=rest)

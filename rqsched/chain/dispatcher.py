@@ -1,0 +1,99 @@
+"""The dispatcher: leases due links, fires them as a batch, reconciles in between, and blocks until the next is due.
+
+Any number run side by side without a leader. One that is killed costs its leased links the rest of the lease; every
+other link is taken by the next dispatcher at its next look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+from redis.exceptions import RedisError
+
+from rqsched.chain import firing as links
+from rqsched.chain.reconcile import Recovered, passes, take_turn
+from rqsched.chain.runtime import Runtime
+from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.transport.heartbeat import Presence
+
+_log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 0.2
+"""Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
+SQLITE_BATCH = 50
+_AFTER_FAILURE = 0.5
+
+
+class Dispatcher:
+    """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
+
+    def __init__(self, runtime: Runtime, *, recover: bool = False) -> None:
+        """`recover` makes a pass of reconcile at once, whoever's turn it is."""
+        self._runtime = runtime
+        self._is_stopping = False
+        self._pass: Iterator[Recovered] | None = passes(runtime) if recover else None
+        self._presence = Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now)
+        batch = runtime.settings.fire_batch
+        self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
+
+    def stop(self) -> None:
+        """Finish the batch and end the loop."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
+        while not self._is_stopping:
+            try:
+                self._presence.show()
+                fired = self.run_once()
+                if not fired and not self.reconcile_some():
+                    self._wait()
+            except (BackendUnavailableError, RedisError) as error:
+                self._pass = None
+                _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
+                self._pause()
+        with contextlib.suppress(RedisError):
+            self._presence.leave()
+
+    def run_once(self) -> int:
+        """Take one batch of due links and fire it; returns how many links were taken."""
+        transport, settings = self._runtime.transport, self._runtime.settings
+        ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
+        if not ids:
+            return 0
+        fired = links.fire(self._runtime, ids, skip_locked=True)
+        transport.put_back({result.id: result.again_at for result in fired if result.again_at is not None})
+        transport.drop([result.id for result in fired if result.again_at is None])
+        self.reconcile_some()
+        return len(ids)
+
+    def reconcile_some(self) -> bool:
+        """Make one batch of a reconcile pass when it is this process's turn; True when there was one."""
+        if self._pass is None and take_turn(self._runtime):
+            self._pass = passes(self._runtime)
+        if self._pass is None:
+            return False
+        try:
+            next(self._pass)
+        except StopIteration:
+            self._pass = None
+        except ConfigError as error:
+            self._pass = None
+            _log.error("not reconciled: %s", error, extra={"action": "foreign_epoch"})
+            return False
+        return True
+
+    def _wait(self) -> None:
+        """Block until the next link is due, a wake, or the longest wait."""
+        score = self._runtime.transport.next_due()
+        until_due = LONGEST_WAIT if score is None else score - self._runtime.now().timestamp()
+        self._runtime.transport.wait_for_wake(min(max(until_due, 0.0), LONGEST_WAIT))
+
+    def _pause(self) -> None:
+        try:
+            self._runtime.transport.wait_for_wake(_AFTER_FAILURE)
+        except RedisError:
+            time.sleep(_AFTER_FAILURE)

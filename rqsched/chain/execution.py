@@ -1,0 +1,292 @@
+"""Runs: how a process claims one, executes its workflow, shows that it lives, and records how it ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
+from sqlalchemy.engine import Connection
+
+from rqsched import workflows
+from rqsched.chain.firing import as_it_is
+from rqsched.chain.runtime import Runtime
+from rqsched.core import settle as settlement
+from rqsched.core.ids import RunJobId, new_uid
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, dumps
+from rqsched.core.settle import Ending, Verdict
+from rqsched.errors import BackendUnavailableError, RunCancelled, RunNotFoundError
+from rqsched.store import changes as store
+from rqsched.store.database import Patience
+from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
+
+_log = logging.getLogger(__name__)
+
+_PACKAGE = Path(workflows.__file__).parent
+MAX_RESULT = 65_536
+"""The most bytes of a result's JSON that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run attempt that this process executes."""
+
+    run: Run
+    schedule: Schedule
+    token: str
+    """Drawn for this attempt here: only its holder may end it."""
+
+
+def execute(runtime: Runtime, job: RunJobId) -> Any:
+    """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
+
+    A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing. A failed attempt is
+    recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that raises
+    RunCancelled by itself has cancelled its run.
+    """
+    claim = claim_run(runtime, job)
+    if claim is None:
+        _log.info("%s has nothing to do any more", job, extra={"action": "run_stale"})
+        return None
+    try:
+        result = _perform(runtime, claim)
+    except RunCancelled as signal:
+        _log.info("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
+        _complete(runtime, claim, Verdict(Ending.CANCELLED, error=str(signal) or None))
+        return None
+    except BaseException as error:
+        _complete(runtime, claim, Verdict(Ending.FAILED, error=describe_error(error)))
+        raise
+    _complete(runtime, claim, Verdict(Ending.SUCCEEDED, result=_dump_result(result)))
+    return result
+
+
+def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
+    """Make a pending attempt running and this process's; None when it is not to be had."""
+    now = runtime.now()
+    token = new_uid(now)
+    start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
+
+    def work(connection: Connection) -> Claim | None:
+        if not store.start_run(connection, job.uid, job.attempt, job.delivery, start):
+            return None
+        run = store.find_run(connection, job.uid)
+        schedule = run and store.find(connection, run.schedule_uid)
+        return Claim(run, schedule, token) if run and schedule else None
+
+    return runtime.database.transact(work)
+
+
+def _perform(runtime: Runtime, claim: Claim) -> Any:
+    timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
+    action = json.loads(claim.run.action)
+    workflow = runtime.workflows.resolve(claim.run.workflow)
+    context = _context(runtime, claim, timeout)
+    entered = enter_run(context)
+    try:
+        with _Beats(runtime, claim), get_default_death_penalty_class()(timeout, JobTimeoutException):
+            return workflow(action["args"], action["kwargs"])
+    finally:
+        leave_run(entered)
+
+
+def _context(runtime: Runtime, claim: Claim, timeout: int) -> RunContext:
+    run, schedule = claim.run, claim.schedule
+    started_at = run.started_at or runtime.now()
+    return RunContext(
+        uid=run.uid,
+        instance_id=run.instance_id,
+        schedule_uid=schedule.uid,
+        schedule_id=schedule.schedule_id,
+        namespace=schedule.namespace,
+        workflow=run.workflow,
+        kind=run.kind.value,
+        status=RunStatus.RUNNING.value,
+        occurrence_at=run.occurrence_at,
+        attempt=run.attempt,
+        scheduled_at=run.due_at or run.occurrence_at,
+        started_at=started_at,
+        deadline_at=started_at + timedelta(seconds=timeout),
+        trigger_number=run.trigger_number,
+        repeat_number=schedule.success_count,
+        labels=json.loads(run.labels),
+        memo=json.loads(run.memo),
+        search_attributes=json.loads(run.search_attributes),
+        payload=json.loads(run.action)["kwargs"],
+        _checkpoint=partial(_checkpoint, runtime, claim),
+        error=run.error,
+    )
+
+
+def _checkpoint(runtime: Runtime, claim: Claim) -> None:
+    status = _beat(runtime, claim)
+    if status is not None:
+        raise RunCancelled(f"run {claim.run.uid} is {status}")
+
+
+def _beat(runtime: Runtime, claim: Claim) -> str | None:
+    """Show life; returns the run's status once it is not this process's any more."""
+    try:
+        return runtime.database.transact(lambda connection: store.beat(connection, claim.run.uid, claim.token))
+    except BackendUnavailableError:
+        _log.warning("no beat of run %s: SQL does not answer", claim.run.uid, extra={"action": "beat_failed"})
+        return None
+
+
+class _Beats:
+    """Beats in a thread of their own while the workflow holds the main one."""
+
+    def __init__(self, runtime: Runtime, claim: Claim) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=f"beats-{claim.run.uid}", daemon=True)
+
+    def __enter__(self) -> _Beats:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+
+    def _loop(self) -> None:
+        interval = self._runtime.settings.beat_interval.total_seconds()
+        while not self._stop.wait(interval):
+            try:
+                if _beat(self._runtime, self._claim) is not None:
+                    return
+            except Exception:  # noqa: BLE001 - a beat that failed is one that reconcile does not see, no more
+                _log.exception("beat of run %s failed", self._claim.run.uid, extra={"action": "beat_failed"})
+
+
+def describe_error(error: BaseException) -> str:
+    """Say what went wrong: the exception in the first line, then the traceback from the workflow's own code on."""
+    told = traceback.TracebackException(type(error), error, _from_workflow_on(error.__traceback__))
+    what = "".join(told.format_exception_only()).strip() or type(error).__name__
+    if isinstance(error, JobTimeoutException):
+        what = f"timeout: {error}"
+    text = f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
+    # What no database stores must not keep the end from being recorded.
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
+    """Cut our own frames off, and those of the event loop; nothing is left when no code of the workflow ran."""
+    found, step = trace, trace
+    while step is not None:
+        code = step.tb_frame.f_code
+        is_ours_still = step is found and Path(code.co_filename).is_relative_to(_PACKAGE)
+        if is_ours_still or code in CALLERS:
+            found = step.tb_next
+        step = step.tb_next
+    return found
+
+
+def _dump_result(result: Any) -> str | None:
+    if result is None:
+        return None
+    text = _dump(result)
+    return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
+
+
+def _dump(result: Any) -> str:
+    """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
+    try:
+        return dumps(result)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return dumps(repr(result))
+    except Exception:  # noqa: BLE001 - the workflow's own code
+        return dumps(f"<{type(result).__name__}>")
+
+
+# ---- ends
+
+
+def _complete(runtime: Runtime, claim: Claim, verdict: Verdict) -> None:
+    """Record how this process's attempt ended, through an SQL outage of `completion_outage`."""
+    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
+
+    def is_mine(run: Run) -> bool:
+        return run.token == claim.token and run.status is RunStatus.RUNNING
+
+    try:
+        settle_run(runtime, claim.run.uid, verdict, fence=is_mine, patience=patience)
+    except BackendUnavailableError:
+        _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
+        raise
+
+
+def settle_run(
+    runtime: Runtime,
+    run_uid: str,
+    verdict: Verdict,
+    *,
+    fence: Callable[[Run], bool],
+    patience: Patience | None = None,
+) -> Change | None:
+    """End an attempt under the schedule's lock if `fence` still holds then; None when somebody else was first."""
+    decided: Change | None = None
+
+    def work(connection: Connection) -> tuple[Change | None, bool]:
+        nonlocal decided
+        found = store.lock_with_schedule(connection, run_uid)
+        if found is None:
+            return None, False
+        schedule, run = found
+        if fence(run):
+            decided = _settled(runtime, connection, schedule, run, verdict)
+            store.write(connection, [decided])
+            return decided, True
+        # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
+        if decided is None or run in [after for _, after in decided.changed_runs]:
+            return decided, decided is not None
+        return _standing(connection, schedule, run), False
+
+    change, is_ours = runtime.database.transact(work, patience=patience)
+    if change is not None:
+        runtime.publish([change])
+    return change if is_ours else None
+
+
+def _settled(runtime: Runtime, connection: Connection, schedule: Schedule, run: Run, verdict: Verdict) -> Change:
+    others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run.uid]
+    return settlement.settle(schedule, [run, *others], run, verdict, now=runtime.now())
+
+
+def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
+    standing = as_it_is(connection, schedule)
+    return replace(standing, changed_runs=((run, run), *standing.changed_runs))
+
+
+def end_run(runtime: Runtime, run_uid: str, ending: Ending) -> Run:
+    """Cancel or terminate a run from outside; one that has ended already is left as it is. Returns it as it is now."""
+    change = settle_run(runtime, run_uid, Verdict(ending), fence=lambda run: run.status in OPEN)
+    if change is not None:
+        return next(run for _, run in change.changed_runs if run.uid == run_uid)
+    run = runtime.database.read(lambda connection: store.find_run(connection, run_uid))
+    if run is None:
+        raise RunNotFoundError(run_uid)
+    return run
+
+
+def lose_run(runtime: Runtime, job: RunJobId, reason: str) -> Change | None:
+    """Settle a run whose horse this process saw die."""
+
+    def is_that_one(run: Run) -> bool:
+        is_same = run.attempt == job.attempt and run.delivery == job.delivery
+        return is_same and run.status is RunStatus.RUNNING
+
+    return settle_run(runtime, job.uid, Verdict(Ending.LOST, error=reason), fence=is_that_one)

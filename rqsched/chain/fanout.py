@@ -1,0 +1,176 @@
+"""Fan-out: a run that names many targets, and a job for each of them.
+
+The run records its targets and puts the first chunk of them on its queue, and behind that chunk a job that goes on
+with the next one. A queue is first in, first out: the next chunk comes when workers have taken the one before, however
+few they are, and nobody waits or counts. SQL first, Redis second: what a crash leaves out reconcile puts on the queue.
+
+Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from functools import partial
+
+from redis.exceptions import RedisError
+from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
+
+from rqsched.chain.execution import describe_error
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
+from rqsched.core.model import TargetStatus
+from rqsched.errors import UnknownWorkflowError
+from rqsched.store import targets
+from rqsched.store.database import Patience
+from rqsched.store.targets import Batch, Target
+from rqsched.transport.job_queue import Post
+
+_log = logging.getLogger(__name__)
+
+_DISPATCH_SECONDS = 120
+_PAGE = 500
+_LOST_AFTER = timedelta(seconds=60)
+"""How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
+_HORSE_DIED = "its work horse died"
+
+
+def fan_out(
+    runtime: Runtime, batch: Batch, chunks: Iterable[list[str]], checkpoint: Callable[[], None] | None = None
+) -> int:
+    """Record the targets of a run chunk by chunk, dispatch the first ones, and say how many there are.
+
+    Repeated after a crash it adds what is missing and dispatches nothing twice. `checkpoint` is called between chunks.
+    """
+    number = 1 + runtime.database.read(lambda connection: targets.last_number(connection, batch.run_uid))
+    for chunk in chunks:
+        record = partial(targets.record, batch=batch, target_ids=chunk, first=number, now=runtime.now())
+        runtime.database.transact(record)
+        number += len(chunk)
+        if checkpoint is not None:
+            checkpoint()
+    first = runtime.database.read(lambda connection: targets.first_waiting(connection, batch.run_uid))
+    if first is not None:
+        dispatch(runtime, BatchJobId(batch.run_uid, first))
+    counts = runtime.database.read(lambda connection: targets.count(connection, batch.run_uid))
+    return sum(counts.values())
+
+
+def dispatch(runtime: Runtime, job: BatchJobId) -> int:
+    """Put the next chunk of a run's targets on its queue, and what goes on behind it; returns how many.
+
+    Nothing when another delivery of the job did so. Redis down: logged, reconcile puts them there.
+    """
+    chunk, following = runtime.database.transact(
+        lambda connection: targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
+    )
+    if not chunk:
+        return 0
+    posts = _posts(runtime, chunk)
+    if following is not None:
+        posts.append(_next(BatchJobId(job.run_uid, following)))
+    try:
+        runtime.transport.post(posts, chunk[0].queue, chunk[0].connection, now=runtime.now())
+    except RedisError as error:
+        text = "%d targets of run %s follow later: %s"
+        _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
+    return len(chunk)
+
+
+def _posts(runtime: Runtime, chunk: Iterable[Target]) -> list[Post]:
+    """Name the jobs; RQ bounds the whole of each: the target, and then the time to record how it ended."""
+    more = int(runtime.settings.completion_outage.total_seconds())
+    return [Post(str(TargetJobId(target.uid)), target.timeout + more) for target in chunk]
+
+
+def _next(job: BatchJobId) -> Post:
+    return Post(str(job), _DISPATCH_SECONDS)
+
+
+# ---- one target
+
+
+class _OutOfTimeError(BaseException):
+    """A target took too long. No Exception: state machines and loops that catch those would go on."""
+
+
+def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
+    """Handle one target from claim to recorded end; None when it is not to be had (any more).
+
+    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too.
+    """
+    token = new_uid(runtime.now())
+    claim = partial(targets.claim, uid=job.uid, token=token, now=runtime.now())
+    target = runtime.database.transact(claim)
+    if target is None:
+        _log.info("%s has nothing to do any more", job, extra={"action": "target_stale"})
+        return None
+    try:
+        status = TargetStatus.SUCCEEDED if _handle(runtime, target) else TargetStatus.IGNORED
+    except _OutOfTimeError as error:
+        _finish(runtime, target, token, TargetStatus.FAILED, f"timeout: {error}")
+        raise JobTimeoutException(str(error)) from error
+    except BaseException as error:
+        _finish(runtime, target, token, TargetStatus.FAILED, describe_error(error))
+        raise
+    _finish(runtime, target, token, status)
+    return status
+
+
+def _handle(runtime: Runtime, target: Target) -> bool:
+    each = runtime.workflows.resolve(target.workflow).each
+    if each is None:
+        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets (any more)")
+    with get_default_death_penalty_class()(target.timeout, _OutOfTimeError):
+        return each(target.target_id)
+
+
+def _finish(runtime: Runtime, target: Target, token: str, status: TargetStatus, error: str | None = None) -> None:
+    """Record the end through an SQL outage as long as a run's may last."""
+    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
+    finish = partial(targets.finish, uid=target.uid, token=token, status=status, now=runtime.now(), error=error)
+    runtime.database.transact(finish, patience=patience)
+
+
+def lose(runtime: Runtime, job: TargetJobId) -> None:
+    """Fail a target whose horse this process saw die."""
+    give_up = partial(targets.lose, uid=job.uid, error=_HORSE_DIED, now=runtime.now())
+    runtime.database.transact(give_up)
+
+
+# ---- mending
+
+
+def mend(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
+    """Put on their queues what should be there, and fail targets whose process vanished.
+
+    Yields how many rows were compared and how many jobs were written or targets failed, batch by batch.
+    """
+    now = runtime.now()
+    before = now if everything else now - runtime.settings.grace
+    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
+    lost = runtime.database.transact(lambda connection: targets.lose_silent(connection, silent_since, now))
+    yield lost, lost
+    given_up = runtime.database.transact(lambda connection: targets.give_up(connection, now))
+    yield given_up, given_up
+    unfinished = runtime.database.read(lambda connection: targets.unfinished_batches(connection, before))
+    for job, first in unfinished:
+        yield 1, runtime.transport.post([_next(job)], first.queue, first.connection, now=runtime.now())
+    cursor: str | None = None
+    while True:
+        page = partial(targets.pending, before=before, after=cursor, limit=_PAGE)
+        rows, cursor = runtime.database.read(page)
+        yield len(rows), _post_all(runtime, rows)
+        if cursor is None:
+            return
+
+
+def _post_all(runtime: Runtime, pending: Iterable[Target]) -> int:
+    grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
+    for target in pending:
+        grouped[target.queue, target.connection].append(target)
+    return sum(
+        runtime.transport.post(_posts(runtime, some), *where, now=runtime.now()) for where, some in grouped.items()
+    )

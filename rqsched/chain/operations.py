@@ -1,0 +1,368 @@
+"""Operations: one owner's request as one transaction with its audit event, then Redis follows.
+
+The uid of the operation is drawn before the first attempt and written with the row, so that a lost answer to COMMIT is
+told from a lost COMMIT, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core import lifecycle
+from rqsched.core import start as starts
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import new_uid
+from rqsched.core.lifecycle import Identity
+from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
+from rqsched.core.overlap import Outcome, refused
+from rqsched.core.policy import OverlapPolicy
+from rqsched.core.start import Trigger
+from rqsched.errors import (
+    IdempotencyConflictError,
+    InvalidInputError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    VersionConflictError,
+)
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes as store
+from rqsched.store import idempotency as keys
+from rqsched.store import metadata as facts
+from rqsched.store.idempotency import Key
+from rqsched.store.tables import audit_events, backfills, idempotency_keys, runs, schedules, targets
+from rqsched.workflows import load_path
+
+_T = TypeVar("_T")
+Decide = Callable[[Connection, Schedule, str], Change]
+"""Decides about a locked schedule; the text is the operation's uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Which schedule a caller means."""
+
+    namespace: str
+    schedule_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `create` and `upsert` are asked to bring about."""
+
+    named: Named
+    definition: Definition
+    note: str | None = None
+    paused: bool | None = None
+    """None leaves a known schedule's status as it is, and creates an active one."""
+    context: CommandContext | None = None
+    keep_next: bool = False
+    """Keep the next time even when the timing changed (Waymark)."""
+    must_have_future: bool = True
+    """Refuse a new schedule that would never fire."""
+    key: str | None = None
+    """The idempotency key of a create: the same one with the same request gives the same schedule, for a day."""
+
+
+def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None) -> Schedule:
+    """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
+
+    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs.
+    """
+    operation = new_uid(runtime.now())
+
+    def work(connection: Connection) -> Change:
+        schedule = store.lock_one(connection, uid)
+        if schedule is not None and schedule.operation == operation:
+            return Change(schedule, schedule)
+        if schedule is None or schedule.status is ScheduleStatus.DELETED:
+            named = (schedule.schedule_id, schedule.namespace) if schedule else (uid, "")
+            raise ScheduleNotFoundError(*named)
+        if version is not None and version != schedule.version:
+            raise VersionConflictError(schedule.schedule_id, version, schedule.version)
+        change = decide(connection, schedule, operation)
+        store.write(connection, [change])
+        return change
+
+    return _commit(runtime, work).after
+
+
+def _commit(runtime: Runtime, work: Callable[[Connection], Change]) -> Change:
+    change = runtime.database.transact(work)
+    runtime.publish([change])
+    return change
+
+
+def create(runtime: Runtime, request: Request) -> Schedule:
+    """Write a new schedule; raises ScheduleExistsError when its id is taken.
+
+    Under an idempotency key that made a schedule before, that one is given, whatever became of it since.
+    """
+    uid = new_uid(runtime.now())
+    key = _key_of(request)
+
+    def work(connection: Connection) -> Change:
+        namespace, schedule_id = request.named.namespace, request.named.schedule_id
+        # The schedule first, then the key: who made both committed them together, so whoever sees it sees its key.
+        known = store.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
+        made = key and keys.made_by(connection, key, runtime.now())
+        if made and (earlier := store.find(connection, made)) is not None:
+            return unchanged(earlier)
+        if known is not None and known.uid == uid:
+            return Change(known, known)
+        if known is not None:
+            raise ScheduleExistsError(schedule_id, namespace)
+        if key is not None:
+            keys.hold(connection, key, uid, runtime.now())
+        change = _created(runtime, request, uid)
+        store.write(connection, [change])
+        return change
+
+    change = _despite_others(runtime, work, 1)
+    runtime.publish([change])
+    return change.after
+
+
+def _key_of(request: Request) -> Key | None:
+    """Tell a request from another one under the same key by what its owner said, without what we add."""
+    if request.key is None:
+        return None
+    said = asdict(replace(request.definition, defaults="{}"))
+    said["jitter"] = request.definition.jitter.total_seconds()
+    digest = keys.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
+    return Key(request.named.namespace, require_key(request.key), digest)
+
+
+def _created(runtime: Runtime, request: Request, uid: str) -> Change:
+    now = runtime.now()
+    if request.must_have_future:
+        lifecycle.require_future(request.definition.parsed_spec, now)
+    return lifecycle.create(
+        Identity(uid, request.named.namespace, request.named.schedule_id),
+        request.definition,
+        now=now,
+        paused=bool(request.paused),
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=uid,
+    )
+
+
+def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
+    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
+    return upsert_together(runtime, [request])[0]
+
+
+def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple[Schedule, str]]:
+    """Upsert distinct schedules of one namespace in one transaction; gives what `upsert` does, in the same order."""
+    uids = [new_uid(runtime.now()) for _ in requests]
+
+    def work(connection: Connection) -> list[tuple[Change, str]]:
+        named = [request.named for request in requests]
+        known = store.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        done = [
+            _upserted(runtime, connection, known.get(request.named.schedule_id), request, uid)
+            for request, uid in zip(requests, uids, strict=True)
+        ]
+        # In one order for all, so that two who create the same set wait for each other one way only.
+        store.write(connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id))
+        return done
+
+    done = _despite_others(runtime, work, len(requests))
+    runtime.publish([change for change, _ in done])
+    return [(change.after, outcome) for change, outcome in done]
+
+
+def _despite_others(runtime: Runtime, work: Callable[[Connection], _T], count: int) -> _T:
+    """Run work that creates up to `count` schedules; whenever somebody else created one first, it is there to be found.
+
+    Each failure is one id that came into being in between, so there are at most `count` of them.
+    """
+    for _ in range(count):
+        with suppress(sa.exc.IntegrityError):
+            return runtime.database.transact(work)
+    return runtime.database.transact(work)
+
+
+def _upserted(
+    runtime: Runtime, connection: Connection, known: Schedule | None, request: Request, uid: str
+) -> tuple[Change, str]:
+    if known is None:
+        return _created(runtime, request, uid), "created"
+    if known.operation == uid:  # committed before, and the answer was lost
+        return Change(known, known), "created" if known.uid == uid else "updated"
+    change = _changed(runtime, connection, known, request, uid)
+    return change, "unchanged" if change.is_empty else "updated"
+
+
+def preview_upsert(runtime: Runtime, request: Request) -> str:
+    """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
+    named, now = request.named, runtime.now()
+    known = runtime.database.read(lambda c: store.find_named(c, named.namespace, named.schedule_id))
+    if known is None:
+        return "created"
+    declared = _declared(known, request)
+    change = lifecycle.update(
+        known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
+    )
+    is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
+    return "updated" if is_switched or not change.is_empty else "unchanged"
+
+
+def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
+    now = runtime.now()
+    change = lifecycle.update(
+        schedule,
+        _declared(schedule, request),
+        now=now,
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=operation,
+        keep_next=request.keep_next,
+    )
+    return lifecycle.then(change, _switched(connection, change.after, request, now, operation))
+
+
+def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
+    """Pause or un-pause where it is asked for; Waymark's registration makes active what was done or dead, too."""
+    context = request.context
+    if request.paused and schedule.is_active:
+        return lifecycle.pause(schedule, now=now, context=context, operation=operation)
+    if request.paused is not False:
+        return unchanged(schedule)
+    runs = open_runs(connection, schedule)
+    if schedule.status is ScheduleStatus.PAUSED:
+        keep = request.keep_next
+        return lifecycle.resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
+    if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
+        return lifecycle.restart(schedule, runs, now=now, context=context, operation=operation)
+    return unchanged(schedule)
+
+
+def _declared(known: Schedule, request: Request) -> Definition:
+    """Give what is asked for, but who made a schedule stays: `sync` prunes what a sync made, and nothing else."""
+    return replace(request.definition, managed_by=known.definition.managed_by)
+
+
+def open_runs(connection: Connection, schedule: Schedule) -> list[Run]:
+    """Read what a decision about a locked schedule must see."""
+    return store.open_runs(connection, [schedule])[schedule.uid]
+
+
+def trigger(
+    runtime: Runtime,
+    uid: str,
+    *,
+    overlap: OverlapPolicy | None = None,
+    is_forced: bool = False,
+    idempotency_key: str | None = None,
+    context: CommandContext | None = None,
+) -> tuple[Schedule, Outcome]:
+    """Start a run now as the overlap policy allows; the same idempotency key gives the same run."""
+    run_uid = new_uid(runtime.now())
+    wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
+
+    def work(connection: Connection) -> tuple[Change, Outcome]:
+        schedule = store.lock_one(connection, uid)
+        if schedule is None:
+            raise ScheduleNotFoundError(uid)
+        if (known := _known_outcome(connection, schedule, wanted)) is not None:
+            return Change(schedule, schedule), known
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
+        change, outcome = starts.trigger(
+            schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
+        )
+        store.write(connection, [change])
+        return change, outcome
+
+    change, outcome = runtime.database.transact(work)
+    runtime.publish([change])
+    return change.after, outcome
+
+
+def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> Outcome | None:
+    """Find what this very trigger, or an earlier one with its key, has done already (its answer was lost)."""
+    if (run := _known_run(connection, schedule, wanted)) is not None:
+        return Outcome("buffered" if run.status.value == "buffered" else "triggered", run)
+    return refused(schedule.last_skip_reason or "") if schedule.operation == wanted.uid else None
+
+
+def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
+    mine = store.find_run(connection, wanted.uid)
+    if mine is not None or wanted.idempotency_key is None or schedule.status is ScheduleStatus.DELETED:
+        return mine
+    known = store.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
+    if known is not None and known.kind is not RunKind.MANUAL:
+        raise IdempotencyConflictError(wanted.idempotency_key)
+    return known
+
+
+def purge(runtime: Runtime, uid: str) -> None:
+    """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good."""
+
+    def work(connection: Connection) -> None:
+        store.lock_one(connection, uid)
+        for table in (runs, targets, backfills, audit_events, idempotency_keys):
+            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
+
+    runtime.database.transact(work)
+
+
+# ---- workflows and keys
+
+
+def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
+
+    Raises UnknownWorkflowError when there is none.
+    """
+    if (here := runtime.workflows.get(name)) is not None:
+        return here.defaults
+    row = runtime.database.read(lambda connection: facts.find_workflow(connection, name))
+    if row is None:
+        return load_path(name).defaults
+    routing = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
+    return {field: value for field, value in routing.items() if value is not None}
+
+
+def require_connection(runtime: Runtime, name: str | None) -> None:
+    """Check that a schedule's connection is a configured one; raises InvalidInputError."""
+    known = runtime.settings.connections
+    if name is not None and name not in known:
+        configured = ", ".join(sorted(known)) or "none is"
+        raise InvalidInputError("connection", f"{name!r} is not configured ({configured}); see RQSCHED_CONNECTIONS")
+
+
+def require_queue(runtime: Runtime, name: str | None) -> None:
+    """Check that runs are not to go where links live; raises InvalidInputError.
+
+    Whoever serves the control queue takes every id on it for a link's, so such a run would never start.
+    """
+    if name is not None and name == runtime.settings.control_queue:
+        reason = "is the control queue, which carries links only; name another, or leave it out for the default one"
+        raise InvalidInputError("queue", f"{name!r} {reason}")
+
+
+def is_registered(runtime: Runtime, name: str) -> bool:
+    """Tell whether some process registered a workflow of this name; dotted paths do not count."""
+    if runtime.workflows.get(name) is not None:
+        return True
+    return runtime.database.read(lambda connection: facts.find_workflow(connection, name)) is not None
+
+
+def require_key(key: str) -> str:
+    """Check an idempotency key: 1 to 255 printable characters; raises InvalidInputError."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidInputError("idempotency_key", "must be 1 to 255 printable characters")
+    return key

@@ -1,0 +1,276 @@
+"""The runtime: what one process holds to fire links and execute runs, and where its clock comes from."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from rqsched.clock import Clock, DatabaseClock, SystemClock, offset_of
+from rqsched.config import Settings
+from rqsched.core.audit import BUFFERED, DIED, Event
+from rqsched.core.ids import new_uid
+from rqsched.core.model import Change
+from rqsched.embedded import resolve_urls
+from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError
+from rqsched.signals import everywhere
+from rqsched.store import metadata as facts
+from rqsched.store import schema
+from rqsched.store.database import Database
+from rqsched.transport.transport import Transport, is_transient
+from rqsched.workflows import Registry, import_failure, registry
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 3
+_ANSWER_SECONDS = 10
+MANY_WAITING = 2
+"""More runs than this that wait for the one ahead of them are worth a warning (Open Job Spec)."""
+
+Subscriber = Callable[[Change, Event], None]
+"""Called after commit with each audit event and the Change that recorded it."""
+
+
+def connect(url: str) -> Redis:
+    """Make a client that never hangs: an unreachable Redis is an error after seconds, and retries are ours."""
+    return Redis.from_url(
+        url, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 1)
+    )
+
+
+class Runtime:
+    """SQL, Redis, clock and workflows of one process. Survives a fork: each process opens its own connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        database: Database | None = None,
+        workflows: Registry | None = None,
+    ) -> None:
+        urls = resolve_urls(settings)
+        self.settings = settings
+        self.database = database or Database(urls.database_url)
+        self.redis_url = urls.redis_url
+        self.transport = Transport(
+            settings, connect(urls.redis_url), {name: connect(url) for name, url in settings.connections.items()}
+        )
+        self.workflows = workflows or registry
+        self.subscribers: list[Subscriber] = [everywhere.emit]
+        self._clock = clock
+        self._database_clock = DatabaseClock(SystemClock())
+        self._measured_at: datetime | None = None
+
+    # ---- time
+
+    def now(self) -> datetime:
+        """The database's time as this process knows it: host clock plus an offset measured each minute."""
+        if self._clock is not None:
+            return self._clock.now()
+        host = self._database_clock.base.now()
+        if self._measured_at is None or abs(host - self._measured_at) >= self.settings.clock_refresh:
+            self.measure_clock()
+        return self._database_clock.now()
+
+    def use_clock(self, clock: Clock) -> None:
+        """Take the time from another clock from now on (a tick at a given time, a test)."""
+        self._clock = clock
+
+    def measure_clock(self) -> None:
+        """Measure the offset between this host and the database, by the shorter of two round trips.
+
+        While the database is away the offset measured before holds; raises when there is none yet.
+        """
+        host = self._database_clock.base.now()
+        if not self.database.is_sqlite:
+            try:
+                # Connecting, or waiting for a database that comes back, makes the first round trip a long one.
+                readings = [self._read_clock() for _ in range(2)]
+            except BackendUnavailableError:
+                if self._measured_at is None:
+                    raise
+                _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
+            else:
+                self._database_clock.set_offset(offset_of(*min(readings, key=lambda found: found[2] - found[0])))
+        self._measured_at = host
+
+    def _read_clock(self) -> tuple[datetime, datetime, datetime]:
+        """Read the database's clock between two readings of ours."""
+        base = self._database_clock.base
+        before = base.now()
+        return before, self.database.now(before), base.now()
+
+    # ---- after a commit
+
+    def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
+        """Make Redis follow committed Changes and tell subscribers.
+
+        Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
+        raised then, so that the link that asked for it is delivered again.
+        """
+        error = self._follow(changes)
+        for change in changes:
+            _warn_of_buffer(change)
+            _tell_of_death(change)
+            self.tell(change)
+        if error is not None and must:
+            raise RedisUnavailableError(
+                f"Redis does not answer ({type(error).__name__}); links follow later."
+            ) from error
+
+    def _follow(self, changes: Sequence[Change]) -> RedisError | None:
+        """Give the error that may pass; one that will not is logged, and reconcile tries again."""
+        try:
+            self.transport.follow(changes, now=self.now())
+        except RedisError as error:
+            _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+            return error if is_transient(error) else None
+        return None
+
+    def tell(self, change: Change) -> None:
+        """Call the subscribers with a Change's events; one that raises harms nothing."""
+        for subscriber in self.subscribers:
+            for event in change.events:
+                try:
+                    subscriber(change, event)
+                except Exception:  # noqa: BLE001
+                    _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
+
+    # ---- one Redis, one database
+
+    def database_id(self) -> str:
+        """The id of the SQL database, drawn once."""
+        known = self.database.read(lambda connection: facts.fact(connection, "database_id"))
+        if known is not None:
+            return known
+        drawn = new_uid(self.now())
+        return self.database.transact(lambda connection: facts.claim_fact(connection, "database_id", drawn))
+
+    def has_epoch(self) -> bool:
+        """Tell whether Redis remembers this database; False after a flush.
+
+        Raises ConfigError when the control queue belongs to another database.
+        """
+        owner = self.transport.epoch()
+        if owner is None:
+            return False
+        mine = self.database_id()
+        if owner != mine:
+            raise ConfigError(
+                f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
+                f"({owner}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
+                f"of its own; if the other one is gone, delete the key {self.transport.epoch_key!r}."
+            )
+        return True
+
+    def begin_epoch(self) -> str | None:
+        """Begin to let Redis know this database; the witness for `mark_epoch`, None when Redis knows it already.
+
+        Raises ConfigError when the control queue belongs to another database.
+        """
+        return None if self.has_epoch() else self.transport.begin_epoch(new_uid(self.now()))
+
+    def mark_epoch(self, witness: str) -> bool:
+        """Let Redis remember this database, unless another one's was first; False when it was flushed meanwhile."""
+        return self.transport.mark_epoch(self.database_id(), witness)
+
+    # ---- workflows
+
+    def load_workflows(self) -> None:
+        """Import RQSCHED_IMPORTS and record in SQL what they registered."""
+        import_workflows(self.settings)
+        self.record_workflows()
+
+    def record_workflows(self) -> None:
+        """Record the names and defaults this process registered, for processes that do not import them."""
+        rows = [_row(workflow.name, workflow.path, workflow.defaults, self.now()) for workflow in self.workflows.all()]
+        known = self.database.read(facts.all_workflows)
+        fresh = [row for row in rows if _facts(known.get(row["name"])) != _facts(row)]
+        if fresh:
+            self.database.transact(lambda connection: facts.register_workflows(connection, fresh))
+
+    # ---- end
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+        for redis in (self.transport.redis, *self.transport.connections.values()):
+            redis.close()
+
+
+def _warn_of_buffer(change: Change) -> None:
+    """Say that runs pile up behind one that takes too long (Open Job Spec: beyond two that wait)."""
+    depth = change.after.buffer_depth
+    if depth > MANY_WAITING and any(event.type == BUFFERED for event in change.events):
+        name = f"{change.after.namespace}/{change.after.schedule_id}"
+        _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
+
+
+def _tell_of_death(change: Change) -> None:
+    """Say loudly that a schedule fires no more."""
+    for event in change.events:
+        if event.type == DIED:
+            name = f"{change.after.namespace}/{change.after.schedule_id}"
+            error = str(event.payload.get("error", "")).partition("\n")[0]
+            text = "%s is dead and fires no more until it is restarted: %s"
+            _log.error(text, name, error, extra={"action": "schedule_died"})
+
+
+def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:
+    blank = {"queue": None, "connection": None, "timeout": None}
+    return {"name": name, "path": path, "registered_at": now} | blank | defaults
+
+
+def _facts(row: Any) -> tuple[Any, ...] | None:
+    return None if row is None else tuple(row[name] for name in ("path", "queue", "connection", "timeout"))
+
+
+def import_workflows(settings: Settings) -> None:
+    """Import the modules in RQSCHED_IMPORTS, from the working directory too; raises ConfigError with the reason."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    for module in settings.imports:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a user's module does wrong
+            reason = import_failure(error)
+            raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from error
+
+
+_override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
+
+
+def current_runtime() -> Runtime:
+    """Give the runtime RQ jobs of this process use: the one in `using`, else one from the environment, made once."""
+    return _override.get() or _from_environment()
+
+
+@lru_cache(maxsize=1)
+def _from_environment() -> Runtime:
+    runtime = Runtime(Settings())
+    if runtime.settings.is_sqlite:
+        schema.upgrade(runtime.database)
+    import_workflows(runtime.settings)
+    return runtime
+
+
+@contextmanager
+def using(runtime: Runtime) -> Iterator[Runtime]:
+    """Let RQ jobs that execute in this context use `runtime`."""
+    token = _override.set(runtime)
+    try:
+        yield runtime
+    finally:
+        _override.reset(token)

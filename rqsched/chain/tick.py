@@ -1,0 +1,95 @@
+"""A tick: firing what is due in this process, and saying so in the durable-workflow document's rows."""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime
+from typing import Any
+
+from rqsched.chain import firing as links
+from rqsched.chain.firing import Fired
+from rqsched.chain.reconcile import reconcile_in_turn
+from rqsched.chain.runtime import Runtime
+from rqsched.core import audit
+from rqsched.core.audit import Event
+from rqsched.core.ids import LinkId, iso_utc, parse_link_id
+from rqsched.errors import InvalidInputError
+from rqsched.store import changes as store
+from rqsched.store import listing
+from rqsched.store import reconcile_queries as scans
+from rqsched.transport.transport import retry_of
+
+_CHUNK = 100
+_OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
+
+
+def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
+    """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
+
+    Redis being away only delays runs and links. A tick at the present also reconciles now and then: where cron drives
+    ticks nobody else may.
+    """
+    if now is not None and now.tzinfo is None:
+        raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
+    frozen = runtime if now is None else _at(runtime, now)
+    instant = frozen.now()
+    due = runtime.database.read(lambda connection: listing.due_uids(connection, instant, limit))
+    retries, _ = runtime.database.read(lambda connection: scans.retrying(connection, instant, None, limit))
+    ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    fired = [result for chunk in chunks for result in links.fire(frozen, chunk, must_follow=False)]
+    if now is None:
+        reconcile_in_turn(runtime)
+    return [row for result in fired for row in _rows(runtime, result)]
+
+
+class _Fixed:
+    """A clock that stands still."""
+
+    def __init__(self, instant: datetime) -> None:
+        self._instant = instant
+
+    def now(self) -> datetime:
+        """Give the instant."""
+        return self._instant
+
+
+def _at(runtime: Runtime, now: datetime) -> Runtime:
+    frozen = copy.copy(runtime)
+    frozen.use_clock(_Fixed(now))
+    return frozen
+
+
+def _rows(runtime: Runtime, result: Fired) -> list[dict[str, Any]]:
+    if result.outcome == "failed":
+        return [{"schedule_id": _name(runtime, result.id), "instance_id": None, "error": result.error}]
+    if result.change is None or result.outcome != "fired":
+        return []
+    schedule = result.change.after
+    times = {
+        "last_fired_at": schedule.last_run_at and iso_utc(schedule.last_run_at),
+        "next_fire_at": schedule.due_at and iso_utc(schedule.due_at),
+    }
+    facts = {name: value for name, value in times.items() if value is not None}
+    rows = [_row(event) for event in result.change.events if event.type in _OUTCOMES]
+    return [{"schedule_id": schedule.schedule_id, **row, **facts} for row in rows]
+
+
+def _row(event: Event) -> dict[str, Any]:
+    payload = event.payload
+    outcome = payload.get("outcome") or _OUTCOMES[event.type]
+    if payload.get("reason") == "buffer_full":
+        outcome = "buffer_full"
+    facts = {
+        "run_id": event.run_uid,
+        "reason": payload.get("reason"),
+        "occurrence_time": payload.get("occurrence_time"),
+    }
+    row = {"instance_id": event.instance_id, "outcome": outcome}
+    return row | {name: value for name, value in facts.items() if value is not None}
+
+
+def _name(runtime: Runtime, link_id: str) -> str:
+    link = parse_link_id(link_id)
+    schedule = link and runtime.database.read(lambda connection: store.find(connection, link.uid))
+    return schedule.schedule_id if schedule else link_id

@@ -1,0 +1,105 @@
+"""Commands that keep schedules going by hand: tick, recover, prune-history."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+import typer
+from sqlalchemy.engine import Connection
+
+from rqsched.cli import parsing as values
+from rqsched.cli.command import FAILED, command
+from rqsched.cli.lifecycle import Yes, confirm
+from rqsched.cli.output import Output, progress_bar
+from rqsched.cli.session import Session
+from rqsched.errors import InvalidInputError
+from rqsched.store import listing
+from rqsched.store.listing import Filters
+from rqsched.store.tables import runs
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app)
+def tick(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The most schedules to fire.")] = 100,
+    is_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+) -> None:
+    """Fire what is due in this process, once; for cron-driven set-ups. Exit code 1 when a fire failed."""
+    if is_json:
+        session.writer.output = Output.JSON
+    rows = session.scheduler.tick(limit=limit)
+    if session.writer.is_lines:
+        session.writer.lines(rows)
+    elif session.writer.is_table:
+        _tell(session, rows)
+    else:
+        session.writer.json(rows)
+    if any("error" in row for row in rows):
+        raise typer.Exit(FAILED)
+
+
+def _tell(session: Session, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        session.writer.say(f"[{row['schedule_id']}] → {_told(row)}")
+    count = len({row["schedule_id"] for row in rows})
+    session.writer.say(f"Processed {count} schedule(s)." if rows else "No schedules due.")
+
+
+def _told(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"failed: {row['error']}"
+    if row["instance_id"] is None:
+        return f"{row['outcome']}: {row['reason']}" if "reason" in row else str(row["outcome"])
+    return str(row["instance_id"])
+
+
+@command(app)
+def recover(
+    session: Session,
+    deep: Annotated[bool, typer.Option("--deep", help="Verify the link of every active schedule.")] = False,
+) -> None:
+    """Compare SQL with Redis and mend the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
+    scheduler = session.scheduler
+    scheduler.runtime.transport.redis.ping()  # a pass waits an outage out; whoever asks for one wants to know
+    total = scheduler.runtime.database.read(_rows_to_compare) if deep else None
+    with progress_bar("Comparing", total) as advance:
+        recovered = scheduler.recover(deep=deep, progress=advance)
+    counts = asdict(recovered)
+    told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    session.writer.record(counts | {"mended": recovered.mended}, f"Recovered: {told or 'nothing to compare'}.")
+    if recovered.failed:
+        raise typer.Exit(FAILED)
+
+
+def _rows_to_compare(connection: Connection) -> int:
+    """Count about what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
+    waiting = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.in_(("pending", "retrying")))
+    active = listing.count_schedules(connection, Filters(statuses=("active",)))
+    return active + connection.execute(waiting).scalar_one()
+
+
+@command(app)
+def prune_history(
+    session: Session,
+    before: Annotated[str | None, typer.Option("--before", help="An instant, ISO 8601.")] = None,
+    older_than: Annotated[str | None, typer.Option("--older-than", help="An age such as P90D or 720h.")] = None,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Not only those of the namespace.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete audit events recorded before an instant, for good."""
+    if (before is None) == (older_than is None):
+        raise InvalidInputError("--before", "or --older-than says which events go; give one of them")
+    scheduler = session.scheduler
+    if older_than is not None:
+        until = scheduler.runtime.now() - values.span("--older-than", older_than)
+    else:
+        until = values.instant("--before", before or "")
+    namespace = None if every else session.named
+    where = "every namespace" if namespace is None else f"namespace {namespace!r}"
+    confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)
+    count = scheduler.prune_history(until, namespace=namespace)
+    session.writer.record({"pruned": count, "before": until, "namespace": namespace}, f"Pruned {count} event(s).")

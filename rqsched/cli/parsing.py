@@ -1,0 +1,79 @@
+"""From the texts of a command line to values; what is refused names the option and says what to write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError
+from rqsched.spec.duration import parse_span
+
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+_FORMS = {"list": "list, such as '[1, \"eu\"]'", "dict": 'object, such as \'{"region": "eu"}\''}
+
+
+def instant(option: str, text: str | datetime) -> datetime:
+    """Read an aware ISO 8601 instant; raises InvalidInputError for a naive one."""
+    try:
+        value = datetime.fromisoformat(text) if isinstance(text, str) else text
+    except ValueError:
+        raise InvalidInputError(option, f"{text!r} is no instant; write 2026-01-31T08:00:00Z") from None
+    if value.tzinfo is None:
+        raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
+    return value
+
+
+def span(option: str, text: str | float) -> timedelta:
+    """Read a length: a bare number is seconds, else `90s`, `1h30m` or ISO 8601 `PT30M`."""
+    shown = str(text)
+    if _SECONDS.fullmatch(shown):
+        return timedelta(seconds=float(shown))
+    try:
+        return parse_span(shown)
+    except InvalidDurationError as error:
+        raise InvalidDurationError(option, error.reason) from error
+
+
+def seconds(option: str, text: str) -> int:
+    """Read a length as whole seconds."""
+    length = span(option, text)
+    if length % timedelta(seconds=1):
+        raise InvalidDurationError(option, f"{text!r} is not a whole number of seconds")
+    return int(length.total_seconds())
+
+
+def json_of(option: str, text: str, kind: type[Any]) -> Any:
+    """Read JSON of one kind (list or dict)."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidPayloadError(option, f"is no JSON ({error}); write a JSON {_FORMS[kind.__name__]}") from None
+    except RecursionError:
+        raise InvalidPayloadError(option, "is nested too deeply") from None
+    if not isinstance(value, kind):
+        raise InvalidPayloadError(option, f"is other JSON; write a JSON {_FORMS[kind.__name__]}")
+    return value
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Read `name=value` texts; the last of a name wins."""
+    split = [text.partition("=") for text in texts]
+    for text, (name, equals, _) in zip(texts, split, strict=True):
+        if not (name and equals):
+            raise InvalidInputError(option, f"{text!r} is refused; write name=value")
+    return {name: value for name, _, value in split}
+
+
+def json_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Read `name=value` texts whose values are JSON where they can be read so, else text: `tier=3`, `city=Rome`."""
+    return {name: _json_or_text(value) for name, value in pairs(option, texts).items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

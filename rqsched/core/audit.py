@@ -1,0 +1,131 @@
+"""Audit events: the append-only facts of a schedule, and the contract of the keys each type may carry.
+
+Types and keys are those of the durable-workflow document, verbatim; ours are marked. The contract is checked
+on every write, so adding a key here is a documented change of the wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text
+from rqsched.errors import InvalidPayloadError
+
+CREATED = "ScheduleCreated"
+PAUSED = "SchedulePaused"
+RESUMED = "ScheduleResumed"
+UPDATED = "ScheduleUpdated"
+TRIGGERED = "ScheduleTriggered"
+SKIPPED = "ScheduleTriggerSkipped"
+DELETED = "ScheduleDeleted"
+BUFFERED = "ScheduleBuffered"
+FIRE_FAILED = "ScheduleFireFailed"
+MISSED = "ScheduleMissed"
+COMPLETED = "ScheduleCompleted"
+DIED = "ScheduleDied"
+RECOVERED = "ScheduleRecovered"
+
+_DEFINED = frozenset({"spec", "action", "overlap_policy", "next_fire_at"})
+_STARTED = frozenset(
+    {
+        "workflow_instance_id",
+        "workflow_run_id",
+        "outcome",
+        "effective_overlap_policy",
+        "trigger_number",
+        "occurrence_time",
+    }
+)
+
+CONTRACT: Mapping[str, frozenset[str]] = {
+    CREATED: _DEFINED,
+    PAUSED: frozenset({"reason", "paused_at"}),
+    RESUMED: frozenset({"next_fire_at", "reason"}),
+    UPDATED: _DEFINED | {"changed_fields"},
+    TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids"},
+    SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"}),
+    DELETED: frozenset({"reason", "deleted_at", "dropped_buffered"}),
+    BUFFERED: _STARTED | {"buffer_depth", "blocking_run_id"},
+    FIRE_FAILED: frozenset({"error", "fire_failures", "retry_at", "occurrence_time"}),
+    MISSED: frozenset({"count", "count_capped", "first", "last", "fired", "policy"}),
+    COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),
+    DIED: frozenset({"reason", "died_at", "error", "workflow_run_id", "consecutive_failures", "dropped_buffered"}),
+    RECOVERED: frozenset({"reason", "next_fire_at", "workflow_run_id", "previous_status"}),
+}
+"""Which payload keys each event type may carry; `command_context` may accompany every one."""
+
+LINEAGE_KEYS = frozenset(
+    {
+        "schedule_id",
+        "schedule_ulid",
+        "cron_expression",
+        "timezone",
+        "overlap_policy",
+        "trigger_number",
+        "occurrence_time",
+    }
+)
+"""The keys of the ScheduleTriggered event on the started run (durable-workflow document)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """Who asked for an operation, and why; recorded with its audit event when given."""
+
+    principal: str | None = None
+    """The user or token on whose behalf the operation ran."""
+    request_id: str | None = None
+    """The id that ties the event to the caller's own logs."""
+    source: str | None = None
+    """The surface: `python`, `cli`, `http`, `control_plane`, ..."""
+    reason: str | None = None
+    """Free text for the next operator."""
+    context: Mapping[str, Any] | None = None
+    """More JSON-native facts, as the Durable Workflow control plane records them; at most 256 KiB."""
+
+    def __post_init__(self) -> None:
+        """Refuse what an audit event could not hold; raises InvalidPayloadError."""
+        for name in ("principal", "request_id", "source", "reason"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise InvalidPayloadError(f"context.{name}", f"must be text, not {type(value).__name__}")
+            json_text(f"context.{name}", value, NOTE_BYTES)
+        if not isinstance(self.context, Mapping | None):
+            raise InvalidPayloadError("context", f"must be an object, not {type(self.context).__name__}")
+        json_text("context", None if self.context is None else dict(self.context), MEMO_BYTES)
+
+    def to_json(self) -> dict[str, Any]:
+        """Render the attributes that were given; absent ones are omitted, never blank."""
+        names = ("principal", "request_id", "source", "reason", "context")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One audit event before it has a sequence; building one with a key outside the contract raises."""
+
+    type: str
+    """One of the names above."""
+    payload: dict[str, Any] = field(default_factory=dict)
+    """JSON-native facts; instants are ISO 8601 UTC text."""
+    run_uid: str | None = None
+    """The run it concerns, if any."""
+    instance_id: str | None = None
+    """That run's instance id."""
+
+    def __post_init__(self) -> None:
+        """Hold the contract."""
+        allowed = CONTRACT.get(self.type)
+        if allowed is None:
+            raise InvalidPayloadError("event_type", f"{self.type!r} is not in the audit contract")
+        if extra := set(self.payload) - allowed - {"command_context"}:
+            raise InvalidPayloadError("payload", f"{self.type} may not carry {sorted(extra)}; see audit.CONTRACT")
+
+
+def with_context(event: Event, context: CommandContext | None) -> Event:
+    """Add `command_context` to an event when there is one to add."""
+    if context is None or not (facts := context.to_json()):
+        return event
+    return Event(event.type, {**event.payload, "command_context": facts}, event.run_uid, event.instance_id)

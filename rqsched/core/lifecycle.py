@@ -1,0 +1,385 @@
+"""What an owner does to a schedule: create, update, pause, resume, restart, delete. Pure decisions.
+
+Each returns a Change; none of them fires a due occurrence or lets one vanish without an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from rqsched.core import audit
+from rqsched.core.audit import CommandContext
+from rqsched.core.draft import Draft
+from rqsched.core.due import due_after, due_of, planned_from, stored_due_of
+from rqsched.core.jitter import jittered
+from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, dump_spec
+from rqsched.core.occurrences import survey
+from rqsched.core.policy import CatchUp
+from rqsched.errors import InvalidSpecError, ScheduleStateError
+from rqsched.spec.spec import Member, Once, Spec
+
+_TICK = timedelta(microseconds=1)
+TIMING = frozenset({"spec", "jitter"})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which schedule, and who it is in this incarnation."""
+
+    uid: str
+    namespace: str
+    schedule_id: str
+
+
+def anchored(spec: Spec, now: datetime, like: Spec | None = None) -> Spec:
+    """Anchor a spec's free intervals: as in `like` when that is the same timing registered before, else at `now`."""
+    return (spec if like is None else spec.anchored_like(like)).anchored_at(now)
+
+
+def create(
+    identity: Identity,
+    definition: Definition,
+    *,
+    now: datetime,
+    paused: bool = False,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Bring a schedule into being; a spec without an occurrence after `now` makes it done at once."""
+    definition = replace(definition, spec=dump_spec(anchored(definition.parsed_spec, now)))
+    schedule = Schedule(
+        uid=identity.uid,
+        namespace=identity.namespace,
+        schedule_id=identity.schedule_id,
+        definition=definition,
+        created_at=now,
+        updated_at=now,
+        timing_changed_at=now,
+        evaluated_to=now,
+        status=ScheduleStatus.PAUSED if paused else ScheduleStatus.ACTIVE,
+        paused_at=now if paused else None,
+        remaining=definition.max_runs,
+        note=note,
+        tzdata=tzdata,
+    )
+    draft = Draft(schedule, now=now, context=context, is_new=True)
+    due = None if paused else due_after(schedule, now)
+    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+    draft.record(audit.CREATED, **_facts(draft.schedule))
+    draft.complete_if_over()
+    return draft.seal(operation)
+
+
+def require_future(spec: Spec, now: datetime) -> None:
+    """Refuse a spec that has no occurrence after `now`; raises InvalidSpecError."""
+    if anchored(spec, now).next_after(now) is None:
+        raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
+
+
+def _facts(schedule: Schedule) -> dict[str, Any]:
+    definition = schedule.definition
+    action = {"workflow": definition.workflow, **json.loads(definition.action)}
+    routing = {"queue": definition.queue, "connection": definition.connection, "timeout": definition.timeout}
+    return {
+        "spec": json.loads(definition.spec),
+        "action": action | {name: value for name, value in routing.items() if value is not None},
+        "overlap_policy": schedule.policies.overlap.value,
+        "next_fire_at": schedule.due_at,
+    }
+
+
+# ---- update
+
+
+def update(
+    schedule: Schedule,
+    definition: Definition,
+    *,
+    now: datetime,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    keep_next: bool = False,
+) -> Change:
+    """Change what the owner declared.
+
+    The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
+    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted.
+    """
+    _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    spec = anchored(definition.parsed_spec, now, like=schedule.spec)
+    definition = replace(definition, spec=dump_spec(spec))
+    changed = _changed_fields(schedule.definition, definition)
+    if note is not None and note != schedule.note:
+        changed.append("note")
+    if not changed:
+        return Change(schedule, schedule)
+    draft = Draft(schedule, now=now, context=context)
+    if "spec" in changed:
+        _close_timing(draft, tzdata, keep_next=keep_next)
+    draft.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
+    if TIMING & set(changed):
+        _move(draft, keep_next=keep_next)
+    if "max_runs" in changed:
+        draft.set(remaining=_remaining(schedule, definition.max_runs))
+    draft.record(audit.UPDATED, changed_fields=changed, **_facts(draft.schedule))
+    draft.complete_if_over()
+    if draft.schedule.remaining == 0:
+        draft.exhaust()
+    return draft.seal(operation)
+
+
+def _changed_fields(old: Definition, new: Definition) -> list[str]:
+    return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
+
+
+def _close_timing(draft: Draft, tzdata: str, *, keep_next: bool) -> None:
+    """Bring the timing that is being replaced to an end: of what is already due one fire is kept, the rest is missed.
+
+    The new timing does not know those instants, so no later fire could count them.
+    """
+    schedule, now = draft.schedule, draft.now
+    if schedule.is_active:
+        draft.record_gaps(now)
+        stored = schedule.next_run_at
+        if stored is not None and stored <= now:
+            kept = next(iter(survey(schedule, now).fires), stored)
+            draft.miss_passed(kept=kept, policy=schedule.policies.missed.value)
+            draft.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+    missed = schedule.paused_next_run_at
+    draft.set(
+        timing_changed_at=planned_from(draft.schedule, now),
+        tzdata=tzdata or schedule.tzdata,
+        paused_next_run_at=missed if missed is not None and (missed <= now or keep_next) else None,
+    )
+
+
+def _move(draft: Draft, *, keep_next: bool) -> None:
+    """Set the next time anew, unless the stored one is already due or asked to be kept."""
+    schedule, now = draft.schedule, draft.now
+    stored = schedule.next_run_at
+    if not schedule.is_active or (keep_next and stored is not None):
+        return
+    if stored is not None and stored <= now:
+        _fire_before_next(draft, stored)
+        return
+    if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
+        return
+    due = due_after(schedule, planned_from(schedule, now))
+    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
+
+
+def _fire_before_next(draft: Draft, stored: datetime) -> None:
+    """Keep an occurrence inside its jitter window from being overtaken by the next one of the new timing."""
+    schedule = draft.schedule
+    following = schedule.spec.next_after(draft.now)
+    if following is not None and schedule.due_at is not None and schedule.due_at >= following:
+        draft.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
+
+
+def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
+    if max_runs is None:
+        return None
+    return max(max_runs - schedule.run_count, 0)
+
+
+def retimed(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
+    """Recompute the next time after the timezone database changed; nothing already due moves."""
+    draft = Draft(schedule, now=now)
+    draft.set(tzdata=tzdata)
+    if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
+        draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if draft.schedule.is_active and draft.schedule.next_run_at != schedule.next_run_at:
+        draft.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=draft.schedule.due_at)
+    return draft.seal()
+
+
+# ---- pause, resume, restart, delete
+
+
+def pause(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    note: str | None = None,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active."""
+    _require(schedule, "pause", ScheduleStatus.ACTIVE)
+    draft = Draft(schedule, now=now, context=context)
+    upcoming = schedule.next_run_at
+    draft.write_off("disabled")
+    draft.set(
+        status=ScheduleStatus.PAUSED,
+        status_reason=reason or note,
+        paused_at=now,
+        paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
+        next_run_at=None,
+        due_at=None,
+        awaiting_run_uid=None,
+        note=schedule.note if note is None else note,
+        version=schedule.version + 1,
+    )
+    draft.record(audit.PAUSED, reason=reason or note, paused_at=now)
+    return draft.seal(operation)
+
+
+def resume(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    catch_up: CatchUp | None = None,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    keep_next: bool = False,
+) -> Change:
+    """Fire again from the place `catch_up` names; waiting runs go on. Raises unless paused.
+
+    `keep_next` goes on at the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
+    """
+    _require(schedule, "resume", ScheduleStatus.PAUSED)
+    draft = Draft(schedule, runs, now=now, context=context)
+    _activate(draft, note)
+    mode = catch_up or schedule.policies.resume
+    if mode is CatchUp.FROM_NOW:
+        spec = _reanchored(schedule.spec, now)
+        definition = replace(schedule.definition, spec=dump_spec(spec))
+        draft.set(definition=definition, timing_changed_at=planned_from(schedule, now))
+    upcoming = schedule.paused_next_run_at
+    if keep_next and upcoming is not None and upcoming > now:
+        draft.set(next_run_at=upcoming, due_at=due_of(schedule, upcoming))
+    else:
+        _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
+    reason = mode.value if mode is CatchUp.FROM_NOW else None
+    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason=reason)
+    draft.drain()
+    draft.complete_if_over()
+    return draft.seal(operation)
+
+
+def _activate(draft: Draft, note: str | None) -> None:
+    draft.set(
+        status=ScheduleStatus.ACTIVE,
+        status_reason=None,
+        paused_at=None,
+        paused_next_run_at=None,
+        evaluated_to=planned_from(draft.schedule, draft.now),
+        note=draft.schedule.note if note is None else note,
+        version=draft.schedule.version + 1,
+    )
+
+
+def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
+    """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
+    upcoming = schedule.paused_next_run_at
+    since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
+    newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
+    return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
+
+
+def _plan_anew(draft: Draft, missed: datetime | None = None) -> None:
+    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
+    spec, now = draft.schedule.spec, draft.now
+    if missed is not None:
+        draft.set(next_run_at=missed, due_at=now, evaluated_to=missed - _TICK)
+    elif spec.is_from_completion and (in_the_way := draft.unfinished()):
+        draft.wait_for(in_the_way[-1].uid)
+    else:
+        due = due_after(draft.schedule, planned_from(draft.schedule, now))
+        draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+
+
+def _reanchored(spec: Spec, now: datetime) -> Spec:
+    def move(member: Member) -> Member:
+        return member if isinstance(member, Once) or member.anchor is None else replace(member, anchor=now)
+
+    return replace(spec, members=tuple(move(member) for member in spec.members))
+
+
+def restart(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
+    _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
+    if due_after(schedule, planned_from(schedule, now)) is None:
+        raise ScheduleStateError(
+            schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
+        )
+    draft = Draft(schedule, runs, now=now, context=context)
+    _activate(draft, note)
+    draft.set(
+        remaining=schedule.definition.max_runs,
+        run_count=0,
+        success_count=0,
+        error_count=0,
+        consecutive_failures=0,
+        fire_failures=0,
+        skipped_count=0,
+        missed_count=0,
+        last_error=None,
+    )
+    _plan_anew(draft)
+    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason="restart")
+    return draft.seal(operation)
+
+
+def delete(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
+    _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    draft = Draft(schedule, now=now, context=context)
+    draft.delete(reason)
+    draft.set(version=schedule.version + 1)
+    return draft.seal(operation)
+
+
+def _require(schedule: Schedule, operation: str, *statuses: ScheduleStatus) -> None:
+    if schedule.status not in statuses:
+        hint = _HINTS.get((operation, schedule.status), "")
+        raise ScheduleStateError(schedule.schedule_id, schedule.status.value, operation, hint)
+
+
+_HINTS = {
+    ("resume", ScheduleStatus.DONE): "Use restart() to run it again from zero.",
+    ("resume", ScheduleStatus.DEAD): "Use restart() to revive it.",
+    ("restart", ScheduleStatus.PAUSED): "Use resume().",
+    ("restart", ScheduleStatus.ACTIVE): "It is running already.",
+}
+
+
+def then(first: Change, second: Change) -> Change:
+    """Put two successive decisions about one schedule into one Change; they touch different runs."""
+    if first.is_empty or second.is_empty:
+        return second if first.is_empty else first
+    return Change(
+        first.before,
+        second.after,
+        (*first.new_runs, *second.new_runs),
+        (*first.changed_runs, *second.changed_runs),
+        (*first.events, *second.events),
+        first.drops_buffer or second.drops_buffer,
+        first.drops_retries or second.drops_retries,
+    )

@@ -1,0 +1,347 @@
+"""The state of a schedule and of a run as plain frozen values, and `Change`: what one decision wants written.
+
+Every operation of rqsched (create, fire, trigger, settle, pause ...) is a pure function from state and `now` to a
+Change. One writer (store) puts Changes into SQL, one publisher (queue) makes Redis follow. Columns are named as the
+fields here; JSON fields hold canonical JSON text, so a fire never decodes what it only copies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from rqsched.core.audit import Event
+from rqsched.core.payload import dumps as dumps
+from rqsched.core.policy import Policies
+from rqsched.spec.spec import Spec
+
+_State = TypeVar("_State", "Schedule", "Run")
+
+
+def changed(state: _State, **changes: Any) -> _State:
+    """Copy a state with some fields changed: `dataclasses.replace` at a tenth of its cost, which every fire pays."""
+    copy = object.__new__(type(state))
+    copy.__dict__.update(state.__dict__, **changes)
+    return copy
+
+
+class ScheduleStatus(StrEnum):
+    """Where a schedule is in its life."""
+
+    ACTIVE = "active"
+    """It fires."""
+    PAUSED = "paused"
+    """It keeps its state and does not fire."""
+    DONE = "done"
+    """All its runs are done, or the end of its spec is reached."""
+    DEAD = "dead"
+    """Its runs failed too often; `restart()` revives it."""
+    DELETED = "deleted"
+    """Gone for every operation but history; the id is free again."""
+
+
+class RunStatus(StrEnum):
+    """Where a run is in its life."""
+
+    PENDING = "pending"
+    """Decided; its job waits on a queue (surfaces may show it as queued)."""
+    RUNNING = "running"
+    """A process executes it."""
+    RETRYING = "retrying"
+    """An attempt failed; the next one waits for `retry_at`."""
+    BUFFERED = "buffered"
+    """It waits for the run ahead of it."""
+    SUCCEEDED = "succeeded"
+    """The workflow returned."""
+    FAILED = "failed"
+    """Every attempt failed."""
+    CANCELLED = "cancelled"
+    """Cancelled before or while it ran; its result is not recorded."""
+    TERMINATED = "terminated"
+    """Killed."""
+    LOST = "lost"
+    """Its process vanished and no attempt was left."""
+
+
+class TargetStatus(StrEnum):
+    """Where a target of a fan-out is in its life."""
+
+    WAITING = "waiting"
+    """Recorded; its job is put on the queue when those ahead of it were taken."""
+    PENDING = "pending"
+    """Its job waits on the queue."""
+    RUNNING = "running"
+    """A process handles it."""
+    SUCCEEDED = "succeeded"
+    """It was handled."""
+    IGNORED = "ignored"
+    """There was nothing to do for it: a machine's state does not take the event, or its guards refuse."""
+    FAILED = "failed"
+    """Handling it raised, took too long, or its process vanished."""
+
+
+UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})
+"""What overlap policies see."""
+OPEN = UNFINISHED | {RunStatus.BUFFERED}
+"""What still changes."""
+ENDED = frozenset(RunStatus) - OPEN
+
+
+class RunKind(StrEnum):
+    """What asked for a run."""
+
+    SCHEDULED = "scheduled"
+    """A live occurrence."""
+    MANUAL = "manual"
+    """A trigger."""
+    BACKFILL = "backfill"
+    """A past occurrence, on request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What the owner of a schedule declares; `upsert` compares these."""
+
+    spec: str
+    """Canonical JSON text of `Spec.to_json()`; see `dump_spec`."""
+    workflow: str
+    """The registered name or dotted path."""
+    executor: str = "rq"
+    """`rq`: a job on the run's queue; `external`: a worker of any language pulls it."""
+    action: str = '{"args":[],"kwargs":{}}'
+    """JSON: args and kwargs of the workflow, copied to each run."""
+    queue: str | None = None
+    """The schedule's own queue; None falls back to the workflow's, then to the settings'."""
+    connection: str | None = None
+    """The name of a configured Redis for run jobs; None falls back likewise."""
+    timeout: int | None = None
+    """Seconds one attempt may take; None falls back likewise."""
+    defaults: str = "{}"
+    """JSON: queue, connection and timeout of the workflow when the schedule was last written."""
+    priority: int = 0
+    """Above 0, run jobs go to the front of their queue."""
+    jitter: timedelta = timedelta(0)
+    """The most that a fire is delayed after its nominal time."""
+    policies: str = Policies().dumps()
+    """`Policies.dumps()` text."""
+    max_runs: int | None = None
+    """How many runs may start; None is no bound."""
+    labels: str = "{}"
+    """JSON object of short texts, copied to each run."""
+    memo: str = "{}"
+    """JSON object, copied to each run."""
+    search_attributes: str = "{}"
+    """JSON object, copied to each run."""
+    description: str | None = None
+    """Free text for people."""
+    owner: str | None = None
+    """Who owns the schedule (Pipelit's `user_profile_id`)."""
+    managed_by: str | None = None
+    """`sync` when a declared set made it; only those are pruned."""
+    surface: str = "{}"
+    """JSON: what a foreign surface was sent, verbatim, so that it can answer in kind."""
+
+    @property
+    def parsed_spec(self) -> Spec:
+        """The spec as an object; cached by its text."""
+        return _parse_spec(self.spec)
+
+    @property
+    def parsed_policies(self) -> Policies:
+        """The policies as an object; cached by their text."""
+        return Policies.loads(self.policies)
+
+    @property
+    def parsed_defaults(self) -> Mapping[str, Any]:
+        """The workflow's defaults as an object; cached by their text."""
+        return _parse_defaults(self.defaults)
+
+
+def dump_spec(spec: Spec) -> str:
+    """Write the canonical text of a spec."""
+    return dumps(spec.to_json())
+
+
+@lru_cache(maxsize=16_384)
+def _parse_spec(text: str) -> Spec:
+    return Spec.from_json(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def _parse_defaults(text: str) -> Mapping[str, Any]:
+    return MappingProxyType(json.loads(text))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One schedule as its row has it. All instants are aware UTC."""
+
+    uid: str
+    """The incarnation: a ULID, new after delete and re-create."""
+    namespace: str
+    schedule_id: str
+    """Unique among the not-deleted of its namespace."""
+    definition: Definition
+    created_at: datetime
+    updated_at: datetime
+    timing_changed_at: datetime
+    """Where counting of missed occurrences starts."""
+    evaluated_to: datetime
+    """Every occurrence up to here has its outcome."""
+    status: ScheduleStatus = ScheduleStatus.ACTIVE
+    n: int = 0
+    """The position in the chain; a link with another n is stale."""
+    version: int = 1
+    """Changes with every change a user makes; for If-Match."""
+    next_run_at: datetime | None = None
+    """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
+    due_at: datetime | None = None
+    """When it fires: nominal plus jitter, or later after a failed fire."""
+    awaiting_run_uid: str | None = None
+    """The run whose end a `from_completion` schedule waits for."""
+    remaining: int | None = None
+    """Runs that may still start; None is no bound."""
+    run_number: int = 0
+    """The number of the newest run."""
+    event_sequence: int = 0
+    """The sequence of the newest audit event."""
+    run_count: int = 0
+    """Runs started, of every kind."""
+    success_count: int = 0
+    error_count: int = 0
+    """Attempts that failed."""
+    consecutive_failures: int = 0
+    """Runs failed in a row."""
+    buffer_depth: int = 0
+    """Runs waiting for the run ahead of them, backfilled ones apart."""
+    backfill_waiting: int = 0
+    backfill_unfinished: int = 0
+    fire_failures: int = 0
+    """Fires that failed in a row (not runs)."""
+    skipped_count: int = 0
+    missed_count: int = 0
+    last_run_at: datetime | None = None
+    """When the newest run was started."""
+    last_skip_reason: str | None = None
+    last_skipped_at: datetime | None = None
+    last_error: str | None = None
+    latest_run_uid: str | None = None
+    latest_instance_id: str | None = None
+    note: str | None = None
+    status_reason: str | None = None
+    """Why it is paused, done, dead or deleted."""
+    paused_at: datetime | None = None
+    paused_next_run_at: datetime | None = None
+    """The next time it had when it was paused, for `catch_up="once"`."""
+    deleted_at: datetime | None = None
+    tzdata: str = ""
+    """The tzdata version the next time was computed with."""
+    operation: str | None = None
+    """The uid of the operation that wrote the row last: tells a lost COMMIT answer from a lost COMMIT."""
+
+    @property
+    def spec(self) -> Spec:
+        """The parsed spec."""
+        return self.definition.parsed_spec
+
+    @property
+    def policies(self) -> Policies:
+        """The parsed policies."""
+        return self.definition.parsed_policies
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it fires."""
+        return self.status is ScheduleStatus.ACTIVE
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its row has it."""
+
+    uid: str
+    schedule_uid: str
+    number: int
+    """1, 2, 3 ... within the schedule."""
+    instance_id: str
+    kind: RunKind
+    occurrence_at: datetime
+    """The nominal time; for a manual run the moment of the trigger."""
+    status: RunStatus
+    created_at: datetime
+    workflow: str
+    executor: str = "rq"
+    action: str = '{"args":[],"kwargs":{}}'
+    queue: str | None = None
+    connection: str | None = None
+    timeout: int | None = None
+    priority: int = 0
+    overlap: str = "skip"
+    """The policy it was decided under."""
+    is_override: bool = False
+    """Started under another policy than the schedule's, or by a backfill: invariant I5 leaves it apart."""
+    trigger_number: int | None = None
+    """Which start of the schedule it was; None until it started."""
+    labels: str = "{}"
+    memo: str = "{}"
+    search_attributes: str = "{}"
+    lineage: str = "{}"
+    """JSON: the ScheduleTriggered event that ties the run to its schedule."""
+    attempt: int = 1
+    delivery: int = 1
+    """Which job carries this attempt; a re-delivery takes the next number."""
+    token: str | None = None
+    """Drawn by the process that started the attempt; fences its result."""
+    worker: str | None = None
+    due_at: datetime | None = None
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    retry_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    """External runs: the last sign of life."""
+    attempts: str = "[]"
+    """JSON: one entry an ended attempt."""
+    result: str | None = None
+    """JSON of what the workflow returned, size-capped."""
+    error: str | None = None
+    idempotency_key: str | None = None
+    backfill_uid: str | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether overlap policies see it."""
+        return self.status in UNFINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one decision about one schedule wants written, and what Redis must then follow."""
+
+    before: Schedule | None
+    """None when the schedule is new."""
+    after: Schedule
+    new_runs: tuple[Run, ...] = ()
+    changed_runs: tuple[tuple[Run, Run], ...] = ()
+    """(as read, as it shall be)."""
+    events: tuple[Event, ...] = ()
+    drops_buffer: bool = False
+    """Every waiting run of the schedule is cancelled."""
+    drops_retries: bool = False
+    """Every retrying run of the schedule is cancelled."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return self.before == self.after and not (self.new_runs or self.changed_runs or self.events)
+
+
+def unchanged(schedule: Schedule) -> Change:
+    """Say that nothing is to be written; Redis is still made to follow the row."""
+    return Change(schedule, schedule)

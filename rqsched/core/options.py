@@ -1,0 +1,297 @@
+"""From what a caller passes to a Definition: every limit and name is checked here, before anything is written. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from rqsched.core.model import Definition, dump_spec
+from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
+from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
+from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
+from rqsched.spec.duration import parse_span
+from rqsched.spec.spec import Spec, SpecLike
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
+EXECUTORS = ("rq", "external")
+MAX_JITTER = timedelta(days=1)
+MAX_ENVIRONMENT = 255
+
+
+class Options(TypedDict, total=False):
+    """What may be said of a schedule beside its id, workflow and spec. Everything has a default."""
+
+    timezone: str | None
+    """IANA name for cron expressions that name none; default UTC."""
+    args: Sequence[Any]
+    """Positional arguments of the workflow, JSON-native."""
+    kwargs: Mapping[str, Any]
+    """Keyword arguments, JSON-native; args and kwargs together at most 256 KiB."""
+    overlap: OverlapPolicy | str
+    """See OverlapPolicy; default `skip`."""
+    buffer_limit: int | None
+    """The most runs that wait under `buffer_all`."""
+    missed: MissedPolicy | str
+    """See MissedPolicy; default `fire_once`."""
+    catch_up_window: timedelta | None
+    """Occurrences later than this count as missed."""
+    catch_up_limit: int
+    """The most occurrences one fire starts under `missed="all"`; default 100."""
+    catch_up: CatchUp | str
+    """Where `resume()` goes on; default `next`."""
+    jitter: timedelta
+    """The most a fire is delayed."""
+    max_runs: int | None
+    """How many runs may start."""
+    on_exhausted: str
+    """`done` (default) or `delete`, when `max_runs` is used up."""
+    total_repeats: int | None
+    """Done after so many successes; None or 0 is no bound."""
+    environments: Sequence[str]
+    """Fire only where RQSCHED_ENV is one of these."""
+    retry: RetryPolicy | None
+    """How failed attempts are repeated."""
+    timeout: int | None
+    """Seconds one attempt may take."""
+    queue: str | None
+    """The queue of its runs."""
+    connection: str | None
+    """The named Redis of its runs."""
+    priority: int
+    """Above 0: at the front of the queue."""
+    labels: Mapping[str, str]
+    """Up to 64 short texts to filter by."""
+    memo: Mapping[str, Any]
+    """JSON-native facts, at most 256 KiB."""
+    search_attributes: Mapping[str, Any]
+    """JSON-native facts to query by."""
+    description: str | None
+    """Free text."""
+    owner: str | None
+    """Who owns it."""
+    executor: str
+    """`rq` (default) or `external`."""
+
+
+def is_id(value: object) -> bool:
+    """Tell whether a schedule or namespace may be called so."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def require_id(value: object, field: str = "schedule_id") -> str:
+    """Check a schedule id or namespace; raises InvalidIdError."""
+    if isinstance(value, str) and is_id(value):
+        return value
+    raise InvalidIdError(field, f"{value!r} is refused; use 1 to 255 of A-Z a-z 0-9 . _ : -, a letter or digit first")
+
+
+def require_note(value: object, field: str = "note") -> str | None:
+    """Check a note: at most 4 KiB of text; raises InvalidPayloadError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidPayloadError(field, f"must be text, not {type(value).__name__}")
+    json_text(field, value, NOTE_BYTES)
+    return value
+
+
+def define(
+    base: Definition | None,
+    options: Mapping[str, Any],
+    *,
+    workflow: str | None = None,
+    spec: SpecLike | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Definition:
+    """Build a Definition from a base (None for a new one) and what is said of it now.
+
+    Raises an InvalidInputError of the right kind for everything that is refused.
+    """
+    if unknown := set(options) - _KNOWN:
+        raise InvalidInputError(sorted(unknown)[0], f"no such option; known are {', '.join(sorted(_KNOWN))}")
+    timezone = options.get("timezone")
+    if base is None:
+        base = Definition(spec=dump_spec(Spec.coerce(_given(spec), timezone)), workflow=workflow or "")
+    elif spec is not None:
+        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or _kept_timezone(base, spec))))
+    elif timezone is not None:
+        base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
+    changes = {name: check(options[name]) for name, check in _PLAIN.items() if name in options}
+    changes |= {"workflow": workflow} if workflow else {}
+    changes |= {"defaults": json_text("defaults", dict(defaults), MEMO_BYTES)} if defaults is not None else {}
+    changes |= {"action": _action(base, options), "policies": _policies(base, options).dumps()}
+    definition = replace(base, **changes)
+    _require_consistent(definition)
+    return definition
+
+
+def _kept_timezone(base: Definition, spec: SpecLike) -> str | None:
+    """Keep a known schedule's zone where a new cadence names none; a whole Spec is taken as it is."""
+    return None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
+
+
+def _given(spec: SpecLike | None) -> SpecLike:
+    if spec is None:
+        raise InvalidInputError("spec", "is missing; give Cron, Every, Once or a Spec")
+    return spec
+
+
+def _action(base: Definition, options: Mapping[str, Any]) -> str:
+    if "args" not in options and "kwargs" not in options:
+        return base.action
+    args, kwargs = options.get("args"), options.get("kwargs")
+    return merged_action(base.action, args, kwargs)
+
+
+def merged_action(action: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+    """Put arguments into an action's text; None keeps those it has."""
+    if isinstance(args, (str, bytes)) or not (args is None or isinstance(args, Sequence)):
+        raise InvalidPayloadError("args", f"must be a list, not {type(args).__name__}")
+    if not (kwargs is None or isinstance(kwargs, Mapping)):
+        raise InvalidPayloadError("kwargs", f"must be a mapping, not {type(kwargs).__name__}")
+    facts = loads(action)
+    if args is not None:
+        facts["args"] = list(args)
+    if kwargs is not None:
+        facts["kwargs"] = dict(kwargs)
+    return json_text("args and kwargs", facts, ARGUMENT_BYTES)
+
+
+_POLICY_NAMES = {
+    "overlap": "overlap",
+    "buffer_limit": "buffer_limit",
+    "missed": "missed",
+    "catch_up_window": "catch_up_window",
+    "catch_up_limit": "catch_up_limit",
+    "catch_up": "resume",
+    "on_exhausted": "on_exhausted",
+    "total_repeats": "max_successes",
+    "environments": "environments",
+    "retry": "retry",
+}
+
+
+def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
+    changes = {field: options[name] for name, field in _POLICY_NAMES.items() if name in options}
+    if "retry" in changes:
+        changes["retry"] = _retry(changes["retry"])
+    if changes.get("max_successes") == 0:
+        changes["max_successes"] = None
+    if "environments" in changes:
+        changes["environments"] = _environments(changes["environments"])
+    if "catch_up_window" in changes:
+        changes["catch_up_window"] = _span_or_none("catch_up_window", changes["catch_up_window"])
+    return replace(base.parsed_policies, **changes)
+
+
+def _environments(names: Any) -> tuple[str, ...]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
+    if not is_list or not all(isinstance(name, str) and 0 < len(name) <= MAX_ENVIRONMENT for name in names):
+        raise InvalidPolicyError("environments", "must be a list of names, such as ['production']")
+    return tuple(names)
+
+
+def _retry(policy: Any) -> RetryPolicy:
+    if policy is None:
+        return RetryPolicy()
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidPolicyError("retry", f"must be a RetryPolicy, not {type(policy).__name__}")
+    return policy
+
+
+def _require_consistent(definition: Definition) -> None:
+    spec, policies = definition.parsed_spec, definition.parsed_policies
+    if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:
+        raise InvalidPolicyError("overlap", "a from_completion interval never overlaps itself; leave overlap='skip'")
+    if spec.is_from_completion and policies.missed is MissedPolicy.ALL:
+        raise InvalidPolicyError("missed", "a from_completion interval has nothing to catch up; leave 'fire_once'")
+    if spec.is_from_completion and definition.jitter:
+        raise InvalidPolicyError("jitter", "does not apply to a from_completion interval; remove it")
+
+
+# ---- single options
+
+
+def _span(field: str) -> Callable[[Any], timedelta]:
+    return lambda value: _span_or_none(field, value) or timedelta(0)
+
+
+def _span_or_none(field: str, value: Any) -> timedelta | None:
+    if value is None or isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return parse_span(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    raise InvalidInputError(field, f"{value!r} is no span; give a timedelta, seconds or text such as '30s'")
+
+
+def _jitter(value: Any) -> timedelta:
+    jitter = _span_or_none("jitter", value) or timedelta(0)
+    if not timedelta(0) <= jitter <= MAX_JITTER:
+        raise InvalidInputError("jitter", f"must be from 0 to {MAX_JITTER.days} day")
+    return jitter
+
+
+def _count(field: str, least: int, most: int) -> Callable[[Any], int | None]:
+    def check(value: Any) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InvalidInputError(field, f"must be a whole number from {least} to {most}, or None")
+        return value
+
+    return check
+
+
+def _priority(value: Any) -> int:
+    return _count("priority", -1_000, 1_000)(value) or 0
+
+
+def _queue(field: str) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not _QUEUE.fullmatch(value):
+            raise InvalidIdError(field, f"{value!r} is refused; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+        return value
+
+    return check
+
+
+def _executor(value: Any) -> str:
+    if value not in EXECUTORS:
+        raise InvalidInputError("executor", f"{value!r} is not one of {', '.join(EXECUTORS)}")
+    return str(value)
+
+
+def _object(field: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidPayloadError(field, f"must be an object, not {type(value).__name__}")
+        return json_text(field, dict(value or {}), MEMO_BYTES)
+
+    return check
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "jitter": _jitter,
+    "max_runs": _count("max_runs", 1, 2**53),
+    "timeout": _count("timeout", 1, 86_400 * 30),
+    "queue": _queue("queue"),
+    "connection": _queue("connection"),
+    "priority": _priority,
+    "labels": require_labels,
+    "memo": _object("memo"),
+    "search_attributes": _object("search_attributes"),
+    "description": lambda value: require_note(value, "description"),
+    "owner": lambda value: None if value is None else require_id(value, "owner"),
+    "executor": _executor,
+    "managed_by": lambda value: value,
+    "surface": _object("surface"),
+}
+_KNOWN = frozenset({*_PLAIN, *_POLICY_NAMES, "args", "kwargs", "timezone"})

@@ -1,0 +1,100 @@
+"""Payloads: what may be stored. JSON-native values only, within the limits of design §4. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rqsched.errors import InvalidPayloadError
+
+ARGUMENT_BYTES = 256 * 1024
+MEMO_BYTES = 256 * 1024
+NOTE_BYTES = 4 * 1024
+MAX_LABELS = 64
+MAX_LABEL_CHARACTERS = 255
+MAX_DEPTH = 64
+
+
+def dumps(value: object) -> str:
+    """Write canonical JSON: sorted keys, no blanks, so that equal values are equal texts."""
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def json_text(field: str, value: Any, limit: int) -> str:
+    """Write a value as canonical JSON of at most `limit` bytes; raises InvalidPayloadError saying what is wrong."""
+    _require_native(field, value, 0)
+    text = dumps(value)
+    if len(text) > limit:
+        raise InvalidPayloadError(field, f"is {len(text)} bytes as JSON; the limit is {limit}. Store it elsewhere")
+    return text
+
+
+def _require_native(field: str, value: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _require_unicode(field, value)
+    elif isinstance(value, int):
+        _require_number(field, value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidPayloadError(field, f"holds {value}, which JSON does not have")
+    elif isinstance(value, list):
+        for item in value:
+            _require_native(field, item, depth + 1)
+    elif isinstance(value, dict):
+        _require_object(field, value, depth)
+    else:
+        raise InvalidPayloadError(
+            field, f"holds a {type(value).__name__}; use JSON-native values: None, bool, int, float, str, list, dict"
+        )
+
+
+def _require_object(field: str, value: dict[Any, Any], depth: int) -> None:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidPayloadError(field, f"has the key {key!r}; keys are text")
+        _require_unicode(field, key)
+        _require_native(field, item, depth + 1)
+
+
+def _require_unicode(field: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidPayloadError(field, "holds a lone surrogate, which is no Unicode text") from None
+    if "\x00" in value:
+        raise InvalidPayloadError(field, "holds a NUL character")
+
+
+def _require_number(field: str, value: int) -> None:
+    if abs(value) > 2**63:
+        raise InvalidPayloadError(field, "holds a whole number beyond 64 bits; send it as text")
+
+
+def require_labels(value: Any) -> str:
+    """Check labels (at most 64 short texts by name) and write them as JSON; raises InvalidPayloadError."""
+    if value is None:
+        return "{}"
+    if not isinstance(value, Mapping):
+        raise InvalidPayloadError("labels", f"must be an object, not {type(value).__name__}")
+    if len(value) > MAX_LABELS:
+        raise InvalidPayloadError("labels", f"are {len(value)}; the limit is {MAX_LABELS}")
+    for name, text in value.items():
+        fits = isinstance(name, str) and isinstance(text, str) and name and len(name) <= MAX_LABEL_CHARACTERS
+        if not fits or len(text) > MAX_LABEL_CHARACTERS:
+            raise InvalidPayloadError("labels", f"{name!r}: names and values are texts of at most 255 characters")
+    return json_text("labels", dict(value), MEMO_BYTES)
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Read an object's JSON text."""
+    facts: dict[str, Any] = json.loads(text)
+    return facts

@@ -1,0 +1,344 @@
+"""Policies: what a fire does about overlap, missed time, failure and exhaustion. Pure values and pure functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
+from math import isfinite
+from typing import Any, TypeVar
+
+import tenacity
+
+from rqsched.core.jitter import fraction
+from rqsched.errors import InvalidPolicyError
+
+MAX_BASE = timedelta(hours=1)
+"""An interval longer than this does not stretch the first retry (Pipelit document, design §3)."""
+CAP_FACTOR = 10
+"""The backoff's cap as a multiple of its base, unless a cap is given (Pipelit document)."""
+MAX_DELAY = timedelta(days=366)
+"""The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
+SKIP_TOLERANCE = timedelta(seconds=60)
+"""How late an occurrence may fire under `missed="skip"` unless `catch_up_window` says otherwise."""
+DEFAULT_CATCH_UP_LIMIT = 100
+MAX_CATCH_UP_LIMIT = 1_000
+
+
+_Member = TypeVar("_Member", bound=StrEnum)
+
+
+class OverlapPolicy(StrEnum):
+    """What a fire does while an earlier run of the schedule is unfinished."""
+
+    SKIP = "skip"
+    """Start nothing; record the skip (default)."""
+    BUFFER_ONE = "buffer_one"
+    """Keep one run waiting; skip further ones until it started."""
+    BUFFER_ALL = "buffer_all"
+    """Keep every run waiting and start them one after another; `buffer_limit` caps the queue."""
+    ALLOW_ALL = "allow_all"
+    """Start it regardless."""
+    CANCEL_OTHER = "cancel_other"
+    """Cancel what is unfinished (cooperatively), then start."""
+    TERMINATE_OTHER = "terminate_other"
+    """Kill what is unfinished, then start."""
+
+    @classmethod
+    def of(cls, value: OverlapPolicy | str) -> OverlapPolicy:
+        """Read a policy or one of the aliases of the five documents; raises InvalidPolicyError."""
+        text = str(value).strip().lower()
+        try:
+            return _ALIASES.get(text) or cls(text)
+        except ValueError:
+            names = ", ".join([*cls, *_ALIASES])
+            raise InvalidPolicyError("overlap", f"{value!r} is not one of {names}") from None
+
+
+_ALIASES = {
+    "allow": OverlapPolicy.ALLOW_ALL,
+    "cancel_previous": OverlapPolicy.CANCEL_OTHER,
+    "enqueue": OverlapPolicy.BUFFER_ALL,
+}
+BUFFERING = frozenset({OverlapPolicy.BUFFER_ONE, OverlapPolicy.BUFFER_ALL})
+REPLACING = frozenset({OverlapPolicy.CANCEL_OTHER, OverlapPolicy.TERMINATE_OTHER})
+
+
+class MissedPolicy(StrEnum):
+    """What a fire does with occurrences whose time has passed."""
+
+    FIRE_ONCE = "fire_once"
+    """Fire the oldest one the window admits, count the rest (default; durable-workflow document)."""
+    SKIP = "skip"
+    """Fire only the newest, and only when it is at most `catch_up_window` (60 s) late; count the rest."""
+    ALL = "all"
+    """Fire the newest `catch_up_limit` of them, count the rest."""
+
+
+class CatchUp(StrEnum):
+    """Where a resumed schedule goes on."""
+
+    NEXT = "next"
+    """At the next canonical occurrence after now (default)."""
+    ONCE = "once"
+    """An occurrence missed while paused fires once, immediately (Waymark document)."""
+    FROM_NOW = "from_now"
+    """One interval from now (Pipelit document); for a cron the same as `next`."""
+
+    @classmethod
+    def of(cls, value: CatchUp | str) -> CatchUp:
+        """Read a mode; raises InvalidPolicyError."""
+        return _member(cls, "catch_up", value)
+
+
+class Exhausted(StrEnum):
+    """What a failed run does to its schedule once its attempts are used up."""
+
+    DEAD = "dead"
+    """The schedule dies, loudly (Pipelit document)."""
+    CONTINUE = "continue"
+    """The chain goes on with the next occurrence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how late a failed attempt is repeated.
+
+    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter`.
+    """
+
+    max_retries: int = 3
+    """Further attempts after the first; 0 means user code runs at most once."""
+    base: timedelta | None = None
+    """The first delay; None takes the schedule's interval up to one hour, 60 s for cron."""
+    factor: float = 2.0
+    """The growth from one delay to the next, at least 1."""
+    cap: timedelta | None = None
+    """The longest delay; None takes 10 x base."""
+    jitter: timedelta = timedelta(0)
+    """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
+    then: Exhausted = Exhausted.DEAD
+    """What happens to the schedule when a run's attempts are used up."""
+    max_consecutive_failures: int | None = None
+    """With a number, the schedule dies only after so many failed runs in a row, whatever `then` says."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no policy; raises InvalidPolicyError."""
+        object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
+        _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
+        is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
+        _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
+        for name in ("base", "cap"):
+            value = getattr(self, name)
+            is_delay = value is None or (_is_positive(value) and value <= MAX_DELAY)
+            _require(is_delay, f"retry.{name}", f"must be a positive timedelta of at most {MAX_DELAY.days} days")
+        is_span = isinstance(self.jitter, timedelta) and timedelta(0) <= self.jitter <= MAX_DELAY
+        _require(is_span, "retry.jitter", f"must be a timedelta from 0 to {MAX_DELAY.days} days")
+        both = self.base is not None and self.cap is not None
+        _require(not both or self.cap >= self.base, "retry.cap", "must not be below base")  # type: ignore[operator]
+        limit = self.max_consecutive_failures
+        _require(
+            limit is None or _is_count(limit, 1), "retry.max_consecutive_failures", "must be a whole number from 1"
+        )
+
+    def delay(self, attempt: int, *, interval: timedelta, salt: str = "") -> timedelta:
+        """Compute the wait after failed attempt `attempt` (1 is the first) of a schedule with this `interval`."""
+        base = self.base or min(interval, MAX_BASE)
+        cap = self.cap or CAP_FACTOR * base
+        wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=self.factor, max=cap.total_seconds())
+        seconds = wait(_at_attempt(attempt))
+        return timedelta(seconds=seconds) + self.jitter * fraction("retry", salt, attempt)
+
+    def kills_after(self, consecutive_failures: int) -> bool:
+        """Tell whether so many failed runs in a row kill the schedule."""
+        if self.max_consecutive_failures is not None:
+            return consecutive_failures >= self.max_consecutive_failures
+        return self.then is Exhausted.DEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """All policies of one schedule; combinations that contradict each other are refused."""
+
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    """While an earlier run is unfinished."""
+    buffer_limit: int | None = None
+    """The most runs that may wait under `buffer_all`; None is no cap."""
+    missed: MissedPolicy = MissedPolicy.FIRE_ONCE
+    """When occurrences passed unfired."""
+    catch_up_window: timedelta | None = None
+    """An occurrence later than this is not fired but counted as missed; None admits any age."""
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
+    """The most occurrences one fire starts under `missed="all"`."""
+    resume: CatchUp = CatchUp.NEXT
+    """Where `resume()` goes on unless the call says otherwise."""
+    on_exhausted: str = "done"
+    """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
+    max_successes: int | None = None
+    """The schedule is done after so many succeeded runs (Pipelit's `total_repeats`); None is no bound."""
+    environments: tuple[str, ...] = ()
+    """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How failed attempts are repeated."""
+
+    def __post_init__(self) -> None:
+        """Normalise names and refuse contradictions; raises InvalidPolicyError."""
+        object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
+        object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
+        object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
+        named: Any = self.environments
+        environments = (named,) if isinstance(named, str) else tuple(named)
+        object.__setattr__(self, "environments", environments)
+        self._check_values()
+        self._check_combinations()
+
+    def _check_values(self) -> None:
+        _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
+        window, limit = self.catch_up_window, self.catch_up_limit
+        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive timedelta")
+        _require(
+            _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
+            "catch_up_limit",
+            f"must be a whole number from 1 to {MAX_CATCH_UP_LIMIT}",
+        )
+        for name in ("buffer_limit", "max_successes"):
+            value = getattr(self, name)
+            _require(value is None or _is_count(value, 1), name, "must be a whole number from 1, or None for no bound")
+
+    def _check_combinations(self) -> None:
+        _require(
+            self.buffer_limit is None or self.overlap is OverlapPolicy.BUFFER_ALL,
+            "buffer_limit",
+            f"caps overlap='buffer_all', but overlap is {self.overlap.value!r}",
+        )
+        catches_all = self.missed is MissedPolicy.ALL
+        _require(
+            not catches_all or self.overlap in {OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL},
+            "missed",
+            f"'all' would keep only one of the occurrences under overlap={self.overlap.value!r}; choose "
+            "overlap='buffer_all' (one after another) or 'allow_all'",
+        )
+        _require(
+            catches_all or self.catch_up_limit == DEFAULT_CATCH_UP_LIMIT,
+            "catch_up_limit",
+            "bounds missed='all' only; drop it or choose missed='all'",
+        )
+
+    @property
+    def window(self) -> timedelta | None:
+        """The greatest lateness at which an occurrence still fires; None is no bound."""
+        if self.catch_up_window is None and self.missed is MissedPolicy.SKIP:
+            return SKIP_TOLERANCE
+        return self.catch_up_window
+
+    def dumps(self) -> str:
+        """Write the canonical JSON text that the schedule's row holds; spans are seconds."""
+        return json.dumps(_plain(asdict(self)), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def loads(text: str) -> Policies:
+        """Read that text back; the same text gives the same object."""
+        facts: dict[str, Any] = json.loads(text)
+        retry: dict[str, Any] = {
+            name: _span(value) if name in _SPANS else value for name, value in facts.pop("retry").items()
+        }
+        known: dict[str, Any] = {name: _span(value) if name in _SPANS else value for name, value in facts.items()}
+        return Policies(**known, retry=RetryPolicy(**retry))
+
+
+_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
+
+
+def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _plain(value)
+        if isinstance(value, dict)
+        else value.total_seconds()
+        if isinstance(value, timedelta)
+        else value
+        for name, value in facts.items()
+    }
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _at_attempt(attempt: int) -> tenacity.RetryCallState:
+    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    return state
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, timedelta) and value > timedelta(0)
+
+
+def _require(holds: bool, name: str, reason: str) -> None:
+    if not holds:
+        raise InvalidPolicyError(name, reason)
+
+
+def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
+    try:
+        return kind(str(value).strip().lower())
+    except ValueError:
+        raise InvalidPolicyError(name, f"{value!r} is not one of {', '.join(kind)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the overlap policy says about one new run."""
+
+    act: str
+    """`start`, `buffer` or `skip`."""
+    reason: str | None = None
+    """Why it is skipped, in the durable-workflow document's words."""
+    blocking: str | None = None
+    """The uid of the oldest unfinished run in the way."""
+    ends: str | None = None
+    """`cancelled` or `terminated`: how the runs in the way end before this one starts."""
+
+
+def judge_overlap(
+    policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
+) -> Verdict:
+    """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
+    blocking = unfinished[0] if unfinished else None
+    if policy is OverlapPolicy.ALLOW_ALL:
+        return Verdict("start")
+    if policy in BUFFERING:
+        return _judge_buffering(policy, blocking, buffered, buffer_limit)
+    if blocking is None:
+        return Verdict("start")
+    if policy in REPLACING:
+        ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
+        return Verdict("start", blocking=blocking, ends=ends)
+    return Verdict("skip", reason="overlap_policy_skip", blocking=blocking)
+
+
+def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> Verdict:
+    if blocking is None and not buffered:
+        return Verdict("start")
+    room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
+    if room is not None and buffered >= room:
+        return Verdict("skip", reason="buffer_full", blocking=blocking)
+    return Verdict("buffer", blocking=blocking)
+
+
+def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
+    """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
+    return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
+
+
+def with_retry(policies: Policies, retry: RetryPolicy) -> Policies:
+    """Replace the retry policy."""
+    return replace(policies, retry=retry)

@@ -1,0 +1,128 @@
+"""Starts on request: manual triggers and chunks of a backfill. Pure decisions; neither moves the schedule's times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from rqsched.core.audit import CommandContext
+from rqsched.core.draft import Draft
+from rqsched.core.ids import backfill_instance_id, iso_utc
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.overlap import Offer, Outcome
+from rqsched.core.policy import OverlapPolicy, for_backfill
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A manual start on request."""
+
+    uid: str
+    """The uid of the run it may start, drawn before the first attempt."""
+    overlap: OverlapPolicy | None = None
+    is_forced: bool = False
+    """Start although the schedule is paused."""
+    idempotency_key: str | None = None
+
+
+def trigger(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    request: Trigger,
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+) -> tuple[Change, Outcome]:
+    """Start a run now, as the overlap policy allows; the grid does not move. Refusals are outcomes with an event."""
+    draft = Draft(schedule, runs, now=now, context=context)
+    can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
+    if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
+        outcome = draft.skip(now, "remaining_actions_exhausted")
+    elif not can_start:
+        outcome = draft.skip(now, "status_not_triggerable")
+    else:
+        offer = Offer(
+            RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
+        )
+        outcome = draft.offer(offer)
+    return draft.seal(request.uid), outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRow:
+    """What a backfill did with one occurrence."""
+
+    occurrence_at: datetime
+    instance_id: str | None
+    outcome: str
+    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`."""
+    reason: str | None = None
+    run_uid: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the row as JSON-native values, in the durable-workflow document's words."""
+        return {
+            "occurrence_time": iso_utc(self.occurrence_at),
+            "instance_id": self.instance_id,
+            "outcome": self.outcome,
+            "reason": self.reason,
+        }
+
+
+def backfill(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    occurrences: Sequence[datetime],
+    *,
+    now: datetime,
+    backfill_uid: str,
+    ran: frozenset[datetime],
+    overlap: OverlapPolicy | None = None,
+    context: CommandContext | None = None,
+) -> tuple[Change, list[BackfillRow]]:
+    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there)."""
+    draft = Draft(schedule, runs, now=now, context=context)
+    policy = for_backfill(overlap or schedule.policies.overlap)
+    rows: list[BackfillRow] = []
+    for nominal in occurrences:
+        if nominal in ran:
+            rows.append(BackfillRow(nominal, None, "already_run"))
+            continue
+        if draft.schedule.remaining == 0 or draft.schedule.status is ScheduleStatus.DELETED:
+            reason = "remaining_actions_exhausted" if draft.schedule.remaining == 0 else "status_not_triggerable"
+            rows.append(BackfillRow(nominal, None, "skipped", reason))
+            break
+        offer = Offer(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
+        outcome = draft.enqueue(offer) if policy is OverlapPolicy.SKIP else draft.offer(offer)
+        rows.append(_row(nominal, outcome))
+    draft.drain()
+    change = draft.seal()
+    return change, [_after_drain(row, draft, change) for row in rows]
+
+
+def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
+    run = outcome.run
+    names = {"triggered": "started"}
+    return BackfillRow(
+        nominal,
+        run.instance_id if run else None,
+        names.get(outcome.outcome, outcome.outcome),
+        outcome.reason,
+        run.uid if run else None,
+    )
+
+
+def _after_drain(row: BackfillRow, draft: Draft, change: Change) -> BackfillRow:
+    """Tell what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
+    if row.outcome != "buffered" or row.run_uid is None:
+        return row
+    if draft.run(row.run_uid).status is not RunStatus.BUFFERED:
+        return replace(row, outcome="started")
+    return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
+
+
+def backfill_name(schedule: Schedule, occurrence_at: datetime) -> str:
+    """Name the run a backfill would start."""
+    return backfill_instance_id(schedule.schedule_id, occurrence_at)

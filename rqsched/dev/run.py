@@ -1,0 +1,218 @@
+"""`rqsched dev`: everything on one machine in one terminal, and nothing left when it ends.
+
+It owns the processes and the data folder's embedded Valkey; what is shown is the screen's business.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from pydantic import SecretStr
+from rich.console import Console
+
+from rqsched import embedded
+from rqsched.api.declarations import Declaration
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.worker import Supervisor
+from rqsched.config import Settings
+from rqsched.core.model import dumps
+from rqsched.dev.screen import Frame, Place, Screen, read_frame
+from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.store import schema
+
+T = TypeVar("T")
+_REFRESH_SECONDS = 0.5
+WORKER_LOG = "worker.log"
+
+
+def run_dev(
+    settings: Settings,
+    *,
+    queues: Sequence[str] = (),
+    seconds: float | None = None,
+    console: Console | None = None,
+) -> int:
+    """Serve schedules from this terminal until Ctrl-C, SIGTERM or `seconds`; returns the exit code.
+
+    What is configured is used, the rest is the embedded default in `data_dir`, whose data survives. Schedules that an
+    imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. In a terminal a screen is
+    kept up to date, elsewhere lines are written. Everything started here has ended when it returns. Raises ConfigError
+    when another `rqsched dev` has the data folder.
+    """
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
+    console = console or Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    with _claimed(settings.data_dir) as claim, _own_valkey(settings, claim), closing(_scheduler(settings)) as scheduler:
+        _sync(scheduler)
+        code = _supervise(scheduler, queues, seconds, console)
+    ended = f"Ended. The data stays in {settings.data_dir}; the same command goes on with it."
+    console.print(ended, soft_wrap=True, markup=False, highlight=False)
+    return code
+
+
+def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | None, console: Console) -> int:
+    settings = scheduler.settings
+    scheduler.runtime.database.close()
+    with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_place(settings), console) as screen:
+        wanted = queues or [settings.default_queue]
+        supervisor = Supervisor(wanted, output=log, environment=_environment(settings))
+        return supervisor.run(_Turn(scheduler, supervisor, screen, seconds))
+
+
+def _leave(number: int, frame: Any) -> None:
+    """End by unwinding, so that what was started so far is ended too."""
+    del frame
+    sys.exit(128 + number)
+
+
+# ---- what it works on
+
+
+@contextmanager
+def _claimed(data_dir: Path) -> Iterator[IO[str]]:
+    """Keep a second `rqsched dev` off the folder: the first to end would take the Valkey from the other."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "dev.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"`rqsched dev` runs on {data_dir} already; end it, or set RQSCHED_DATA_DIR to another folder."
+            ) from None
+        yield file
+
+
+@contextmanager
+def _own_valkey(settings: Settings, claim: IO[str]) -> Iterator[None]:
+    """Have the embedded Valkey, if it is needed, and end it unless it was there before.
+
+    The claim's file keeps the pid of a Valkey that a `rqsched dev` started, for one that was killed left it behind.
+    """
+    if settings.redis_url is not None:
+        yield
+        return
+    found = embedded.find(settings.data_dir)
+    claim.seek(0)
+    is_own = found is None or claim.read() == str(found.pid)
+    try:
+        pid = embedded.attach(settings.data_dir).pid
+        if is_own:
+            claim.truncate(0)
+            claim.write(str(pid))
+            claim.flush()
+        yield
+    finally:
+        if is_own:
+            embedded.stop(settings.data_dir)
+
+
+def _scheduler(settings: Settings) -> Scheduler:
+    scheduler = Scheduler(settings=settings)
+    if not settings.is_sqlite:
+        schema.upgrade(scheduler.runtime.database)
+    scheduler.runtime.load_workflows()
+    return scheduler
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Give the variables that make a child's settings equal to these."""
+    given = {name: getattr(settings, name) for name in settings.model_fields_set}
+    return {f"RQSCHED_{name.upper()}": _variable(value) for name, value in given.items() if value is not None}
+
+
+def _variable(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return str(value.total_seconds())
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return dumps(value) if isinstance(value, (dict, tuple)) else str(value)
+
+
+def _place(settings: Settings) -> Place:
+    is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
+    return Place(
+        data_dir=settings.data_dir,
+        log_path=settings.data_dir / WORKER_LOG,
+        command=_command(),
+        environment="" if is_default else f"RQSCHED_DATA_DIR={settings.data_dir} ",
+    )
+
+
+def _command() -> str:
+    """Say how to call `rqsched` from here, as short as it goes."""
+    path = Path(sys.executable).parent / "rqsched"
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+# ---- schedules that come with an import
+
+
+def _sync(scheduler: Scheduler) -> None:
+    declared = [
+        one for name in scheduler.settings.imports for one in _declared(importlib.import_module(name), scheduler)
+    ]
+    if declared:
+        scheduler.sync(declared)
+
+
+def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
+    if callable(declare := getattr(module, "schedules", None)):
+        found: Sequence[Declaration] = declare(scheduler)
+        return found
+    return getattr(module, "SCHEDULES", ())
+
+
+# ---- while it runs
+
+
+class _Turn:
+    """What is done between two looks at the children: the clock of `seconds`, the Valkey, the screen."""
+
+    def __init__(self, scheduler: Scheduler, supervisor: Supervisor, screen: Screen, seconds: float | None) -> None:
+        self._scheduler = scheduler
+        self._supervisor = supervisor
+        self._screen = screen
+        self._ends_at = None if seconds is None else time.monotonic() + seconds
+        self._refresh_at = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._ends_at is not None and now >= self._ends_at and not self._supervisor.is_stopping:
+            self._supervisor.stop()
+        if now >= self._refresh_at:
+            self._refresh_at = now + _REFRESH_SECONDS
+            self._keep_valkey()
+            self._screen.show(self._read())
+
+    def _keep_valkey(self) -> None:
+        """Start the embedded Valkey again when somebody killed it."""
+        settings = self._scheduler.settings
+        if settings.redis_url is None and not self._supervisor.is_stopping:
+            _quietly(partial(embedded.attach, settings.data_dir))
+
+    def _read(self) -> Frame | None:
+        try:
+            return _quietly(
+                lambda: read_frame(self._scheduler, self._supervisor.children, is_ending=self._supervisor.is_stopping)
+            )
+        finally:
+            self._scheduler.runtime.database.close()  # the supervisor forks between turns
+
+
+def _quietly(work: Callable[[], T]) -> T | None:
+    """Give None while a server is away: the screen says nothing new then, and the worker waits by itself."""
+    try:
+        return work()
+    except BackendUnavailableError:
+        return None

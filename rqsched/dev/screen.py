@@ -1,0 +1,297 @@
+"""What `rqsched dev` shows: schedules with their next times, runs with their outcomes, processes, what to try next.
+
+In a terminal one frame replaces the other; elsewhere what is new becomes lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.worker import Child
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule
+from rqsched.store import listing
+
+MOST_SCHEDULES = 12
+MOST_RUNS = 40
+_STYLES = {
+    "active": "green",
+    "succeeded": "green",
+    "pending": "cyan",
+    "running": "cyan",
+    "paused": "yellow",
+    "retrying": "yellow",
+    "buffered": "yellow",
+}
+_ROLES = {"dispatcher": "fires links", "runs": "executes workflows"}
+_FURNITURE = 16
+"""Lines of a frame that are neither schedules nor runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this `rqsched dev` works and how another terminal reaches it."""
+
+    data_dir: Path
+    log_path: Path
+    command: str
+    """How to call `rqsched`."""
+    environment: str
+    """What to put before it, with a blank at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Everything one look shows."""
+
+    now: datetime
+    schedules: Sequence[Schedule]
+    runs: Sequence[tuple[str, Run]]
+    """Newest first, each with the id of its schedule."""
+    children: Sequence[Child]
+    is_ending: bool = False
+
+    def newest_run(self, schedule: Schedule) -> Run | None:
+        """Find the schedule's newest run among those at hand."""
+        return next((run for _, run in self.runs if run.schedule_uid == schedule.uid), None)
+
+
+def read_frame(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Frame:
+    """Read what is to be shown now; two short reads."""
+    namespace = scheduler.settings.namespace
+    handles = scheduler.list(limit=MOST_SCHEDULES).items
+    runs = scheduler.runtime.database.read(lambda connection: listing.recent_runs(connection, namespace, MOST_RUNS))
+    return Frame(scheduler.runtime.now(), [handle.state for handle in handles], runs, children, is_ending)
+
+
+class Screen:
+    """A terminal's live frame, or plain lines of what is new."""
+
+    def __init__(self, place: Place, console: Console) -> None:
+        self._place = place
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._news = News(place)
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, frame: Frame | None) -> None:
+        """Show a frame; None keeps the one before."""
+        if frame is None:
+            return
+        if self._live is not None:
+            self._live.update(drawn(frame, self._place, height=self._console.height), refresh=True)
+        else:
+            self._say(self._news.lines(frame))
+
+    def _say(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+# ---- drawn
+
+
+def drawn(frame: Frame, place: Place, *, height: int) -> RenderableType:
+    """Draw a frame that fits a terminal of so many lines."""
+    room = max(height - _FURNITURE - len(frame.schedules), 3)
+    ending = "ending: waits for what runs; Ctrl-C again ends that too" if frame.is_ending else "Ctrl-C ends it"
+    title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(frame.now)} UTC   {ending}")
+    runs = [(name, run) for name, run in frame.runs if run.status is not RunStatus.BUFFERED][:room]
+    return Group(title, Text(), _schedules(frame), Text(), _runs(runs), Text(), *_next_steps(frame, place))
+
+
+def _schedules(frame: Frame) -> Table:
+    table = _table("SCHEDULE", "WHEN", "STATUS", "NEXT", "RUNS", "LAST OUTCOME")
+    for schedule in frame.schedules:
+        run = frame.newest_run(schedule)
+        table.add_row(
+            schedule.schedule_id,
+            _plain(schedule.spec.describe(), 30),
+            _coloured(schedule.status.value),
+            _next(schedule, frame.now),
+            str(schedule.run_count),
+            _outcome(run, frame.now) if run else Text("-"),
+        )
+    return table
+
+
+def _runs(runs: Sequence[tuple[str, Run]]) -> Table:
+    table = _table("FIRED", "SCHEDULE", "LATE", "ATTEMPT", "STATUS", "TOOK", "RESULT")
+    for name, run in runs:
+        table.add_row(
+            _clock(run.created_at),
+            name,
+            _late(run),
+            str(run.attempt),
+            _coloured(run.status.value),
+            _took(run),
+            _plain(_said(run), 60),
+        )
+    return table
+
+
+def _next_steps(frame: Frame, place: Place) -> list[Text]:
+    children = [
+        Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{_again(child)}; it comes back")
+        for child in frame.children
+    ]
+    return [
+        Text("Try next, in a second terminal:", style="bold"),
+        *(Text(f"  {command}") for command in _commands(frame, place)),
+        *children,
+        Text(f"  tail -f {place.log_path}", style="dim"),
+    ]
+
+
+def _commands(frame: Frame, place: Place) -> list[str]:
+    """Name commands that work as they stand: where there is no schedule yet, one that makes a first one."""
+    call = f"{place.environment}{place.command}"
+    if not frame.schedules:
+        return [f"{call} create clock time.time --every 5s", f"{call} list"]
+    return [f"{call} list", f"{call} describe {frame.schedules[0].schedule_id}"]
+
+
+def _again(child: Child) -> str:
+    return f", restarted {child.restarts}x" if child.restarts else ""
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _coloured(status: str) -> Text:
+    return Text(status, style=_STYLES.get(status, "bold red"))
+
+
+# ---- in words
+
+
+def _next(schedule: Schedule, now: datetime) -> str:
+    if schedule.due_at is None:
+        return "after this run" if schedule.awaiting_run_uid else "-"
+    return f"{_clock(schedule.due_at)} (in {max((schedule.due_at - now).total_seconds(), 0):.0f} s)"
+
+
+def _outcome(run: Run, now: datetime) -> Text:
+    text = _coloured(run.status.value)
+    if run.status is RunStatus.RETRYING and run.retry_at is not None:
+        text.append(f", attempt {run.attempt + 1} in {max((run.retry_at - now).total_seconds(), 0):.0f} s")
+    elif run.attempt > 1:
+        text.append(f" at attempt {run.attempt}")
+    return text
+
+
+def _late(run: Run) -> str:
+    if run.kind is not RunKind.SCHEDULED:
+        return run.kind.value
+    return _span(run.created_at - (run.due_at or run.occurrence_at))
+
+
+def _took(run: Run) -> str:
+    return _span(run.ended_at - run.started_at) if run.started_at and run.ended_at else ""
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    return f"{seconds * 1000:.0f} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
+
+
+def _said(run: Run) -> str:
+    if run.status is RunStatus.SUCCEEDED:
+        return run.result or ""
+    return run.error.splitlines()[0] if run.error else ""
+
+
+def _clock(instant: datetime) -> str:
+    return f"{instant:%H:%M:%S}"
+
+
+def _plain(text: str, most: int) -> str:
+    """Cut a text and take out what could move the cursor: it is a user's."""
+    cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return "".join(character if character.isprintable() else " " for character in cut)
+
+
+# ---- lines
+
+
+class News:
+    """What is new since the frame before, as lines."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._began_at: datetime | None = None
+        self._known: dict[str, tuple[RunStatus, int]] = {}
+        self._pids: dict[str, int] = {}
+        self._is_ending = False
+
+    def lines(self, frame: Frame) -> list[str]:
+        """Say what changed; the first frame says where things are and what comes next."""
+        lines = self._first(frame) if self._began_at is None else []
+        lines += [line for child in frame.children for line in self._child(child)]
+        lines += [line for name, run in reversed(frame.runs) for line in self._run(name, run, frame.now)]
+        if frame.is_ending and not self._is_ending:
+            self._is_ending = True
+            lines.append("ending: waits for what runs")
+        return lines
+
+    def _first(self, frame: Frame) -> list[str]:
+        self._began_at = frame.now
+        self._known = {run.uid: (run.status, run.attempt) for _, run in frame.runs}
+        schedules = [
+            f"schedule {one.schedule_id}: {_plain(one.spec.describe(), 60)}, next {_next(one, frame.now)}"
+            for one in frame.schedules
+        ]
+        commands = ", ".join(_commands(frame, self._place))
+        hints = [f"try next, in a second terminal: {commands}, kill -9 a pid below"]
+        return [f"rqsched dev (pid {os.getpid()}): data in {self._place.data_dir}", *schedules, *hints]
+
+    def _child(self, child: Child) -> list[str]:
+        if self._pids.get(child.role) == child.pid:
+            return []
+        came = "came back" if child.role in self._pids else "started"
+        self._pids[child.role] = child.pid
+        return [f"{child.role} ({_ROLES[child.role]}) {came} with pid {child.pid}"]
+
+    def _run(self, name: str, run: Run, now: datetime) -> list[str]:
+        state = run.status, run.attempt
+        before = self._known.get(run.uid)
+        if before == state:
+            return []
+        self._known[run.uid] = state
+        fired = [] if before else [f"{_clock(run.created_at)} {name} fired, late by {_late(run)}"]
+        return fired + ([f"{_clock(run.ended_at or now)} {name} {_news_of(run)}"] if _is_news(run) else [])
+
+
+def _is_news(run: Run) -> bool:
+    return run.status not in {RunStatus.PENDING, RunStatus.RUNNING}
+
+
+def _news_of(run: Run) -> str:
+    words = [f"attempt {run.attempt}: {run.status.value}"]
+    if took := _took(run):
+        words.append(f"after {took}")
+    if run.status is RunStatus.RETRYING and run.retry_at is not None:
+        words.append(f"again at {_clock(run.retry_at)}")
+    said = _plain(_said(run), 120)
+    return ", ".join(words) + (f": {said}" if said else "")

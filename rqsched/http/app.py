@@ -1,0 +1,96 @@
+"""The application: surfaces, guard and wiring put together. Mount it, or serve it alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+
+from fastapi import Depends, FastAPI
+
+import rqsched
+from rqsched.api.scheduler import Scheduler
+from rqsched.config import Settings
+from rqsched.errors import RqschedError
+from rqsched.http import durable_workflow, health, native, ojs
+from rqsched.http import openapi as document
+from rqsched.http.auth import Authenticate, Authenticator, Tokens
+from rqsched.http.dependencies import Wiring, bearer
+from rqsched.http.errors import EXPECTED
+from rqsched.http.limits import Limits, TokenBuckets
+from rqsched.http.metrics import endpoint as metrics
+from rqsched.http.metrics.collector import Meter
+from rqsched.http.middleware import Guard, render_error
+from rqsched.http.surface import DEFAULT
+from rqsched.store.database import Patience
+
+_log = logging.getLogger(__name__)
+_PATIENCE = Patience(total=timedelta(seconds=3))
+"""A caller rather hears 503 soon than waits as long as a worker does."""
+_REFUSED = (document.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
+_SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
+
+
+def create_app(
+    scheduler: Scheduler | None = None,
+    *,
+    settings: Settings | None = None,
+    limits: Limits | None = None,
+    authenticate: Authenticate | None = None,
+) -> FastAPI:
+    """Make the ASGI application; without a scheduler it makes one from `RQSCHED_*` and closes it at the end.
+
+    >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
+
+    Served alone it recovers at boot. A mounted application gets no lifespan: call `scheduler.recover()` yourself.
+    `authenticate` is your own authentication: it gives a Principal for a request, or None to let tokens decide.
+    Raises ConfigError for invalid settings or tokens.
+    """
+    owned = scheduler is None
+    scheduler = scheduler or _from_env(settings)
+    limits = limits or Limits()
+    app = FastAPI(
+        title="rqsched", version=rqsched.__version__, redoc_url=None, redirect_slashes=False,
+        dependencies=[Depends(bearer)], lifespan=_lifespan(scheduler, owned=owned),
+    )  # fmt: skip
+    tokens = Tokens.of(settings or scheduler.settings)
+    app.state.rqsched = Wiring(
+        scheduler, Authenticator(tokens, authenticate), TokenBuckets(limits), Meter(scheduler.runtime)
+    )
+    for module in (native, ojs, durable_workflow, health, metrics):
+        app.include_router(module.router)
+    document.complete(app, sent=ojs.SENT, answered=[refused.model for refused in _REFUSED])
+    app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
+    for kind in EXPECTED:
+        app.add_exception_handler(kind, render_error)
+    return app
+
+
+def _from_env(settings: Settings | None) -> Scheduler:
+    scheduler = Scheduler.from_env(settings=settings)
+    scheduler.runtime.database.patience = _PATIENCE
+    return scheduler
+
+
+def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        threading.Thread(target=_recover, args=(scheduler,), name="rqsched-recover", daemon=True).start()
+        yield
+        if owned:
+            scheduler.close()
+
+    return lifespan
+
+
+def _recover(scheduler: Scheduler) -> None:
+    """Mend at boot, beside the first requests: a backend that is away must not keep the application from starting."""
+    try:
+        scheduler.recover()
+    except RqschedError as error:
+        _log.warning("not recovered at boot: %s", error, extra={"action": "boot_recover_failed"})
+    except Exception:  # noqa: BLE001 - a thread's boundary
+        _log.exception("not recovered at boot", extra={"action": "boot_recover_failed"})

@@ -1,0 +1,97 @@
+"""The forms of this surface: its errors, its version header, its instants, and the command context it records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Header
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rqsched.core.audit import CommandContext
+from rqsched.http.dependencies import Call
+from rqsched.http.errors import FieldProblem, HttpError, Problem
+from rqsched.http.middleware import tag_of
+from rqsched.http.surface import Surface
+
+VERSION_HEADER = "X-Durable-Workflow-Control-Plane-Version"
+VERSION = "2"
+_REASONS = {"invalid_input": "validation_failed", "malformed": "malformed_request"}
+
+
+class ReasonError(HttpError):
+    """A refusal in this surface's words: a status and a stable reason."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        self.status = status
+        self.code = reason
+        super().__init__(message)
+
+
+class TriggerFailedError(ReasonError):
+    """A trigger that failed here for a reason of ours; the caller learns its kind, the log the rest."""
+
+    def __init__(self, schedule_id: str, kind: str) -> None:
+        self.schedule_id = schedule_id
+        self.kind = kind
+        super().__init__(500, "trigger_failed", f"the trigger failed ({kind}); the log has this request's id.")
+
+
+def render(problem: Problem, request_id: str) -> Response:
+    """Render `{message, reason, ...}`; refused fields are listed by name."""
+    body: dict[str, Any] = {
+        "message": problem.detail,
+        "reason": _REASONS.get(problem.code, problem.code),
+        "request_id": request_id,
+    }
+    if isinstance(problem.error, TriggerFailedError):
+        body |= {"schedule_id": problem.error.schedule_id, "outcome": "trigger_failed", "reason": problem.error.kind}
+    if problem.fields:
+        body["errors"] = _by_field(problem.fields)
+    return JSONResponse(body, status_code=problem.status, headers=dict(problem.headers))
+
+
+def _by_field(fields: tuple[FieldProblem, ...]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for field in fields:
+        found.setdefault(field.field, []).append(field.message)
+    return found
+
+
+SURFACE = Surface("/api", render=render, headers=lambda _: {VERSION_HEADER: VERSION})
+
+
+async def require_version(
+    version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
+) -> None:
+    """Refuse a request that does not say version 2, before anything else is looked at."""
+    if version is None:
+        raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is needed.")
+    if version.strip() != VERSION:
+        raise ReasonError(
+            400, "unsupported_control_plane_version", f"version {version!r} is not served; send {VERSION}."
+        )
+
+
+Versioned = Depends(require_version)
+
+
+def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
+    """Say who asked for what, in the form this control plane records."""
+    principal = call.principal
+    context = {
+        "request": {
+            "method": request.method,
+            "path": request.url.path,
+            "ip": request.client.host if request.client else None,
+            "user_agent": request.headers.get("user-agent"),
+            "request_id": tag_of(request).request_id,
+        },
+        "auth": {
+            "method": "token" if request.headers.get("authorization") else "none",
+            "role": principal.role.name.lower(),
+            "principal": principal.name,
+        },
+        "server": {"namespace": call.namespace, "workflow_id": schedule_id, "command": f"schedule.{command}"},
+    }
+    return CommandContext(source="control_plane", context=context)

@@ -1,0 +1,184 @@
+"""What this surface answers: items, details, events and results, with its names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rqsched.api.schedule_handle import TriggerResult
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.payload import loads
+from rqsched.core.start import BackfillRow
+from rqsched.store.listing import AuditRecord
+
+
+def _at(instant: datetime | None) -> str | None:
+    return None if instant is None else iso_utc(instant)
+
+
+def status_of(schedule: Schedule) -> str:
+    """Give the status as this surface knows it: dead is paused. One that is done is not found, nor listed."""
+    return "paused" if schedule.status is ScheduleStatus.DEAD else schedule.status.value
+
+
+def note_of(schedule: Schedule) -> str | None:
+    """Give the note; a dead schedule's begins with why it died."""
+    if schedule.status is not ScheduleStatus.DEAD:
+        return schedule.note
+    reason = f"dead: {schedule.status_reason or 'failed too often'}"
+    return f"{reason}. {schedule.note}" if schedule.note else reason
+
+
+def item(schedule: Schedule) -> dict[str, Any]:
+    """Give a line of the list."""
+    definition = schedule.definition
+    return {
+        "schedule_id": schedule.schedule_id,
+        "workflow_type": definition.workflow,
+        "status": status_of(schedule),
+        "paused": status_of(schedule) == "paused",
+        "next_fire": _at(schedule.due_at),
+        "last_fire": _at(schedule.last_run_at),
+        "overlap_policy": schedule.policies.overlap.value,
+        "note": note_of(schedule),
+        "fires_count": schedule.run_count,
+        "jitter_seconds": int(definition.jitter.total_seconds()),
+        "max_runs": definition.max_runs,
+        "remaining_actions": schedule.remaining,
+        **_sdk_facts(schedule),
+    }
+
+
+def _sdk_facts(schedule: Schedule) -> dict[str, Any]:
+    """Give what the SDK reads at the top level, of an item and of a detail alike, by the names it has there."""
+    return {
+        "spec": spec_form(schedule),
+        "failures_count": schedule.error_count,
+        "next_fire_at": _at(schedule.due_at),
+        "last_fired_at": _at(schedule.last_run_at),
+        "latest_workflow_instance_id": schedule.latest_instance_id,
+        "paused_at": _at(schedule.paused_at),
+        "created_at": _at(schedule.created_at),
+        "updated_at": _at(schedule.updated_at),
+    }
+
+
+def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
+    """Give everything about a schedule."""
+    definition = schedule.definition
+    return {
+        **item(schedule),
+        "namespace": schedule.namespace,
+        "action": action_form(schedule),
+        "state": {
+            "status": status_of(schedule),
+            "paused": status_of(schedule) == "paused",
+            "note": note_of(schedule),
+        },
+        "info": _info(schedule, recent),
+        "memo": loads(definition.memo),
+        "search_attributes": loads(definition.search_attributes),
+    }
+
+
+def _info(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "next_fire": _at(schedule.due_at),
+        "last_fire": _at(schedule.last_run_at),
+        "fires_count": schedule.run_count,
+        "failures_count": schedule.error_count,
+        "recent_actions": [_recent(run) for run in recent],
+        "buffered_actions": schedule.buffer_depth + schedule.backfill_waiting,
+        "skipped_trigger_count": schedule.skipped_count,
+        "last_skip_reason": schedule.last_skip_reason,
+        "last_skipped_at": _at(schedule.last_skipped_at),
+    }
+
+
+def _recent(run: Run) -> dict[str, Any]:
+    fired_at = run.queued_at or run.created_at
+    lag = fired_at - (run.due_at or run.occurrence_at)
+    return {
+        "workflow_id": run.instance_id,
+        "run_id": run.uid,
+        "outcome": "buffered" if run.status is RunStatus.BUFFERED else "triggered",
+        "status": run.status.value,
+        "fired_at": iso_utc(fired_at),
+        "occurrence_time": iso_utc(run.occurrence_at),
+        "fire_lag_ms": max(0, round(lag.total_seconds() * 1000)),
+    }
+
+
+def spec_form(schedule: Schedule) -> dict[str, Any]:
+    """Give the spec in this surface's form."""
+    form = schedule.spec.to_json()
+    return {
+        "cron_expressions": form.get("cron_expressions", []),
+        "intervals": form.get("intervals", []),
+        "timezone": schedule.spec.timezone,
+    }
+
+
+def sent_action(schedule: Schedule) -> dict[str, Any]:
+    """Give the action as it was sent here last, by key; empty when another surface made the schedule."""
+    sent: dict[str, Any] = loads(schedule.definition.surface).get("action") or {}
+    return sent
+
+
+def arguments_of(sent: Any) -> list[Any]:
+    """Read an `input`: an encoded envelope ({codec, blob}) is kept opaque, as the one argument of the workflow."""
+    return sent if isinstance(sent, list) else [] if sent is None else [sent]
+
+
+def action_form(schedule: Schedule) -> dict[str, Any]:
+    """Give the action as it was sent, wherever that still is what the schedule does."""
+    definition, sent = schedule.definition, sent_action(schedule)
+    args = loads(definition.action)["args"]
+    is_same = "input" in sent and arguments_of(sent["input"]) == args
+    return sent | {
+        "workflow_type": definition.workflow,
+        "task_queue": definition.queue,
+        "input": sent["input"] if is_same else args,
+    }
+
+
+def event(record: AuditRecord) -> dict[str, Any]:
+    """Give an audit event."""
+    return {
+        "id": f"{record.schedule_uid}:{record.sequence}",
+        "sequence": record.sequence,
+        "event_type": record.event_type,
+        "payload": record.payload,
+        "workflow_instance_id": record.workflow_instance_id,
+        "workflow_run_id": record.workflow_run_id,
+        "recorded_at": iso_utc(record.recorded_at),
+    }
+
+
+def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
+    """Give what a trigger did."""
+    run = result.run
+    known = {
+        "workflow_id": run.state.instance_id if run else None,
+        "run_id": run.state.uid if run else None,
+        "buffer_depth": result.buffer_depth,
+        "reason": result.reason,
+    }
+    facts = {name: value for name, value in known.items() if value is not None}
+    return {"schedule_id": schedule_id, "outcome": result.outcome, **facts}
+
+
+def backfilled(row: BackfillRow) -> dict[str, Any]:
+    """Give what a backfill did with one occurrence; a run that waits its turn counts as started."""
+    is_started = row.outcome in {"started", "buffered"}
+    answer: dict[str, Any] = {
+        "fire_time": iso_utc(row.occurrence_at),
+        "outcome": "started" if is_started else "skipped",
+    }
+    if row.instance_id is not None:
+        answer["workflow_id"] = row.instance_id
+    if not is_started:
+        answer["reason"] = row.reason or row.outcome
+    return answer

@@ -1,0 +1,259 @@
+"""The routes under `/api/schedules`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import operations
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import new_uid, uid_to_uuid
+from rqsched.core.model import ScheduleStatus
+from rqsched.core.payload import loads
+from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
+from rqsched.http.dependencies import Admin, Call, Operate, Read
+from rqsched.http.durable_workflow import convert as bodies
+from rqsched.http.durable_workflow import query
+from rqsched.http.durable_workflow import responses as answers
+from rqsched.http.durable_workflow import schemas as shapes
+from rqsched.http.durable_workflow.errors import ReasonError, TriggerFailedError, Versioned, command_context
+from rqsched.http.durable_workflow.schemas import REFUSED
+from rqsched.http.errors import EXPECTED
+from rqsched.http.strict_json import StrictRoute
+from rqsched.store import listing
+from rqsched.store.listing import MAX_PAGE
+
+_log = logging.getLogger(__name__)
+router = APIRouter(
+    prefix="/api/schedules", tags=["durable-workflow"], route_class=StrictRoute, dependencies=[Versioned]
+)
+
+ScheduleId = Annotated[str, Path(max_length=255)]
+RECENT = 10
+
+
+@router.get("", response_model=shapes.ItemsAnswer, responses=REFUSED.of(409))
+def list_schedules(
+    call: Read,
+    status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
+    workflow_type: Annotated[str | None, Query(max_length=255)] = None,
+    query_text: Annotated[str | None, Query(alias="query", max_length=4_000)] = None,
+    page_size: Annotated[int, Query(ge=1, le=200)] = 50,
+    next_page_token: Annotated[str | None, Query(max_length=2_000)] = None,
+) -> Response:
+    """List schedules, created newest first."""
+    filters = query.filters_of(call.namespace, status, workflow_type, query_text)
+    cursor = query.unseal(next_page_token, call.namespace, filters)
+    database = call.scheduler.runtime.database
+    page = database.read(
+        lambda c: listing.list_schedules(c, filters, limit=page_size, cursor=cursor, newest_first=True)
+    )
+    token = query.seal(page.next_cursor, call.namespace, filters)
+    return JSONResponse({"schedules": [answers.item(one) for one in page.items], "next_page_token": token})
+
+
+@router.post("", status_code=201, response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
+def create(call: Admin, body: bodies.CreateBody, request: Request) -> Response:
+    """Create a schedule; 409 when its id is taken."""
+    if body.spec is None or body.action is None:
+        raise ReasonError(422, "validation_failed", "spec and action are needed.")
+    name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
+    schedule_id = bodies.require_schedule_id(name)
+    workflow = bodies.workflow_of(body.action)
+    options: Any = bodies.new_options() | bodies.options_of(body) | {"surface": {"action": body.action}}
+    context = command_context(call, request, schedule_id, "create")
+
+    def make() -> None:
+        call.scheduler.create(
+            schedule_id,
+            workflow,
+            bodies.spec_of(body.spec or {}),
+            note=body.note,
+            namespace=call.namespace,
+            paused=bool(body.paused),
+            context=context,
+            executor=_executor(call, workflow),
+            **options,
+        )
+
+    try:
+        make()
+    except ScheduleExistsError as error:
+        if not _free_done(call, schedule_id, context):
+            raise ReasonError(409, "schedule_already_exists", str(error)) from error
+        make()
+    return _outcome(schedule_id, "created", 201)
+
+
+def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
+    """Delete a schedule that is done, which is gone for this surface already: its id must be free here, too."""
+    handle = call.schedule(schedule_id)
+    if handle.state.status is not ScheduleStatus.DONE:
+        return False
+    handle.delete(reason="replaced", context=context)
+    return True
+
+
+def _executor(call: Call, workflow: str) -> str:
+    """A type that no process registered waits for an external worker; an import path is never followed."""
+    return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
+
+
+@router.get("/{schedule_id}", response_model=shapes.DetailAnswer)
+def read(call: Read, schedule_id: ScheduleId) -> Response:
+    """Read a schedule."""
+    handle = _find(call, schedule_id)
+    recent = handle.runs(limit=RECENT).items
+    return JSONResponse(answers.detail(handle.state, [run.state for run in recent]))
+
+
+@router.put("/{schedule_id}", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
+def update(call: Admin, schedule_id: ScheduleId, body: bodies.UpdateBody, request: Request) -> Response:
+    """Change what is sent: `spec` replaces, `action` merges by key."""
+    handle = _find(call, schedule_id)
+    context = command_context(call, request, schedule_id, "update")
+    workflow, options = _changes(call, handle, body)
+    spec = None if body.spec is None else bodies.spec_of(body.spec)
+    handle.update(workflow, spec, note=body.note, context=context, **options)
+    if body.paused is not None:
+        _switch(handle, paused=body.paused, note=None, context=context)
+    return _outcome(schedule_id, "updated")
+
+
+def _changes(call: Call, handle: ScheduleHandle, body: bodies.UpdateBody) -> tuple[str | None, Any]:
+    """Say what changes; the executor is looked for anew only when another workflow is named."""
+    options: Any = bodies.options_of(body)
+    if body.action is None:
+        return None, options
+    merged = answers.action_form(handle.state) | body.action
+    workflow = bodies.workflow_of(merged)
+    known = loads(handle.state.definition.surface)
+    options["surface"] = {**known, "action": answers.sent_action(handle.state) | body.action}
+    if workflow == handle.workflow:
+        return None, options
+    return workflow, options | {"executor": _executor(call, workflow)}
+
+
+@router.delete("/{schedule_id}", response_model=shapes.OutcomeAnswer)
+def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
+    """Delete softly: history stays."""
+    _find(call, schedule_id).delete(context=command_context(call, request, schedule_id, "delete"))
+    return _outcome(schedule_id, "deleted")
+
+
+@router.post("/{schedule_id}/pause", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
+def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+    """Stop firing; a paused one stays so."""
+    context = command_context(call, request, schedule_id, "pause")
+    _switch(_find(call, schedule_id), paused=True, note=body.note if body else None, context=context)
+    return _outcome(schedule_id, "paused")
+
+
+@router.post("/{schedule_id}/resume", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
+def resume(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+    """Fire again from now; one that died is revived."""
+    context = command_context(call, request, schedule_id, "resume")
+    _switch(_find(call, schedule_id), paused=False, note=body.note if body else None, context=context)
+    return _outcome(schedule_id, "resumed")
+
+
+def _switch(handle: ScheduleHandle, *, paused: bool, note: str | None, context: CommandContext) -> None:
+    act = _pause if paused else _resume
+    try:
+        act(handle, note, context)
+    except ScheduleStateError:  # somebody else was faster: look again, and once more
+        act(handle.refresh(), note, context)
+
+
+def _pause(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
+    if handle.status == ScheduleStatus.ACTIVE.value:
+        handle.pause(note, context=context)
+
+
+def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
+    if handle.status == ScheduleStatus.PAUSED.value:
+        handle.resume(note=note, context=context)
+    elif handle.status == ScheduleStatus.DEAD.value:
+        handle.restart(note=note, context=context)
+
+
+@router.post("/{schedule_id}/trigger", response_model=shapes.TriggeredAnswer, responses=REFUSED.of(409))
+def trigger(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.TriggerBody | None = None
+) -> Response:
+    """Start a run now, as the overlap policy allows."""
+    handle = _find(call, schedule_id)
+    overlap = OverlapPolicy.of(body.overlap_policy) if body and body.overlap_policy else None
+    context = command_context(call, request, schedule_id, "trigger")
+    try:
+        result = handle.trigger(overlap, context=context)
+    except EXPECTED:
+        raise
+    except Exception as error:  # this surface's own word for what no caller can mend
+        _log.exception("schedule %s could not be triggered", handle.uid, extra={"action": "trigger_failed"})
+        raise TriggerFailedError(schedule_id, type(error).__name__) from error
+    return JSONResponse(answers.triggered(schedule_id, result))
+
+
+@router.post("/{schedule_id}/backfill", response_model=shapes.BackfilledAnswer, responses=REFUSED.of(409))
+def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, request: Request) -> Response:
+    """Fire the past occurrences of a range."""
+    bodies.require_range(body.start_time, body.end_time)
+    handle = _find(call, schedule_id)
+    result = handle.backfill(
+        body.start_time,
+        body.end_time,
+        overlap=OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None,
+        context=command_context(call, request, schedule_id, "backfill"),
+    )
+    rows = [answers.backfilled(row) for row in result.rows]
+    facts = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
+    return JSONResponse({"schedule_id": schedule_id, **facts})
+
+
+@router.get("/{schedule_id}/history", response_model=shapes.HistoryAnswer)
+def history(
+    call: Read,
+    schedule_id: ScheduleId,
+    limit: int = 100,
+    after_sequence: Annotated[str | None, Query(max_length=32)] = None,
+) -> Response:
+    """Read audit events in order; works on deleted schedules."""
+    handle, after = call.newest(schedule_id), _sequence(after_sequence)
+    wanted = min(max(limit, 1), MAX_PAGE)
+    records = handle.history(limit=wanted, after_sequence=after)
+    has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
+    return JSONResponse(
+        {
+            "schedule_id": schedule_id,
+            "namespace": call.namespace,
+            "events": [answers.event(record) for record in records],
+            "next_cursor": records[-1].sequence if has_more else None,
+            "has_more": has_more,
+        }
+    )
+
+
+def _sequence(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise ReasonError(422, "invalid_after_sequence", "after_sequence must be a whole number from 0.")
+    return int(text)
+
+
+def _find(call: Call, schedule_id: str) -> ScheduleHandle:
+    """Find a schedule; one that is done is gone for this surface."""
+    handle = call.schedule(schedule_id)
+    if handle.state.status is ScheduleStatus.DONE:
+        raise ScheduleNotFoundError(schedule_id, call.namespace)
+    return handle
+
+
+def _outcome(schedule_id: str, outcome: str, status: int = 200) -> Response:
+    return JSONResponse({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)

@@ -1,0 +1,120 @@
+"""From what was counted to the metric families Prometheus reads. Names and labels are API; docs/http.md lists them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
+from rqsched.http.metrics.gauges import Standing, Transported
+from rqsched.transport.telemetry import LAST_SECONDS, PASSES, SECONDS
+
+Sees = Callable[[str], bool]
+"""Tells whether whoever asks may see a namespace."""
+_REARMED = {"links": "main", "retries": "retry"}
+_MENDED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
+
+
+def counted(counts: Counts, sees: Sees) -> Iterator[Metric]:
+    """Give what happened, of the namespaces that may be seen."""
+    yield _counter("fires", "Occurrences and triggers, by what came of them.", ("outcome",), counts.fires, sees)
+    yield _counter(
+        "skips", "Occurrences and triggers that started nothing, by reason.", ("reason",), counts.skips, sees
+    )
+    yield _counter("runs_ended", "Runs that ended, by outcome.", ("outcome",), counts.runs, sees)
+    yield _counter("missed", "Occurrences that passed unfired.", (), counts.missed, sees)
+    yield _counter("fire_failures", "Fires that failed and were put off.", (), counts.fire_failures, sees)
+    yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)
+    yield _histogram(counts.lateness, sees)
+
+
+def _counter(
+    name: str, text: str, labels: tuple[str, ...], counts: Mapping[Key, int], sees: Sees
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"rqsched_{name}", text, labels=("namespace", *labels))
+    for key, count in sorted(counts.items()):
+        if sees(key[0]):
+            family.add_metric(key, count)
+    return family
+
+
+def _histogram(lateness: Mapping[str, Lateness], sees: Sees) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(
+        "rqsched_fire_lateness_seconds", "Fired at minus due at, of live occurrences.", labels=("namespace",)
+    )
+    for namespace, histogram in sorted(lateness.items()):
+        if sees(namespace):
+            family.add_metric((namespace,), _cumulative(histogram), histogram.total)
+    return family
+
+
+def _cumulative(histogram: Lateness) -> list[tuple[str, float]]:
+    bounds = [*map(str, BUCKETS), "+Inf"]
+    sums = [sum(histogram.buckets[: index + 1]) for index in range(len(bounds))]
+    return list(zip(bounds, map(float, sums), strict=True))
+
+
+def standing(found: Standing, label: Callable[[str], str], sees: Sees) -> Iterator[Metric]:
+    """Give what stands, of the namespaces that may be seen."""
+    yield _by_status("schedules", "Schedules, by status.", found.schedules, label, sees)
+    yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
+    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules due longer than the grace.", labels=("namespace",))
+    longest = GaugeMetricFamily("rqsched_overdue_seconds", "The longest of those delays.", labels=("namespace",))
+    for namespace, count in sorted(found.overdue.items()):
+        if sees(namespace):
+            overdue.add_metric((label(namespace),), count)
+            longest.add_metric((label(namespace),), found.most_overdue[namespace])
+    yield from (_merged(overdue, sum), _merged(longest, max))
+
+
+def _by_status(
+    name: str, text: str, counts: Counter[tuple[str, str]], label: Callable[[str], str], sees: Sees
+) -> GaugeMetricFamily:
+    sums: Counter[tuple[str, str]] = Counter()
+    for (namespace, status), count in counts.items():
+        if sees(namespace):
+            sums[label(namespace), status] += count
+    family = GaugeMetricFamily(f"rqsched_{name}", text, labels=("namespace", "status"))
+    for key, count in sorted(sums.items()):
+        family.add_metric(key, count)
+    return family
+
+
+def _merged(family: GaugeMetricFamily, merge: Callable[[Iterable[float]], float]) -> GaugeMetricFamily:
+    """Make one sample of those that share their labels: namespaces beyond the bound do."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for sample in family.samples:
+        values[sample.labels["namespace"]].append(sample.value)
+    merged = GaugeMetricFamily(family.name, family.documentation, labels=("namespace",))
+    for namespace, found in values.items():
+        merged.add_metric((namespace,), merge(found))
+    return merged
+
+
+def transported(found: Transported) -> Iterator[Metric]:
+    """Give what Redis holds and what reconcile passes of all processes did."""
+    sums = found.reconcile
+    yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
+    yield GaugeMetricFamily("rqsched_dispatchers", "Dispatchers that live.", value=found.dispatchers)
+    rearmed = CounterMetricFamily("rqsched_links_rearmed", "Links armed because none was live.", labels=("kind",))
+    for name, kind in _REARMED.items():
+        rearmed.add_metric((kind,), sums.get(name, 0))
+    mended = CounterMetricFamily("rqsched_mended", "Rows that reconcile mended otherwise.", labels=("what",))
+    for name in _MENDED:
+        mended.add_metric((name,), sums.get(name, 0))
+    yield from (rearmed, mended)
+    last = sums.get(LAST_SECONDS, 0)
+    yield GaugeMetricFamily("rqsched_reconcile_last_seconds", "How long the last pass took.", value=last)
+    yield CounterMetricFamily("rqsched_reconcile_passes", "Reconcile passes made.", value=sums.get(PASSES, 0))
+    yield CounterMetricFamily("rqsched_reconcile_seconds", "How long they took in all.", value=sums.get(SECONDS, 0))
+
+
+def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
+    """Say which backends answered this look."""
+    family = GaugeMetricFamily("rqsched_up", "Whether a backend answers.", labels=("backend",))
+    for name, answers in backends.items():
+        family.add_metric((name,), float(answers))
+    return family

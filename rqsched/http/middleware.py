@@ -1,0 +1,174 @@
+"""The guard around every request: its id, its size, its surface, security headers, and the form of every error.
+
+Plain ASGI, so that it also covers what happens before routing, and streams are not touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rqsched.http.errors import MalformedError, TooLargeError, problem_of
+from rqsched.http.limits import Limits
+from rqsched.http.surface import Surface, surface_of
+
+_log = logging.getLogger(__name__)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_KEY = "rqsched"
+
+_SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""Set unless the answer says otherwise (the dashboard has a policy of its own)."""
+_DOCUMENT = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
+    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net; "
+    "frame-ancestors 'none'"
+)
+"""What FastAPI's page at /docs needs to show itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What the guard knows about a request."""
+
+    request_id: str
+    surface: Surface
+
+
+def tag_of(connection: HTTPConnection) -> Tag:
+    """Give what the guard found."""
+    tag: Tag = connection.scope[_KEY]
+    return tag
+
+
+def render_error(request: Request, error: BaseException) -> Response:
+    """Give an error the form of the request's surface."""
+    tag = tag_of(request)
+    problem = problem_of(error)
+    if problem.status >= 500:
+        _log.error(
+            "request %s failed: %s", tag.request_id, type(error).__name__,
+            exc_info=error if problem.status == 500 else None, extra={"action": "request_failed"},
+        )  # fmt: skip
+    response = tag.surface.render(problem, tag.request_id)
+    for name, value in problem.headers.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, *, surfaces: Sequence[Surface], limits: Limits) -> None:
+        self._app = app
+        self._surfaces = surfaces
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; other kinds of connection pass."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        surface = surface_of(self._surfaces, _route_path(scope))
+        headers = Headers(scope=scope)
+        tag = Tag(_request_id(headers), surface)
+        scope = {**scope, _KEY: tag, "path": _path(scope["path"], surface)}
+        answer = _Answer(send, HTTPConnection(scope), tag)
+        try:
+            _require_no_nul(scope)
+            await self._app(scope, await self._bounded(headers, receive), answer)
+        except Exception as error:  # the last boundary: logged, and the caller is told nothing of it
+            if answer.has_started:
+                raise
+            await render_error(Request(scope), error)(scope, receive, answer)
+
+    async def _bounded(self, headers: Headers, receive: Receive) -> Receive:
+        """Read the whole body while it is within the limit, and hand it on as one message."""
+        if "content-length" not in headers and "transfer-encoding" not in headers:
+            return receive
+        limit = self._limits.body_bytes
+        announced = headers.get("content-length", "0")
+        if announced.isdigit() and int(announced[:20]) > limit:
+            raise TooLargeError(limit)
+        return _replay(await _read(receive, limit), receive)
+
+
+def _route_path(scope: Scope) -> str:
+    """Give the path below where the application is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if path == root or path.startswith(root + "/") else path
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _path(path: str, surface: Surface) -> str:
+    """Write the path as the surface's routes are written."""
+    if surface.has_slash:
+        return path if path.endswith("/") else path + "/"
+    return path.rstrip("/") or "/"
+
+
+def _require_no_nul(scope: Scope) -> None:
+    if "\x00" in scope["path"] or b"%00" in scope.get("query_string", b""):
+        raise MalformedError("the address is refused: it holds a NUL character.")
+
+
+async def _read(receive: Receive, limit: int) -> list[Message]:
+    messages: list[Message] = []
+    size = 0
+    while True:
+        message = await receive()
+        messages.append(message)
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise TooLargeError(limit)
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return messages
+
+
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    async def replay() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return replay
+
+
+class _Answer:
+    """Sends the answer with the headers every answer carries."""
+
+    def __init__(self, send: Send, connection: HTTPConnection, tag: Tag) -> None:
+        self._send = send
+        self._connection = connection
+        self._tag = tag
+        self.has_started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_started = True
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self._tag.request_id
+            for name, value in self._added().items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+    def _added(self) -> dict[str, str]:
+        added = _SECURITY | dict(self._tag.surface.headers(self._connection))
+        is_document = _route_path(self._connection.scope) == "/docs"
+        return added | {"Content-Security-Policy": _DOCUMENT} if is_document else added

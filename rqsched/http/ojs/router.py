@@ -1,0 +1,54 @@
+"""The surface's router: cron jobs, workers, and what it says of itself."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+import rqsched
+from rqsched.http import openapi as document
+from rqsched.http.dependencies import Read
+from rqsched.http.ojs import cron as crons
+from rqsched.http.ojs import schemas as shapes
+from rqsched.http.ojs import workers
+from rqsched.http.ojs.errors import VERSION, Answer, Versioned
+
+router = APIRouter(
+    prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
+    default_response_class=Answer, responses=shapes.REFUSED.of(*document.ANY),
+)  # fmt: skip
+
+
+@router.get("/manifest", response_model=shapes.ManifestAnswer)
+def manifest() -> Response:
+    """Say what is implemented: the cron chapter and the workers' side, no conformance level of the whole spec."""
+    return Answer(
+        {
+            "ojs_version": VERSION,
+            "specversion": VERSION,
+            "implementation": {"name": "rqsched", "version": rqsched.__version__, "language": "python"},
+            "protocols": ["http"],
+            "backend": "rq",
+            "capabilities": {
+                "cron_jobs": True,
+                "cron_seconds": True,
+                "cron_timezones": True,
+                "overlap_policies": ["skip", "allow", "cancel_previous", "enqueue"],
+                "retries": True,
+                "external_workers": True,
+            },
+        }
+    )
+
+
+@router.get("/v1/health", response_model=shapes.HealthAnswer)
+def health(call: Read) -> Response:
+    """Say whether SQL and Redis answer; 503 when one does not."""
+    runtime = call.scheduler.runtime
+    runtime.database_id()
+    runtime.transport.redis.ping()
+    return Answer({"status": "ok", "version": rqsched.__version__})
+
+
+router.include_router(crons.router)
+router.include_router(workers.router)

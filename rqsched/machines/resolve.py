@@ -1,0 +1,119 @@
+"""Resolving: which instances an event goes to, checked against the machine, and handed to the fan-out in chunks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rqsched.chain.fanout import fan_out
+from rqsched.chain.runtime import Runtime, current_runtime
+from rqsched.errors import RunNotFoundError
+from rqsched.machines.machine import Machine, Resolver
+from rqsched.store import changes as store
+from rqsched.store import machine_states
+from rqsched.store.targets import Batch
+from rqsched.workflows import RunContext, current_run
+
+
+@dataclass
+class Resolved:
+    """The instances of one fan-out, read once, chunk by chunk."""
+
+    runtime: Runtime
+    machine: Machine
+    event: str
+    filtered: int = field(default=0, init=False)
+    """Ids that belong to no instance of this machine, so far."""
+
+    @property
+    def _size(self) -> int:
+        return self.runtime.settings.target_chunk
+
+    def chunks(self) -> Iterator[list[str]]:
+        """Yield the ids; a resolver is called to its end before the first chunk, so one that raises dispatches none."""
+        resolver = self.machine.schedules[self.event]
+        if resolver is None:
+            yield from self._detected()
+        else:
+            yield from self._checked(_ids_of(self.machine, self.event, resolver))
+
+    def _detected(self) -> Iterator[list[str]]:
+        """Yield every instance whose state takes the event."""
+        read, name = self.runtime.database.read, self.machine.name
+        in_use = read(lambda connection: machine_states.states_in_use(connection, name))
+        taking = [state for state in in_use if self.machine.takes(state, self.event)]
+        after = ""
+        while taking:
+            page = read(partial(machine_states.page_in, machine=name, states=taking, after=after, limit=self._size))
+            if not page:
+                return
+            yield page
+            after = page[-1]
+
+    def _checked(self, ids: list[str]) -> Iterator[list[str]]:
+        """Yield those that are instances of this machine, in the resolver's order, and count the others."""
+        for start in range(0, len(ids), self._size):
+            chunk = ids[start : start + self._size]
+            read_known = partial(machine_states.known, machine=self.machine.name, instance_ids=chunk)
+            known = self.runtime.database.read(read_known)
+            valid = [instance_id for instance_id in chunk if instance_id in known]
+            self.filtered += len(chunk) - len(valid)
+            yield valid
+
+
+def _ids_of(machine: Machine, event: str, resolver: Resolver) -> list[str]:
+    resolve = machine.make(resolver) if inspect.isclass(resolver) else resolver
+    found = resolve()
+    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
+        raise TypeError(f"the resolver of {event} must return ids, such as a list, not {type(found).__name__}")
+    return list(dict.fromkeys(str(instance_id) for instance_id in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What a fan-out did; also the result of its run, as JSON."""
+
+    run_uid: str
+    """Counts and lists its targets; of the run, or drawn for one started by hand."""
+    targets: int
+    filtered: int
+    """Ids that belong to no instance of this machine."""
+
+
+def dispatch(
+    runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
+) -> Dispatched:
+    """Resolve and dispatch; none is fine. What a resolver raises goes through, and nothing was dispatched."""
+    resolved = Resolved(runtime, machine, event)
+    count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
+    return Dispatched(batch.run_uid, count, resolved.filtered)
+
+
+def body(machine: Machine, event: str) -> Callable[[], dict[str, Any]]:
+    """Make the body of the runs of an event's schedule."""
+
+    def run_event() -> dict[str, Any]:
+        runtime, run = current_runtime(), current_run()
+        done = dispatch(runtime, machine, event, _batch_of(runtime, run), run.checkpoint)
+        return {"targets": done.targets, "filtered": done.filtered}
+
+    run_event.__module__, run_event.__qualname__ = machine.cls.__module__, f"{machine.cls.__qualname__}.{event}"
+    return run_event
+
+
+def _batch_of(runtime: Runtime, run: RunContext) -> Batch:
+    row = runtime.database.read(lambda connection: store.find_run(connection, run.uid))
+    if row is None:
+        raise RunNotFoundError(run.uid)
+    return Batch(
+        run_uid=run.uid,
+        workflow=run.workflow,
+        at=run.occurrence_at,
+        timeout=row.timeout or max(1, int(runtime.settings.run_timeout.total_seconds())),
+        schedule_uid=run.schedule_uid,
+        queue=row.queue,
+        connection=row.connection,
+    )

@@ -1,0 +1,197 @@
+"""Scheduling machines: the decorator that makes a class known (WHAT), and `MachineScheduler` (WHEN)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from statemachine import StateChart
+
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain import operations
+from rqsched.core.ids import new_uid
+from rqsched.core.options import require_id
+from rqsched.errors import InvalidInputError
+from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
+from rqsched.machines.resolve import Dispatched, body, dispatch
+from rqsched.machines.send import sender
+from rqsched.store import targets
+from rqsched.store.machine_states import KEPT_AS
+from rqsched.store.targets import Batch
+from rqsched.timing import Timing
+from rqsched.workflows import Registry, import_failure, make_workflow, registry
+
+C = TypeVar("C", bound=MachineClass)
+T = TypeVar("T", bound=Timing)
+
+
+def _made_plainly(resolver: type) -> Any:
+    return resolver()
+
+
+@overload
+def machine(cls: C, /) -> C: ...
+@overload
+def machine(
+    *,
+    name: str | None = None,
+    load: Load | None = None,
+    save: Save | None = None,
+    make_resolver: Callable[[type], Any] = _made_plainly,
+    queue: str | None = None,
+    connection: str | None = None,
+    timeout: int | None = None,
+    workflows: Registry = registry,
+) -> Callable[[C], C]: ...
+def machine(
+    cls: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    load: Load | None = None,
+    save: Save | None = None,
+    make_resolver: Callable[[type], Any] = _made_plainly,
+    queue: str | None = None,
+    connection: str | None = None,
+    timeout: int | None = None,
+    workflows: Registry = registry,
+) -> Any:
+    """Register a state machine class with what its `schedules` declare; returns it unchanged.
+
+    Each declared event becomes a workflow, `machine:{name}:{event}`. `load(id)` gives an instance's model (the object
+    python-statemachine keeps its state on) or the machine itself, None when it is gone; `save(id, model)` keeps it;
+    without them an instance is its state alone, in `machine_states`. `make_resolver` makes resolver classes with what
+    they depend on: give your container's resolve method. Queue, connection and timeout (seconds) are those of runs and
+    targets alike. Raises InvalidInputError when `schedules` names an event the class does not have.
+    """
+    if cls is not None:
+        return machine()(cls)
+    if (load is None) != (save is None):
+        raise InvalidInputError("load", "and save go together: what is loaded is saved")
+
+    def register(given: C) -> C:
+        if not (isinstance(given, type) and issubclass(given, StateChart)):
+            raise InvalidInputError("machine", f"{given!r} is no StateMachine class of python-statemachine")
+        known = Machine(
+            given, require_id(name or given.__name__, "name"), check_schedules(given), load, save, make_resolver
+        )
+        setattr(given, KEPT_AS, known)
+        for event in known.schedules:
+            made = make_workflow(
+                known.workflow(event), body(known, event), queue=queue, connection=connection, timeout=timeout
+            )
+            workflows.add(replace(made, each=sender(known, event)))
+        return given
+
+    return register
+
+
+def machine_of(cls: type) -> Machine:
+    """Find what `@machine` made of a class; raises InvalidInputError when it was not applied to this very class."""
+    known = vars(cls).get(KEPT_AS)
+    if not isinstance(known, Machine):
+        raise InvalidInputError("machine", f"{cls.__name__} is not known; decorate the class with @machine")
+    return known
+
+
+def find_machine(path: str) -> MachineClass:
+    """Import a class by its dotted path; raises InvalidInputError when there is none, or it was not decorated."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a user's module does wrong
+        raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}") from error
+    if not isinstance(found, type):
+        raise InvalidInputError("machine", f"{path!r} is no class")
+    return machine_of(found).cls
+
+
+def require_declared(cls: MachineClass, event: str) -> Machine:
+    """Find a class's machine and check that it declares the event; raises InvalidInputError."""
+    known = machine_of(cls)
+    if event not in known.schedules:
+        declared = ", ".join(known.schedules) or "none"
+        raise InvalidInputError(
+            "event", f"{known.name} does not declare {str(event)!r} in its schedules; it declares {declared}"
+        )
+    return known
+
+
+class MachineScheduler:
+    """Says WHEN the events that machines declare are sent; `Scheduler.sync()` brings it about.
+
+    >>> MachineScheduler.register(ApplicationMachine, "CHECK_EXPIRY").daily_at("00:10")  # doctest: +SKIP
+    """
+
+    @overload
+    @staticmethod
+    def register(
+        machine_class: MachineClass, event: str, *, schedule_id: str | None = None, workflows: Registry = registry
+    ) -> Timing: ...
+    @overload
+    @staticmethod
+    def register(
+        machine_class: MachineClass,
+        event: str,
+        *,
+        builder: type[T],
+        schedule_id: str | None = None,
+        workflows: Registry = registry,
+    ) -> T: ...
+    @staticmethod
+    def register(
+        machine_class: MachineClass,
+        event: str,
+        *,
+        builder: type[Any] = Timing,
+        schedule_id: str | None = None,
+        workflows: Registry = registry,
+    ) -> Any:
+        """Declare an ordinary schedule that sends the event; returns the builder, whose steps say when.
+
+        Its id is `machine:{name}:{event}` unless another is given, as for an event at two cadences. `builder` is your
+        own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
+        """
+        known = require_declared(machine_class, event)
+        timing = builder()
+        workflows.declare(require_id(schedule_id or known.workflow(event)), known.workflow(event), timing)
+        return timing
+
+    @staticmethod
+    def run(scheduler: Scheduler, machine_class: MachineClass, event: str, *, queue: str | None = None) -> Dispatched:
+        """Send an event now, without a schedule: resolve here and put a job for each instance on its queue.
+
+        What the resolver raises goes through; then nothing was dispatched. Raises InvalidInputError when the class
+        does not declare the event.
+        """
+        known = require_declared(machine_class, event)
+        runtime = scheduler.runtime
+        workflow = runtime.workflows.resolve(known.workflow(event))
+        operations.require_queue(runtime, queue or workflow.queue)
+        operations.require_connection(runtime, workflow.connection)
+        now = runtime.now()
+        batch = Batch(
+            run_uid=new_uid(now),
+            workflow=workflow.name,
+            at=now,
+            timeout=workflow.timeout or max(1, int(runtime.settings.run_timeout.total_seconds())),
+            queue=queue or workflow.queue,
+            connection=workflow.connection,
+        )
+        return dispatch(runtime, known, event, batch)
+
+    @staticmethod
+    def count(scheduler: Scheduler, run_uid: str) -> dict[str, int]:
+        """Count the targets of a run by status: waiting, pending, running, succeeded, ignored, failed."""
+        return scheduler.runtime.database.read(lambda connection: targets.count(connection, run_uid))
+
+    @staticmethod
+    def targets(
+        scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Read a page of a run's targets: number, target_id, status, error, ended_at; those after a number."""
+        page = partial(targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
+        return scheduler.runtime.database.read(page)

@@ -1,0 +1,66 @@
+"""Instances: which ones there are and what state each is in, as the application says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from statemachine import StateChart
+
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import InvalidInputError
+from rqsched.machines.machine import MachineClass, state_of
+from rqsched.machines.scheduler import machine_of
+from rqsched.store import machine_states
+
+_LONGEST = 255
+
+
+class MachineStates:
+    """The current states of one machine's instances: what auto-detection reads and resolved ids are checked against.
+
+    >>> states = MachineStates(scheduler, ApplicationMachine)  # doctest: +SKIP
+    >>> states.put("a-1", "waiting")  # doctest: +SKIP
+
+    Put an instance when it is made and whenever your own code has moved it; scheduled events put it themselves.
+    """
+
+    def __init__(self, scheduler: Scheduler, cls: MachineClass) -> None:
+        self._runtime = scheduler.runtime
+        self._machine = machine_of(cls)
+
+    def put(self, instance_id: str, state: str | StateChart[Any] | None = None) -> None:
+        """Set an instance's state: that of a live machine, the id of a state, or the initial one."""
+        self.put_all({instance_id: state})
+
+    def put_all(self, states: Mapping[str, str | StateChart[Any] | None]) -> None:
+        """Set many states in one transaction. Raises InvalidInputError for a state the machine does not have."""
+        rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}
+        now = self._runtime.now()
+        self._runtime.database.transact(lambda c: machine_states.put(c, self._machine.name, rows, now))
+
+    def _text(self, state: str | StateChart[Any] | None) -> str:
+        if isinstance(state, StateChart):
+            return state_of(state)
+        text = self._machine.initial if state is None else state
+        try:
+            self._machine.value_of(text)
+        except LookupError as error:
+            raise InvalidInputError("state", str(error)) from None
+        return text
+
+    def get(self, instance_id: str) -> str | None:
+        """Read an instance's state: the ids of its active states, a blank between; None when it is not known."""
+        find = machine_states.find
+        known = self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
+        return None if known is None else known.state
+
+    def forget(self, instance_id: str) -> bool:
+        """Remove an instance, which gets no more events; False when it was not known."""
+        return self._runtime.database.transact(lambda c: machine_states.forget(c, self._machine.name, instance_id))
+
+
+def _require_id(instance_id: str) -> str:
+    if not isinstance(instance_id, str) or not 1 <= len(instance_id) <= _LONGEST or not instance_id.isprintable():
+        raise InvalidInputError("instance_id", f"{instance_id!r} is refused; use 1 to {_LONGEST} printable characters")
+    return instance_id

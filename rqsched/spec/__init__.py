@@ -1,0 +1,1 @@
+"""When: cron expressions, intervals, one-off instants and mixtures of them, in a time zone. Pure; knows only errors."""

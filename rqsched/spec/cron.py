@@ -1,0 +1,320 @@
+"""Cron expressions: the Open Job Spec dialect, and the instants an expression yields in a zone.
+
+An expression is parsed once, by our own small grammar, into sorted integer sets. Its days are a `DayRule`, walked by
+croniter; times of day and daylight saving are ours. The file knows no schedule, no clock and no SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from rqsched.errors import InvalidCronError
+from rqsched.spec.cron_days import EVERY_DAY, DayRule
+from rqsched.spec.zones import FIRST_YEAR, spans_from, spans_until
+
+ALIASES: Mapping[str, str] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""What each named expression stands for. `@every` is an interval and lives in `spec.py`."""
+
+_LONGEST_TEXT = 255
+_DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
+# Every weekday falls on 29 February once in 28 years, so 50 years from any date tell whether an expression ever fires.
+_EPOCH = date(2000, 1, 1)
+_DAWN = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
+
+
+class Gap(NamedTuple):
+    """A reading of the local clock that an expression names and a change of offset skipped."""
+
+    occurrence_at: datetime
+    """Aware UTC: the instant at which the reading would have been shown, had the clock not changed."""
+    reading: datetime
+    """Naive local: what the clock would have shown."""
+
+
+class _Field(NamedTuple):
+    name: str
+    low: int
+    high: int
+    names: str = ""
+
+    def number(self, text: str) -> int:
+        if text in self.names.split():
+            return self.names.split().index(text) + self.low
+        top = 7 if self is _WEEKDAY else self.high
+        if not text.isdigit() or not self.low <= int(text) <= top:
+            raise _refusal(f"{text!r} is no {self.name}; write {self.low}-{top}")
+        return int(text)
+
+
+_FIELD_SECOND, _MINUTE, _HOUR = _Field("second", 0, 59), _Field("minute", 0, 59), _Field("hour", 0, 23)
+_MONTHDAY = _Field("day of month", 1, 31)
+_MONTH = _Field("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC")
+_WEEKDAY = _Field("day of week", 0, 6, "SUN MON TUE WED THU FRI SAT")
+
+_ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?")
+_MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
+_NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
+_LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """A parsed expression. Immutable, hashable, safe to share between threads."""
+
+    hours: tuple[int, ...]
+    """Hours of the day, sorted."""
+    seconds_of_hour: tuple[int, ...]
+    """Minutes and seconds as seconds within the hour, sorted."""
+    days: DayRule
+    """Which days."""
+
+    @property
+    def is_every_hour(self) -> bool:
+        """All 24 hours are named, so it fires at every real hour: both passes of an autumn overlap."""
+        return len(self.hours) == 24
+
+    def ascending(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        """Yield the instants strictly after the aware UTC `after`, in order, until the calendar ends."""
+        begin = after.replace(microsecond=0, tzinfo=None)
+        for span in spans_from(zone, begin):
+            start = max(begin + _SECOND, span.start) + span.offset
+            if not self.is_every_hour:
+                start = max(start, span.seen_until)
+            for reading in self._readings(start, span.local_end):
+                yield (reading - span.offset).replace(tzinfo=UTC)
+
+    def descending(self, until: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        """Yield the instants at or before the aware UTC `until`, newest first."""
+        last = until.replace(microsecond=0, tzinfo=None)
+        for span in spans_until(zone, last):
+            start = span.local_start if self.is_every_hour else max(span.local_start, span.seen_until)
+            end = min(last, span.end - _SECOND) + span.offset
+            for reading in self._readings_back(start, end):
+                yield (reading - span.offset).replace(tzinfo=UTC)
+
+    def count(self, after: datetime, until: datetime, zone: ZoneInfo) -> int:
+        """Return how many instants lie in (after, until]: whole days at once, so a long outage costs no more."""
+        begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
+        total = 0
+        for span in spans_from(zone, begin):
+            if span.start > last:
+                break
+            start = max(begin + _SECOND, span.start) + span.offset
+            if not self.is_every_hour:
+                start = max(start, span.seen_until)
+            end = min(last, span.end - _SECOND) + span.offset
+            total += self._count_readings(start, end + _SECOND) if start <= end else 0
+        return total
+
+    def gaps_between(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
+        """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
+
+        An expression of all 24 hours counts real hours, of which none is missing, and has no gaps.
+        """
+        if self.is_every_hour:
+            return
+        # A gap as wide as a day (Apia, 2011) may begin a day before `after` and still hold instants after it.
+        for span in spans_from(zone, max(after, _DAWN).replace(tzinfo=None) - 2 * _DAY):
+            if span.start > until.replace(tzinfo=None):
+                return
+            if span.seen_until >= span.local_start:
+                continue
+            before = span.seen_until - span.start
+            for reading in self._readings(span.seen_until, span.local_start):
+                occurrence_at = (reading - before).replace(tzinfo=UTC)
+                if after < occurrence_at <= until:
+                    yield Gap(occurrence_at, reading)
+
+    def _readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """Yield the naive readings in [start, end)."""
+        day = self.days.on_or_after(start.date()) if start < end else None
+        while day is not None:
+            midnight = datetime.combine(day, time.min)
+            for second in self._times_from(start - midnight if midnight < start else timedelta(0)):
+                reading = midnight + timedelta(seconds=second)
+                if reading >= end:
+                    return
+                yield reading
+            day = self.days.on_or_after(day + _DAY) if midnight + _DAY < end else None
+
+    def _readings_back(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """Yield the naive readings in [start, end], newest first."""
+        day = self.days.on_or_before(end.date()) if start <= end else None
+        while day is not None:
+            midnight = datetime.combine(day, time.min)
+            for second in self._times_until(min(end - midnight, _DAY - _SECOND)):
+                reading = midnight + timedelta(seconds=second)
+                if reading < start:
+                    return
+                yield reading
+            day = self.days.on_or_before(day - _DAY) if midnight > start else None
+
+    def _count_readings(self, start: datetime, end: datetime) -> int:
+        """Return how many naive readings lie in [start, end)."""
+        whole = self.days.count(start.date(), end.date()) * len(self.hours) * len(self.seconds_of_hour)
+        return whole + self._count_that_day(end) - self._count_that_day(start)
+
+    def _count_that_day(self, end: datetime) -> int:
+        """Return how many readings of the day of `end` lie before it."""
+        if not self.days.count(end.date(), end.date() + _DAY):
+            return 0
+        at = bisect_left(self.hours, end.hour)
+        hours, is_named = at * len(self.seconds_of_hour), at < len(self.hours) and self.hours[at] == end.hour
+        return hours + (bisect_left(self.seconds_of_hour, end.minute * 60 + end.second) if is_named else 0)
+
+    def _times_from(self, elapsed: timedelta) -> Iterator[int]:
+        hour, rest = divmod(elapsed.seconds, 3600)
+        at = bisect_left(self.hours, hour)
+        if at < len(self.hours) and self.hours[at] == hour:
+            yield from (hour * 3600 + s for s in self.seconds_of_hour[bisect_left(self.seconds_of_hour, rest) :])
+            at += 1
+        yield from (h * 3600 + s for h, s in product(self.hours[at:], self.seconds_of_hour))
+
+    def _times_until(self, elapsed: timedelta) -> Iterator[int]:
+        hour, rest = divmod(elapsed.seconds, 3600)
+        at = bisect_left(self.hours, hour)
+        if at < len(self.hours) and self.hours[at] == hour:
+            within = self.seconds_of_hour[: bisect_left(self.seconds_of_hour, rest + 1)]
+            yield from (hour * 3600 + s for s in reversed(within))
+        yield from (h * 3600 + s for h, s in product(self.hours[:at][::-1], self.seconds_of_hour[::-1]))
+
+
+def parse_cron(text: str) -> CronExpression:
+    """Return the parsed form of an expression of five fields, six (seconds first), or an alias such as `@daily`.
+
+    Raises InvalidCronError, saying what to write instead, for everything outside the dialect and for expressions
+    that never fire within 50 years.
+    """
+    if not isinstance(text, str):
+        raise _refusal(f"{type(text).__name__} is no text; write five fields such as '0 2 * * *'")
+    return _parsed(text)
+
+
+@lru_cache(maxsize=8192)
+def _parsed(text: str) -> CronExpression:
+    second, minute, hour, monthday, month, weekday = _fields(text)
+    days = _day_rule(monthday, month, weekday)
+    seconds = product(_values(_MINUTE, minute), _values(_FIELD_SECOND, second))
+    parsed = CronExpression(_values(_HOUR, hour), tuple(m * 60 + s for m, s in seconds), days)
+    if days.on_or_after(_EPOCH) is None:
+        raise _refusal(f"{text!r} never fires within 50 years; name a day that its months have")
+    return parsed
+
+
+def _fields(text: str) -> list[str]:
+    if not text.isascii() or len(text) > _LONGEST_TEXT:
+        raise _refusal(f"only ASCII of at most {_LONGEST_TEXT} characters is accepted; write it shorter and plain")
+    fields = re.split(r"[ \t]+", _expanded(text).upper().strip(" \t"))
+    if fields[0].startswith(("TZ=", "CRON_TZ=")):
+        raise _refusal("a TZ= prefix is refused; give the timezone in its own parameter")
+    if len(fields) not in {5, 6}:
+        raise _refusal(f"{text!r} has {len(fields) if fields != [''] else 0} fields; write 5, or 6 with seconds first")
+    return fields if len(fields) == 6 else ["0", *fields]
+
+
+def _expanded(text: str) -> str:
+    alias = text.strip(" \t").lower()
+    if alias.startswith("@reboot"):
+        raise _refusal("@reboot is refused, as a schedule has no boot; use an interval such as '@every 1h'")
+    if alias.startswith("@") and alias not in ALIASES:
+        raise _refusal(f"{text!r} is no alias; write one of {', '.join(ALIASES)} or '@every 1h30m'")
+    return ALIASES.get(alias, text)
+
+
+def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
+    months = _values(_MONTH, month)
+    month_text = "*" if len(months) == 12 else ",".join(map(str, months))
+    # POSIX cron: two restricted day fields are a union; a field that names all its days restricts nothing.
+    by_monthday, nearest = _monthday_walks(monthday)
+    by_weekday = _weekday_walks(weekday)
+    if by_monthday is None and by_weekday is None:
+        return EVERY_DAY if month_text == "*" else DayRule((f"0 0 * {month_text} *",))
+    walks = [f"0 0 {days} {month_text} *" for days in by_monthday or ()]
+    walks += [f"0 0 * {month_text} {days}" for days in by_weekday or ()]
+    return DayRule(tuple(walks), f"0 0 {nearest} {month_text} *" if nearest else None)
+
+
+def _monthday_walks(text: str) -> tuple[list[str] | None, str]:
+    """Return the plain days and the days before W; None where the field names every day."""
+    plain, nearest = set[str](), set[str]()
+    for item in _items(_MONTHDAY, text):
+        match = _MONTHDAY_ITEM.fullmatch(item)
+        if match and bool(match["last"]) != bool(match["day"]):
+            day = match["last"] or str(_MONTHDAY.number(match["day"]))
+            (nearest if match["nearest"] else plain).add(day)
+        else:
+            plain.update(map(str, _plain(_MONTHDAY, item)))
+    if len(plain - {"L"}) == 31:
+        return None, ""
+    return [",".join(sorted(plain))] if plain else [], ",".join(sorted(nearest))
+
+
+def _weekday_walks(text: str) -> list[str] | None:
+    plain, special = set[int](), set[str]()
+    for item in _items(_WEEKDAY, text):
+        if nth := _NTH_WEEKDAY.fullmatch(item):
+            special.add(f"{_WEEKDAY.number(nth['day']) % 7}#{nth['nth']}")
+        elif last := _LAST_WEEKDAY.fullmatch(item):
+            special.add(f"L{_WEEKDAY.number(last['day'] or last['other']) % 7}")
+        else:
+            plain.update(value % 7 for value in _plain(_WEEKDAY, item))
+    if len(plain) == 7:
+        return None
+    return ([",".join(map(str, sorted(plain)))] if plain else []) + sorted(special)
+
+
+def _values(field: _Field, text: str) -> tuple[int, ...]:
+    return tuple(sorted({value for item in _items(field, text) for value in _plain(field, item)}))
+
+
+def _items(field: _Field, text: str) -> list[str]:
+    items = text.split(",")
+    if "" in items:
+        raise _refusal(f"the {field.name} field {text!r} has an empty item; remove the extra comma")
+    return items
+
+
+def _plain(field: _Field, item: str) -> range:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise _refusal(_why_unreadable(field, item))
+    first = field.number(match["first"]) if match["first"] else field.low
+    is_open = not match["first"] or (match["step"] and not match["last"])
+    last = field.number(match["last"]) if match["last"] else max(first, field.high) if is_open else first
+    if first > last:
+        rest = f"{field.low}-{last}" if last > field.low else f"{last}"
+        raise _refusal(f"the range {item!r} runs backwards; write {first}-{max(first, field.high)},{rest}")
+    step = int(match["step"] or 1)
+    if step == 0:
+        raise _refusal(f"{item!r} has a step of 0; write a step of at least 1")
+    return range(first, last + 1, step)
+
+
+def _why_unreadable(field: _Field, item: str) -> str:
+    if item == "?":
+        return f"'?' is refused in the {field.name} field; write *"
+    if re.fullmatch(r"[HR](\(.*\))?(/.*)?", item):
+        return f"{item!r} is refused in the {field.name} field, as its meaning is random; name a value"
+    if item == "L":
+        return f"'L' alone is refused in the {field.name} field; write 5L for the last Friday, or L as the day of month"
+    return f"{item!r} is no {field.name}; write a value, a range a-b, a list a,b or a step */n"
+
+
+def _refusal(reason: str) -> InvalidCronError:
+    return InvalidCronError("cron", reason)

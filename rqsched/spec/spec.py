@@ -1,0 +1,289 @@
+"""Specs: when a schedule happens, as values.
+
+A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and the same after a round trip
+through JSON, in the shape of the durable-workflow spec form. The file knows no clock: a member that counts from the
+registration gets that instant by `Spec.anchored_at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar, cast
+
+from rqsched.errors import InvalidSpecError
+from rqsched.spec.cron import Gap
+from rqsched.spec.duration import format_duration
+from rqsched.spec.members import (
+    Cron,
+    Every,
+    Member,
+    Once,
+    anchored,
+    is_from_completion,
+    is_plain,
+    iso_text,
+    require_member,
+)
+from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
+from rqsched.spec.zones import require_timezone
+
+__all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CRON_BACKOFF, _LONGEST_BACKOFF = timedelta(seconds=60), timedelta(hours=1)
+_MOST_GAPS = 1000
+_Answer = TypeVar("_Answer")
+
+SpecLike: TypeAlias = "Spec | Member | str | timedelta | Mapping[str, Any] | Iterable[Member | str | timedelta]"
+"""Everything `Spec.coerce` reads."""
+
+
+@dataclass(frozen=True, init=False)
+class Spec(Timeline):
+    """Any mixture of members, in a timezone, from `start_at` (inclusive) to `end_at` (exclusive).
+
+    >>> spec = Spec([Cron("0 12 * * *"), Every("6h", offset="0s")], timezone="America/Chicago")
+    >>> spec.next_after(datetime(2026, 1, 1, 1, tzinfo=UTC))
+    datetime.datetime(2026, 1, 1, 6, 0, tzinfo=datetime.timezone.utc)
+
+    Instants that several members yield are one occurrence. Members are kept as crons, intervals, instants.
+    """
+
+    members: tuple[Member, ...]
+    """What yields the occurrences, at least one."""
+    timezone: str
+    """The zone of the Cron members that name none."""
+    start_at: datetime | None
+    """The first instant that may be an occurrence."""
+    end_at: datetime | None
+    """The first instant that may not."""
+
+    def __init__(
+        self,
+        members: Member | str | timedelta | Iterable[Member | str | timedelta],
+        timezone: str = "UTC",
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+    ) -> None:
+        object.__setattr__(self, "members", _ordered(members))
+        object.__setattr__(self, "timezone", timezone)
+        object.__setattr__(self, "start_at", None if start_at is None else require_utc(start_at, "start_at"))
+        object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
+        require_timezone(timezone)
+        if self.start_at and self.end_at and self.start_at >= self.end_at:
+            raise InvalidSpecError("end_at", "it is not after start_at; nothing could ever happen")
+        if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
+            raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
+
+        Raises InvalidSpecError for a naive `instant`.
+        """
+        after = require_utc(instant)
+        return self._remembered("_next", after, lambda: super(Spec, self).next_after(after))
+
+    def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
+        """Answer as the last time when the same is asked: schedules that share a spec are due in herds."""
+        known = self.__dict__.get(question)
+        if known is None or known[0] != key:
+            known = self.__dict__[question] = (key, answer())
+        return cast(_Answer, known[1])
+
+    def sources(self, anchor: datetime) -> tuple[Source, ...]:
+        """Return what the members yield from."""
+        return self._sources if self.is_anchored and not self.is_from_completion else self._sources_at(anchor)
+
+    @cached_property
+    def _sources(self) -> tuple[Source, ...]:
+        return self._sources_at(_EPOCH)
+
+    def _sources_at(self, anchor: datetime) -> tuple[Source, ...]:
+        return tuple(source for member in self.members for source in member.sources(anchor, self.timezone))
+
+    @cached_property
+    def is_anchored(self) -> bool:
+        """No member waits for the instant of its registration."""
+        return all(member.is_anchored for member in self.members)
+
+    def anchored_at(self, instant: datetime) -> Spec:
+        """Return the spec with every member that waits for its anchor counting from `instant`."""
+        anchor = require_utc(instant, "anchor")
+        return replace(self, members=tuple(anchored(member, anchor) for member in self.members))
+
+    def anchored_like(self, registered: Spec) -> Spec:
+        """Return `registered` itself if this is the same timing declared again, else this spec unchanged."""
+        anchors = {member.anchor for member in registered.members if not isinstance(member, Once) and member.anchor}
+        return registered if any(self.anchored_at(anchor) == registered for anchor in anchors) else self
+
+    @cached_property
+    def is_from_completion(self) -> bool:
+        """Each occurrence counts from the end of the run before it."""
+        return any(is_from_completion(member) for member in self.members)
+
+    @property
+    def primary_cron(self) -> str | None:
+        """The first cron expression, None when there is none."""
+        return next((member.expression for member in self.members if isinstance(member, Cron)), None)
+
+    def backoff_base(self) -> timedelta:
+        """Return the first delay of a retry: the smallest interval up to one hour, 60 s for crons and instants."""
+        steps = (_CRON_BACKOFF if isinstance(m, Once) else m.every or _CRON_BACKOFF for m in self.members)
+        return min(*steps, _LONGEST_BACKOFF)
+
+    def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
+        """Return the first `limit` readings of the crons that changes of offset skipped in (after, until].
+
+        Ordered by instant, each instant once. Costs microseconds while the zones have no such change in the range.
+        """
+        span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
+        return [*self._remembered("_gaps", span, lambda: self._gaps_between(*span))]
+
+    def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
+        crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
+        gaps = {gap for c in crons for gap in islice(c.expression.gaps_between(after, until, c.zone), limit)}
+        return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
+
+    def describe(self) -> str:
+        """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""
+        window = "".join(f" {w} {iso_text(at)}" for w, at in (("from", self.start_at), ("until", self.end_at)) if at)
+        return "; ".join(member.describe(self.timezone) for member in self.members) + window
+
+    @classmethod
+    def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
+        """Return the Spec that `value` stands for: cron text, a member, a timedelta, a list of them, JSON, or a Spec.
+
+        `timezone` applies where `value` names none; InvalidSpecError when it contradicts the one of a Spec.
+        """
+        if isinstance(value, Mapping):
+            value = cls.from_json(value)
+        if isinstance(value, Spec):
+            return value._in_timezone(timezone)
+        if isinstance(value, Cron) and value.every is None and timezone is None and value.timezone:
+            return cls([replace(value, timezone=None)], value.timezone)
+        return cls(value, timezone or "UTC")
+
+    def _in_timezone(self, timezone: str | None) -> Spec:
+        if timezone is None or timezone == self.timezone:
+            return self
+        if self.timezone != "UTC":
+            raise InvalidSpecError("timezone", f"{timezone!r} contradicts {self.timezone!r} of the spec; give one")
+        return replace(self, timezone=timezone)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the durable-workflow spec form; `Spec.from_json` of it equals this spec.
+
+        Beyond that form: `crons` (objects) for crons with a timezone or an anchor of their own, `instants`, and an
+        interval's `anchor`, null while it waits for the registration.
+        """
+        crons = [member for member in self.members if isinstance(member, Cron)]
+        form: dict[str, Any] = {
+            "cron_expressions": [cron.expression for cron in crons if is_plain(cron)],
+            "crons": [_cron_to_json(cron) for cron in crons if not is_plain(cron)],
+            "intervals": [_interval_to_json(member) for member in self.members if isinstance(member, Every)],
+            "instants": [iso_text(member.instant) for member in self.members if isinstance(member, Once)],
+            "timezone": self.timezone,
+            "start_at": self.start_at and iso_text(self.start_at),
+            "end_at": self.end_at and iso_text(self.end_at),
+        }
+        return {key: value for key, value in form.items() if value}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Spec:
+        """Return the Spec of a durable-workflow spec form. An interval with `every` alone is aligned to the epoch.
+
+        Raises InvalidSpecError for unknown keys and wrong types.
+        """
+        form = _known(form, "spec", _SPEC_KEYS)
+        members: list[Member] = [Cron(text) for text in _list(form, "cron_expressions")]
+        members += [_cron_from_json(cron) for cron in _list(form, "crons")]
+        members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
+        members += [Once(_instant(at, "instants")) for at in _list(form, "instants")]
+        start_at, end_at = (form.get(key) and _instant(form[key], key) for key in ("start_at", "end_at"))
+        return cls(members, form.get("timezone") or "UTC", start_at, end_at)
+
+
+_SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at")
+
+
+def _ordered(members: Member | str | timedelta | Iterable[Member | str | timedelta]) -> tuple[Member, ...]:
+    given = [members] if isinstance(members, (str, timedelta, Timeline)) else members
+    if not isinstance(given, Iterable):
+        raise InvalidSpecError("spec", f"{type(given).__name__} is no member; give Cron, Every, Once or a list of them")
+    distinct = dict.fromkeys(require_member(member) for member in given)
+    if not distinct:
+        raise InvalidSpecError(
+            "spec", "it is empty, so nothing would ever happen; give at least one Cron, Every or Once"
+        )
+    return tuple(sorted(distinct, key=_rank))
+
+
+def _rank(member: Member) -> int:
+    """Order members as their JSON form holds them, so that a round trip changes nothing."""
+    if isinstance(member, Cron):
+        return 0 if is_plain(member) else 1
+    return 2 if isinstance(member, Every) else 3
+
+
+def _instant(value: object, field: str) -> datetime:
+    try:
+        return require_utc(datetime.fromisoformat(value) if isinstance(value, str) else value, field)  # type: ignore[arg-type]
+    except ValueError as error:
+        if isinstance(error, InvalidSpecError):
+            raise
+        raise InvalidSpecError(
+            field, f"{value!r} is no instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
+        ) from error
+
+
+def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(form, Mapping):
+        raise InvalidSpecError(field, f"{type(form).__name__} is no object; write one with {', '.join(keys)}")
+    if unknown := [str(key) for key in form if key not in keys]:
+        raise InvalidSpecError(field, f"unknown key {unknown[0]!r}; the keys are {', '.join(keys)}")
+    return form
+
+
+def _list(form: Mapping[str, Any], key: str) -> list[Any]:
+    value = form.get(key)
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise InvalidSpecError(key, f"{type(value).__name__} is no list; write [...]")
+    return list(value or ())
+
+
+def _cron_to_json(cron: Cron) -> dict[str, str]:
+    anchor = iso_text(cron.anchor) if cron.anchor else None
+    form = {"expression": cron.expression, "timezone": cron.timezone, "anchor": anchor}
+    return {key: value for key, value in form.items() if value is not None}
+
+
+def _cron_from_json(form: object) -> Cron:
+    given = _known(form, "crons", ("expression", "timezone", "anchor"))
+    anchor = given.get("anchor")
+    return Cron(given.get("expression", ""), given.get("timezone"), anchor and _instant(anchor, "anchor"))
+
+
+def _interval_to_json(interval: Every) -> dict[str, Any]:
+    form: dict[str, Any] = {"every": format_duration(interval.every)}
+    if interval.offset:
+        return form | {"offset": format_duration(interval.offset)}
+    if interval.from_completion:
+        return form | {"from_completion": True}
+    return form if interval.offset is not None else form | {"anchor": interval.anchor and iso_text(interval.anchor)}
+
+
+def _interval_from_json(form: object) -> Every:
+    """Read `{"every": ...}` alone as aligned, as the durable-workflow form means it; `"anchor": null` as unanchored."""
+    given = _known(form, "intervals", ("every", "offset", "anchor", "from_completion"))
+    anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
+    is_aligned = offset is None and "anchor" not in given and not from_completion
+    return Every(
+        given.get("every", ""),
+        offset=timedelta(0) if is_aligned else offset,
+        anchor=anchor and _instant(anchor, "anchor"),
+        from_completion=from_completion,
+    )

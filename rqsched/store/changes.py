@@ -1,0 +1,338 @@
+"""The store: what decisions read under the lock, and the one writer of Changes.
+
+Every method works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
+uid; whoever keeps it never deadlocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
+from rqsched.store.rows import (
+    SELECT_RUNS,
+    SELECT_SCHEDULES,
+    run_differences,
+    run_rows,
+    run_values,
+    schedule_differences,
+    schedule_values,
+    to_run,
+    to_schedule,
+)
+from rqsched.store.tables import IS_LIVE, IS_OCCURRENCE, IS_OPEN, IS_UNFINISHED, audit_events, constant, runs, schedules
+
+
+def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
+    """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
+    if is_sqlite(connection):
+        every = sa.func.json_each(json.dumps(list(values))).table_valued("value")
+        return column.in_(sa.select(every.c.value))
+    return column == sa.any_(sa.cast(list(values), postgresql.ARRAY(sa.Text)))
+
+
+# ---- reading under the lock
+
+
+def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
+    """Lock schedule rows in uid order and read them; `skip_locked` leaves out those that somebody else holds."""
+    wanted = sorted(set(uids))
+    if not wanted:
+        return []
+    statement = (
+        SELECT_SCHEDULES.where(one_of(schedules.c.uid, wanted, connection))
+        .order_by(schedules.c.uid)
+        .with_for_update(key_share=True, skip_locked=skip_locked)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def lock_one(connection: Connection, uid: str) -> Schedule | None:
+    """Lock and read one schedule; None when there is no such row."""
+    found = lock(connection, [uid])
+    return found[0] if found else None
+
+
+def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
+    """Lock and read, by id, the not-deleted schedules of these identities."""
+    statement = (
+        SELECT_SCHEDULES.where(
+            schedules.c.namespace == namespace, one_of(schedules.c.schedule_id, schedule_ids, connection), IS_LIVE
+        )
+        .order_by(schedules.c.uid)
+        .with_for_update(key_share=True)
+    )
+    found = [to_schedule(row) for row in connection.execute(statement)]
+    return {schedule.schedule_id: schedule for schedule in found}
+
+
+def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Read the not-deleted schedule of this identity without locking it."""
+    is_named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
+    row = connection.execute(SELECT_SCHEDULES.where(*is_named, IS_LIVE)).first()
+    return None if row is None else to_schedule(row)
+
+
+def find(connection: Connection, uid: str) -> Schedule | None:
+    """Read a schedule, deleted or not, without locking it."""
+    row = connection.execute(SELECT_SCHEDULES.where(schedules.c.uid == uid)).first()
+    return None if row is None else to_schedule(row)
+
+
+def open_runs(
+    connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
+) -> dict[str, list[Run]]:
+    """Lock and read the runs a decision about these locked schedules must see.
+
+    That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them) and the
+    first waiting one of each kind.
+    """
+    found: dict[str, list[Run]] = defaultdict(list)
+    if not locked:
+        return found
+    statement = (
+        SELECT_RUNS.where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
+        .where(IS_OPEN, IS_UNFINISHED)
+        .order_by(runs.c.uid)
+        .with_for_update(key_share=True)
+    )
+    if not with_backfill:
+        statement = statement.where(runs.c.kind != RunKind.BACKFILL.value)
+    for row in connection.execute(statement):
+        found[row.schedule_uid].append(to_run(row))
+    for schedule in locked:
+        found[schedule.uid] += _first_waiting(connection, schedule)
+    return found
+
+
+def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
+    kinds = [
+        *([runs.c.kind != RunKind.BACKFILL.value] if schedule.buffer_depth else []),
+        *([runs.c.kind == RunKind.BACKFILL.value] if schedule.backfill_waiting else []),
+    ]
+    if not kinds:
+        return []
+    waiting = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
+    )
+    first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
+    return [to_run(row) for statement in first for row in connection.execute(statement)]
+
+
+def lock_run(connection: Connection, uid: str) -> Run | None:
+    """Lock and read one run; its schedule must be locked already."""
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid).with_for_update(key_share=True)).first()
+    return None if row is None else to_run(row)
+
+
+def lock_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
+    """Lock a run after its schedule, in the order that never deadlocks; None when there is no such run."""
+    known = find_run(connection, run_uid)
+    schedule = None if known is None else lock_one(connection, known.schedule_uid)
+    run = None if schedule is None else lock_run(connection, run_uid)
+    return None if schedule is None or run is None else (schedule, run)
+
+
+def find_run(connection: Connection, uid: str) -> Run | None:
+    """Read a run without locking it."""
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
+    """Lock and read the `number`-th run of a locked schedule."""
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
+    row = connection.execute(statement.with_for_update(key_share=True)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: str) -> Run | None:
+    """Read the run an earlier trigger with this key started."""
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key)
+    row = connection.execute(statement).first()
+    return None if row is None else to_run(row)
+
+
+def occurrences_run(
+    connection: Connection, since: Mapping[str, datetime], until: datetime | None = None
+) -> dict[str, frozenset[datetime]]:
+    """Read, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
+
+    One that is asked about a week must not make it read a week of all the others: those of one hour are read together.
+    """
+    hours: dict[datetime, dict[str, datetime]] = defaultdict(dict)
+    for uid, at in since.items():
+        hours[at.replace(minute=0, second=0, microsecond=0)][uid] = at
+    found: dict[str, set[datetime]] = defaultdict(set)
+    for asked in hours.values():
+        statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at).where(
+            one_of(runs.c.schedule_uid, asked, connection),
+            IS_OCCURRENCE,
+            runs.c.occurrence_at >= min(asked.values()),
+        )
+        if until is not None:
+            statement = statement.where(runs.c.occurrence_at < until)
+        for uid, occurrence_at in connection.execute(statement):
+            found[uid].add(occurrence_at)
+    return {uid: frozenset(instants) for uid, instants in found.items()}
+
+
+def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
+    """Read which of these schedules exist, without locking them."""
+    if not uids:
+        return set()
+    return set(
+        connection.execute(sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids, connection))).scalars()
+    )
+
+
+def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
+    """Read the runs of a schedule that wait on a queue."""
+    statement = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule_uid, IS_OPEN, runs.c.status == constant(RunStatus.PENDING)
+    )
+    return [to_run(row) for row in connection.execute(statement.limit(_MOST_PENDING))]
+
+
+_MOST_PENDING = 100
+
+# ---- writing
+
+
+def write(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
+
+    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred.
+    """
+    insert_rows(connection, schedules, [schedule_values(change.after) for change in changes if change.before is None])
+    _write_schedules(connection, [change for change in changes if change.before is not None])
+    _write_runs(connection, changes)
+    _write_drops(connection, changes)
+    insert_rows(connection, audit_events, [row for change in changes for row in event_rows(change)])
+
+
+def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
+    touched = [schedule_differences(change.before, change.after) for change in changes if change.before is not None]
+    names = sorted(set().union(*touched))
+    moved = [change.after for change, found in zip(changes, touched, strict=True) if found]
+    update_rows(connection, schedules, [{"uid": after.uid} | schedule_values(after, names) for after in moved])
+
+
+def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
+    new = [run for change in changes for run in change.new_runs]
+    # A unique key must never wedge a chain; a decision under the lock does not meet one.
+    insert_rows(connection, runs, run_rows(new), or_ignore=True)
+    pairs = [pair for change in changes for pair in change.changed_runs]
+    names = sorted({name for before, after in pairs for name in run_differences(before, after)})
+    # In order of uid, as they are locked; two Changes of one run keep their order.
+    moved = sorted((after for before, after in pairs if before != after), key=lambda run: run.uid)
+    update_rows(connection, runs, [{"uid": run.uid} | run_values(run, names) for run in moved])
+
+
+def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
+    for change in changes:
+        statuses = [name for name, is_dropped in _drops(change) if is_dropped]
+        if statuses:
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.schedule_uid == change.after.uid, runs.c.status.in_(statuses))
+                .values(status="cancelled", ended_at=change.after.updated_at, retry_at=None, error=_DROPPED)
+            )
+
+
+_DROPPED = "dropped: the schedule ended before it could start"
+
+
+def _drops(change: Change) -> tuple[tuple[str, bool], ...]:
+    return ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
+
+
+def event_rows(change: Change) -> list[dict[str, Any]]:
+    """Number a Change's events: sequences have no gaps because the schedule's row, locked, holds the counter."""
+    first = change.after.event_sequence - len(change.events) + 1
+    return [
+        {
+            "schedule_uid": change.after.uid,
+            "sequence": first + index,
+            "event_type": event.type,
+            "payload": dumps(event.payload),
+            "workflow_instance_id": event.instance_id,
+            "workflow_run_id": event.run_uid,
+            "recorded_at": change.after.updated_at,
+        }
+        for index, event in enumerate(change.events)
+    ]
+
+
+# ---- runs outside the lock
+
+
+def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]) -> bool:
+    """Claim a pending attempt for one process: True when `start["token"]` holds it now.
+
+    One conditional update, no schedule lock. Asking again with the same token after a lost answer says True again.
+    """
+    claimed = connection.execute(
+        sa.update(runs)
+        .where(
+            runs.c.uid == run_uid,
+            runs.c.status == "pending",
+            runs.c.attempt == attempt,
+            runs.c.delivery == delivery,
+        )
+        .values(status="running", sightings=0, seen_beat=None, seen_at=None, **start)
+    )
+    if claimed.rowcount == 1:
+        return True
+    row = connection.execute(sa.select(runs.c.token, runs.c.status).where(runs.c.uid == run_uid)).first()
+    return row is not None and row.token == start["token"] and row.status == "running"
+
+
+def beat(connection: Connection, run_uid: str, token: str) -> str | None:
+    """Add a beat to a running run; returns None when it still is this process's, else the status it has."""
+    beaten = connection.execute(
+        sa.update(runs)
+        .where(runs.c.uid == run_uid, runs.c.token == token, runs.c.status == "running")
+        .values(beat=runs.c.beat + 1)
+    )
+    if beaten.rowcount == 1:
+        return None
+    status = connection.execute(sa.select(runs.c.status).where(runs.c.uid == run_uid)).scalar_one_or_none()
+    return str(status or "deleted")
+
+
+# ---- deliveries
+
+
+def beat_of(connection: Connection, run_uid: str) -> int | None:
+    """Read a run's beat."""
+    return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
+
+
+def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
+    """Take the next delivery number of pending runs whose delivery is dead; returns those that still were so."""
+    again = []
+    for run in sorted(dead, key=lambda run: run.uid):
+        taken = connection.execute(
+            sa.update(runs)
+            .where(
+                runs.c.uid == run.uid,
+                runs.c.status == "pending",
+                runs.c.attempt == run.attempt,
+                runs.c.delivery == run.delivery,
+            )
+            .values(delivery=run.delivery + 1)
+        )
+        if taken.rowcount == 1:
+            again.append(replace(run, delivery=run.delivery + 1))
+    return again

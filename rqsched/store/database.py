@@ -1,0 +1,187 @@
+"""Engines and transactions: what differs between SQLite and PostgreSQL, and what is worth another try.
+
+A transaction is a function of a connection. It is repeated whole, from fresh state, when the database says that the
+failure was transient; it must therefore decide anew and never replay an old decision.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rqsched.errors import DatabaseUnavailableError
+
+T = TypeVar("T")
+_READ_ONLY = "rqsched_read_only"
+_BUSY_TIMEOUT_MS = 15_000
+# Serialization failure, deadlock, too many connections, shutdown and start-up of the server, lost connections.
+_TRANSIENT_STATES = ("40001", "40P01", "53300", "57P01", "57P02", "57P03", "08")
+_TRANSIENT_TEXTS = ("database is locked", "database table is locked", "connection is closed", "disk i/o error")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long transient failures are retried: short, capped, jittered."""
+
+    total: timedelta = timedelta(seconds=10)
+    """No further try after this long."""
+    first: timedelta = timedelta(milliseconds=20)
+    """The first wait; later ones double."""
+    longest: timedelta = timedelta(seconds=1)
+    """The cap of one wait."""
+
+    def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
+        """Give the tenacity loop; it re-raises the last error when patience ends."""
+        return tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self.total),
+            wait=tenacity.wait_exponential(multiplier=self.first.total_seconds(), max=self.longest.total_seconds())
+            + tenacity.wait_random(0, self.first.total_seconds()),
+            retry=tenacity.retry_if_exception(is_transient),
+            reraise=True,
+        )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same transaction may succeed when it is tried again."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state).startswith(_TRANSIENT_STATES)
+    text = str(error.orig).lower()
+    if any(part in text for part in _TRANSIENT_TEXTS):
+        return True
+    return isinstance(error, sa.exc.OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def make_engine(url: str) -> Engine:
+    """Open an engine; no connection is made before it is used."""
+    if sa.make_url(url).get_backend_name() == "sqlite":
+        return _sqlite_engine(url)
+    return sa.create_engine(
+        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
+    )
+
+
+def _sqlite_engine(url: str) -> Engine:
+    connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+    engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
+    del entry
+    connection.isolation_level = None  # we say BEGIN ourselves: a read that upgrades to a write fails at once
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
+
+
+class Database:
+    """One SQL database as this process reaches it: an engine per process, never shared across a fork."""
+
+    def __init__(self, url: str, *, patience: Patience | None = None) -> None:
+        self.url = url
+        self.patience = patience or Patience()
+        self._engine = make_engine(url)
+        self._pid = os.getpid()
+        if self.is_sqlite:
+            _sqlite_databases.add(self)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process; after a fork a new one, and the parent's connections are left alone."""
+        if self._pid != os.getpid():
+            self._engine.dispose(close=False)
+            self._engine = make_engine(self.url)
+            self._pid = os.getpid()
+        return self._engine
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether this is SQLite."""
+        return self._engine.dialect.name == "sqlite"
+
+    def transact(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+        """Run `work` in one transaction and commit; repeat it whole on transient failures.
+
+        Raises DatabaseUnavailableError when they outlast the patience; then nothing is known to be written.
+        """
+        return self._patiently(lambda: self._once(work), patience)
+
+    def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+        """Run `work` on one consistent snapshot; it must not write."""
+        return self._patiently(lambda: self._once(work, is_read_only=True), patience)
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
+        with self.engine.connect() as connection:
+            if is_read_only:
+                connection.execution_options(**self._snapshot)
+            with connection.begin():
+                return work(connection)
+
+    @property
+    def _snapshot(self) -> dict[str, Any]:
+        if self.is_sqlite:
+            return {_READ_ONLY: True}
+        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+    def _patiently(self, attempt: Callable[[], T], patience: Patience | None) -> T:
+        try:
+            return (patience or self.patience).retrying(is_transient)(attempt)
+        except SQLAlchemyError as error:
+            if is_transient(error):
+                raise DatabaseUnavailableError(
+                    f"the database does not answer ({type(getattr(error, 'orig', error)).__name__}); try again later."
+                ) from error
+            raise
+
+    def now(self, host: datetime) -> datetime:
+        """Read the database's clock; SQLite has none of its own and answers with the host's."""
+        if self.is_sqlite:
+            return host
+        query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
+        value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
+        return value.astimezone(UTC)
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        if self._pid == os.getpid():
+            self._engine.dispose()
+
+
+_sqlite_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _close_sqlite_before_fork() -> None:
+    """Close what is idle: a child that inherits an open file believes that it holds SQLite's locks, and does not.
+
+    Its commits would then vanish with the write-ahead log when the last connection outside it closes.
+    """
+    for database in list(_sqlite_databases):
+        database.close()
+
+
+os.register_at_fork(before=_close_sqlite_before_fork)

@@ -1,0 +1,55 @@
+"""Idempotency keys of creates: which schedule a key made, and of what. Kept for a day, in the create's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.model import dumps
+from rqsched.errors import IdempotencyConflictError
+from rqsched.store.bulk import insert
+from rqsched.store.tables import idempotency_keys as table
+
+KEPT = timedelta(days=1)
+"""How long a key gives its first answer again; then it is as new."""
+_PRUNED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a caller sent, and what for."""
+
+    namespace: str
+    text: str
+    digest: str
+    """Of the request: another one under the same key is a conflict."""
+
+
+def digest_of(*parts: object) -> str:
+    """Compute the digest of a request's JSON-native parts."""
+    return hashlib.sha256(dumps(parts).encode()).hexdigest()
+
+
+def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
+    """Find the uid of the schedule a key made; raises IdempotencyConflictError when it was sent for something else."""
+    wanted = (table.c.namespace == key.namespace, table.c.key == key.text, table.c.created_at > now - KEPT)
+    row = connection.execute(sa.select(table.c.digest, table.c.schedule_uid).where(*wanted)).first()
+    if row is None:
+        return None
+    if row.digest != key.digest:
+        raise IdempotencyConflictError(key.text)
+    uid: str = row.schedule_uid
+    return uid
+
+
+def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime) -> None:
+    """Remember what a key made; forgets some keys that are too old."""
+    old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
+    for row in connection.execute(old).all():
+        connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))
+    facts = {"digest": key.digest, "schedule_uid": schedule_uid, "created_at": now}
+    connection.execute(insert(connection, table).values(namespace=key.namespace, key=key.text, **facts))

@@ -1,0 +1,284 @@
+"""Pages for people and surfaces: schedules, runs, audit events. Keyset cursors; a page costs the same at any depth."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import is_uid
+from rqsched.core.model import Run, Schedule
+from rqsched.core.payload import dumps
+from rqsched.errors import InvalidLimitError
+from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.tables import audit_events, runs, schedules, targets
+
+T = TypeVar("T")
+MAX_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page and where the next one starts."""
+
+    items: list[T]
+    next_cursor: str | None = None
+    """Opaque; None on the last page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which schedules a list shows; everything given must match."""
+
+    namespace: str | None = None
+    statuses: Sequence[str] = ()
+    """Empty shows every one that is not deleted."""
+    workflow: str | None = None
+    owner: str | None = None
+    managed_by: str | None = None
+    schedule_id: str | None = None
+    queue: str | None = None
+    note: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    search_attributes: Mapping[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    """A part of the id, in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One audit event as it was recorded."""
+
+    schedule_uid: str
+    sequence: int
+    event_type: str
+    payload: dict[str, Any]
+    workflow_instance_id: str | None
+    workflow_run_id: str | None
+    recorded_at: datetime
+
+
+def require_limit(limit: int, most: int = MAX_PAGE) -> int:
+    """Check a page size; raises InvalidLimitError."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise InvalidLimitError("limit", f"must be a whole number from 1 to {most}")
+    return limit
+
+
+def require_sequence(after_sequence: int) -> int:
+    """Check where a page of audit events starts; raises InvalidLimitError."""
+    if isinstance(after_sequence, bool) or not isinstance(after_sequence, int) or not 0 <= after_sequence < 2**63:
+        raise InvalidLimitError("after_sequence", "must be a whole number from 0, such as the last sequence you have")
+    return after_sequence
+
+
+def list_schedules(
+    connection: Connection,
+    filters: Filters,
+    *,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
+    offset: int = 0,
+) -> Page[Schedule]:
+    """Read a page of schedules in the order they were created."""
+    statement = SELECT_SCHEDULES.where(*_conditions(connection, filters))
+    position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
+    if cursor is not None:
+        created_at, uid = _read_cursor(cursor)
+        bound = sa.tuple_(sa.literal(created_at, schedules.c.created_at.type), sa.literal(uid, schedules.c.uid.type))
+        statement = statement.where(position < bound if newest_first else position > bound)
+    order = (schedules.c.created_at, schedules.c.uid)
+    statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
+    found = [to_schedule(row) for row in connection.execute(statement.limit(limit + 1).offset(offset))]
+    return _page(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid))
+
+
+def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
+    """Read the ids of a namespace that begin so, in order."""
+    statement = (
+        sa.select(schedules.c.schedule_id)
+        .where(
+            schedules.c.namespace == namespace,
+            schedules.c.status != "deleted",
+            schedules.c.schedule_id.startswith(prefix, autoescape=True),
+        )
+        .order_by(schedules.c.schedule_id)
+        .limit(limit)
+    )
+    return list(connection.execute(statement).scalars())
+
+
+def count_schedules(connection: Connection, filters: Filters) -> int:
+    """Count what a list would show in all."""
+    statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))
+    return connection.execute(statement).scalar_one()
+
+
+def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
+    statuses = list(filters.statuses)
+    found = [schedules.c.status.in_(statuses) if statuses else schedules.c.status != "deleted"]
+    for name in ("namespace", "workflow", "owner", "managed_by", "schedule_id", "queue", "note"):
+        value = getattr(filters, name)
+        if value is not None:
+            found.append(schedules.c[name] == value)
+    if filters.text:
+        found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
+    found += [_has(connection, schedules.c.labels, name, value) for name, value in filters.labels.items()]
+    attributes = filters.search_attributes.items()
+    return found + [_has(connection, schedules.c.search_attributes, name, value) for name, value in attributes]
+
+
+def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+    """Say that a JSON object holds a member. On SQLite by its rows, for a path cannot name every key."""
+    if connection.dialect.name != "sqlite":
+        return sa.cast(column, JSONB).contains({name: value})
+    member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
+    wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
+    same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
+    return sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
+
+
+def write_cursor(instant: datetime, uid: str) -> str:
+    """Render a position as an opaque text."""
+    return base64.urlsafe_b64encode(json.dumps([instant.isoformat(), uid]).encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> tuple[datetime, str]:
+    try:
+        instant, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = datetime.fromisoformat(instant), str(uid)
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
+    if position[0].tzinfo is None or not is_uid(position[1]):
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+    return position
+
+
+def _page(found: list[T], limit: int, cursor_of: Any) -> Page[T]:
+    items = found[:limit]
+    return Page(items, cursor_of(items[-1]) if len(found) > limit else None)
+
+
+def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Read the newest incarnation of an id, deleted ones too: its history stays readable."""
+    statement = (
+        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
+        .order_by((schedules.c.status == "deleted").asc(), schedules.c.created_at.desc(), schedules.c.uid.desc())
+        .limit(1)
+    )
+    row = connection.execute(statement).first()
+    return None if row is None else to_schedule(row)
+
+
+def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int) -> list[AuditRecord]:
+    """Read audit events in order, after a sequence."""
+    statement = (
+        sa.select(audit_events)
+        .where(audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after_sequence)
+        .order_by(audit_events.c.sequence)
+        .limit(limit)
+    )
+    return [
+        AuditRecord(
+            row.schedule_uid,
+            row.sequence,
+            row.event_type,
+            json.loads(row.payload),
+            row.workflow_instance_id,
+            row.workflow_run_id,
+            row.recorded_at,
+        )
+        for row in connection.execute(statement)
+    ]
+
+
+def list_runs(
+    connection: Connection,
+    schedule_uid: str,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    statuses: Sequence[str] = (),
+    backfill_uid: str | None = None,
+) -> Page[Run]:
+    """Read runs of a schedule, newest first."""
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid)
+    if statuses:
+        statement = statement.where(runs.c.status.in_(list(statuses)))
+    if backfill_uid is not None:
+        statement = statement.where(runs.c.backfill_uid == backfill_uid)
+    if cursor is not None:
+        statement = statement.where(runs.c.number < _read_number(cursor))
+    found = [to_run(row) for row in connection.execute(statement.order_by(runs.c.number.desc()).limit(limit + 1))]
+    return _page(found, limit, lambda run: str(run.number))
+
+
+def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs a namespace created last, newest first, each with the id of its schedule."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(schedules.c.namespace == namespace)
+        .order_by(runs.c.uid.desc())  # uids begin with the time: the primary key is in order of creation
+        .limit(limit)
+    )
+    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+
+
+def _read_number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+    return int(cursor)
+
+
+def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace that fire next, the earliest first."""
+    statement = (
+        SELECT_SCHEDULES.where(
+            schedules.c.status == "active", schedules.c.due_at.is_not(None), schedules.c.namespace == namespace
+        )
+        .order_by(schedules.c.due_at, schedules.c.uid)
+        .limit(limit)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:
+    """Read (uid, n) of active schedules that are due, the earliest first."""
+    statement = (
+        sa.select(schedules.c.uid, schedules.c.n)
+        .where(schedules.c.status == "active", schedules.c.due_at <= now)
+        .order_by(schedules.c.due_at, schedules.c.uid)
+        .limit(limit)
+    )
+    return [(row.uid, row.n) for row in connection.execute(statement)]
+
+
+def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
+    """Read one run of a schedule by uid, number or instance id."""
+    by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
+    if run.isascii() and run.isdigit() and len(run) <= 18:
+        by_name = runs.c.number == int(run)
+    row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
+    return None if row is None else to_run(row)
+
+
+def prune_history(connection: Connection, before: datetime, namespace: str | None) -> int:
+    """Delete audit events recorded before an instant, and targets that ended before it; returns how many events."""
+    events = sa.delete(audit_events).where(audit_events.c.recorded_at < before)
+    ended = sa.delete(targets).where(targets.c.ended_at < before)
+    if namespace is not None:
+        mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
+        events = events.where(audit_events.c.schedule_uid.in_(mine))
+        ended = ended.where(targets.c.schedule_uid.in_(mine))
+    connection.execute(ended)
+    return connection.execute(events).rowcount

@@ -1,0 +1,134 @@
+"""What reconcile reads: pages of rows that may need mending, by keyset, each through an index of its own.
+
+A page function takes the cursor of the page before (None at first) and returns its rows and the next cursor, None on
+the last page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import LinkId
+from rqsched.core.model import Run, RunStatus
+from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
+from rqsched.store.tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, constant, runs, schedules
+
+
+def due_links(
+    connection: Connection, until: datetime | None, after: tuple[datetime, str] | None, limit: int
+) -> tuple[list[tuple[LinkId, datetime]], tuple[datetime, str] | None]:
+    """Read the links of active schedules in the order they are due, up to `until` or all."""
+    columns = schedules.c.uid, schedules.c.n, schedules.c.due_at
+    statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None))
+    if until is not None:
+        statement = statement.where(schedules.c.due_at <= until)
+    if after is not None:
+        bound = sa.tuple_(sa.literal(after[0], schedules.c.due_at.type), sa.literal(after[1], schedules.c.uid.type))
+        statement = statement.where(sa.tuple_(schedules.c.due_at, schedules.c.uid) > bound)
+    rows = connection.execute(statement.order_by(schedules.c.due_at, schedules.c.uid).limit(limit)).all()
+    cursor = (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None
+    return [(LinkId(row.uid, row.n), row.due_at) for row in rows], cursor
+
+
+def nextless(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read active schedules without a next time; those that wait for a run only when that run has ended."""
+    awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
+    is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
+    statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
+    return _uids(connection, statement, after, limit)
+
+
+def timed_otherwise(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read active schedules whose next time was computed with another timezone database."""
+    return _uids(connection, sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.tzdata != tzdata), after, limit)
+
+
+def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read schedules with waiting runs that might start: active ones, and any not deleted whose backfill waits."""
+    can_start = IS_ACTIVE | (IS_LIVE & (schedules.c.backfill_waiting > 0))
+    return _uids(connection, sa.select(schedules.c.uid).where(HAS_WAITING, can_start), after, limit)
+
+
+def _uids(
+    connection: Connection, statement: sa.Select[Any], after: str | None, limit: int
+) -> tuple[list[str], str | None]:
+    if after is not None:
+        statement = statement.where(schedules.c.uid > after)
+    uids = list(connection.execute(statement.order_by(schedules.c.uid).limit(limit)).scalars())
+    return uids, uids[-1] if len(uids) == limit else None
+
+
+def _has(status: RunStatus) -> sa.ColumnElement[bool]:
+    return IS_UNFINISHED & (runs.c.status == constant(status))
+
+
+def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
+    """Read runs that should be on their queue since `before`."""
+    found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
+    return _runs(connection, found, after, limit)
+
+
+def retrying(
+    connection: Connection, until: datetime | None, after: str | None, limit: int
+) -> tuple[list[Run], str | None]:
+    """Read runs whose next attempt is due up to `until`, or all."""
+    found = [_has(RunStatus.RETRYING)]
+    if until is not None:
+        found.append(runs.c.retry_at <= until)
+    return _runs(connection, found, after, limit)
+
+
+def _runs(
+    connection: Connection, found: Sequence[sa.ColumnElement[bool]], after: str | None, limit: int
+) -> tuple[list[Run], str | None]:
+    statement = SELECT_RUNS.where(*found)
+    if after is not None:
+        statement = statement.where(runs.c.uid > after)
+    rows = [to_run(row) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]
+    return rows, rows[-1].uid if len(rows) == limit else None
+
+
+def sight(connection: Connection, now: datetime, before: datetime) -> None:
+    """Compare the beat of every running run with the one seen last, unless that was after `before`."""
+    connection.execute(
+        sa.update(runs)
+        .where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
+        .where(runs.c.seen_at.is_(None) | (runs.c.seen_at <= before) | (runs.c.seen_at > now))
+        .values(
+            seen_at=now,
+            seen_beat=runs.c.beat,
+            sightings=sa.case((runs.c.beat == runs.c.seen_beat, runs.c.sightings + 1), else_=0),
+        )
+    )
+
+
+def lifeless(
+    connection: Connection, sightings: int, after: str | None, limit: int
+) -> tuple[list[tuple[Run, int]], str | None]:
+    """Read running runs that were seen unchanged so often, each with its beat."""
+    found = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.sightings >= sightings
+    return _running(connection, found, after, limit)
+
+
+def silent(
+    connection: Connection, since: datetime, after: str | None, limit: int
+) -> tuple[list[tuple[Run, int]], str | None]:
+    """Read external runs without a heartbeat since then."""
+    heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
+    found = _has(RunStatus.RUNNING), runs.c.executor == "external", heard_at <= since
+    return _running(connection, found, after, limit)
+
+
+def _running(
+    connection: Connection, found: Sequence[sa.ColumnElement[bool]], after: str | None, limit: int
+) -> tuple[list[tuple[Run, int]], str | None]:
+    statement = sa.select(*RUN_COLUMNS, runs.c.beat).where(*found)
+    if after is not None:
+        statement = statement.where(runs.c.uid > after)
+    rows = [(to_run(row[:-1]), row.beat) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]
+    return rows, rows[-1][0].uid if len(rows) == limit else None

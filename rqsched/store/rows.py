@@ -1,0 +1,92 @@
+"""Rows and states: how `Schedule` and `Run` lie in the tables. The only place that knows the order of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from rqsched.core.model import Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.store.tables import runs, schedules
+
+DEFINITION = [field.name for field in fields(Definition)]
+"""What an owner declares."""
+_SCHEDULE = [field.name for field in fields(Schedule) if field.name != "definition"]
+_RUN = [field.name for field in fields(Run)]
+_DECLARED = frozenset(DEFINITION)
+_ALL = [*DEFINITION, *_SCHEDULE]
+_STATUS_AT = _SCHEDULE.index("status")
+_RUN_STATUS_AT = _RUN.index("status")
+_RUN_KIND_AT = _RUN.index("kind")
+
+SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
+"""What `to_schedule` reads, in its order."""
+RUN_COLUMNS = [runs.c[name] for name in _RUN]
+"""What `to_run` reads, in its order."""
+SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
+SELECT_RUNS = sa.select(*RUN_COLUMNS)
+"""Made once: naming a hundred columns costs more than the rest of a short query."""
+
+
+def to_schedule(row: Sequence[Any]) -> Schedule:
+    """Read a schedule from a row of SCHEDULE_COLUMNS."""
+    split = len(DEFINITION)
+    values = list(row[split:])
+    values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
+    schedule = object.__new__(Schedule)  # no check to run: the row was a Schedule, and every fire reads one
+    schedule.__dict__.update(zip(_SCHEDULE, values, strict=True), definition=Definition(*row[:split]))
+    return schedule
+
+
+def to_run(row: Sequence[Any]) -> Run:
+    """Read a run from a row of RUN_COLUMNS."""
+    values = list(row)
+    values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
+    values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT])
+    return Run(*values)
+
+
+def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
+    """Give the columns of a schedule, or those named."""
+    definition = schedule.definition
+    values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
+    if "status" in values:
+        values["status"] = schedule.status.value
+    return values
+
+
+def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
+    """Name the columns in which two states of a schedule differ."""
+    found = _differences(_SCHEDULE, before, after)
+    if before.definition is not after.definition:
+        found |= _differences(DEFINITION, before.definition, after.definition)
+    return found
+
+
+def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
+    """Give the columns of a run, or those named."""
+    values = {name: getattr(run, name) for name in names}
+    for name in ("status", "kind"):
+        if name in values:
+            values[name] = values[name].value
+    return values
+
+
+def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:
+    """Give the columns of runs, without those that hold nothing in any of them."""
+    names = [name for name in _RUN if any(getattr(run, name) is not None for run in found)]
+    return [run_values(run, names) for run in found]
+
+
+def run_differences(before: Run, after: Run) -> set[str]:
+    """Name the columns in which two states of a run differ."""
+    return _differences(_RUN, before, after)
+
+
+def _differences(names: Sequence[str], before: object, after: object) -> set[str]:
+    # Most fields are the very same object in both.
+    return {
+        name for name in names if (old := getattr(before, name)) is not (new := getattr(after, name)) and old != new
+    }

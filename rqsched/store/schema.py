@@ -1,0 +1,148 @@
+"""The schema: a database gets the tables of this version, whoever asks first and however many ask at once.
+
+Asking is cheap: a process whose schema is current pays two short queries and never loads alembic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Inspector
+
+from rqsched.clock import SystemClock
+from rqsched.core.ids import new_uid
+from rqsched.errors import SchemaError
+from rqsched.store.bulk import is_sqlite
+from rqsched.store.database import Database, Patience
+from rqsched.store.metadata import claim_fact
+from rqsched.store.migrations import HEAD, VERSION_TABLE
+from rqsched.store.tables import metadata
+
+DATABASE_ID = "database_id"
+"""The fact that tells this database from every other one."""
+_LOCK = int.from_bytes(b"rqsched", "big")
+_version = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """Which revision a database is at, and which one this version of rqsched needs."""
+
+    current: str | None
+    """The database's revision; None before the first upgrade."""
+    head: str
+    """The revision this code was written for."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this code and the database fit."""
+        return self.current == self.head
+
+
+def status(database: Database, *, patience: Patience | None = None) -> SchemaStatus:
+    """Read which revision the database is at."""
+    return SchemaStatus(database.read(_current, patience=patience), HEAD)
+
+
+def require_current(database: Database, *, patience: Patience | None = None) -> None:
+    """Raise SchemaError unless the database's schema is the one this code was written for."""
+    current = status(database, patience=patience).current
+    if current is None:
+        raise SchemaError("this database has no rqsched tables yet; run `rqsched db upgrade`.")
+    if current > HEAD:
+        raise SchemaError(_newer(current))
+    if current < HEAD:
+        raise SchemaError(
+            f"the database's schema is at {current}, this rqsched needs {HEAD}; run `rqsched db upgrade`."
+        )
+
+
+def upgrade(database: Database) -> str | None:
+    """Bring the database to the newest schema; returns its revision, or None when there was nothing to do.
+
+    Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
+    Tables that are there already and match are kept with what is in them. Raises SchemaError, with nothing changed,
+    when tables of our names are somebody else's or the schema is newer than this code.
+    """
+    if status(database).is_current:
+        return None
+    return database.transact(_upgrade)
+
+
+def _upgrade(connection: Connection) -> str | None:
+    _wait_for_turn(connection)
+    current = _current(connection)
+    if current == HEAD:
+        return None
+    if current is not None and current > HEAD:
+        raise SchemaError(_newer(current))
+    _migrate(connection, is_unversioned=current is None)
+    claim_fact(connection, DATABASE_ID, new_uid(SystemClock().now()))
+    return HEAD
+
+
+def _migrate(connection: Connection, *, is_unversioned: bool) -> None:
+    from rqsched.store.migrations import runner  # noqa: PLC0415 - alembic costs every process start; few have to migrate
+
+    if is_unversioned and _has_matching_tables(connection):
+        runner.stamp(connection, HEAD)
+    else:
+        runner.upgrade(connection, HEAD)
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Hold off other upgrades until the transaction ends; SQLite's BEGIN IMMEDIATE has done so already."""
+    if not is_sqlite(connection):
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+
+
+def _current(connection: Connection) -> str | None:
+    # Asked first: on PostgreSQL a query of a table that is not there would end the transaction.
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.select(_version.c.version_num)).scalar_one_or_none()
+
+
+def _newer(current: str) -> str:
+    return f"the database's schema is at {current}, newer than this rqsched's {HEAD}; upgrade the rqsched package."
+
+
+# ---- tables that were there before any upgrade
+
+
+def _has_matching_tables(connection: Connection) -> bool:
+    """Tell whether every table exists as it should be (False: none does); raises SchemaError for anything between."""
+    inspector = sa.inspect(connection)
+    existing = [table for table in metadata.sorted_tables if inspector.has_table(table.name)]
+    if not existing:
+        return False
+    faults = [fault for table in existing if (fault := _fault(inspector, table))]
+    if not faults and len(existing) == len(metadata.tables):
+        return True
+    missing = sorted(set(metadata.tables) - {table.name for table in existing})
+    raise SchemaError(_foreign(faults or [f"{existing[0].name} exists, but {_list(missing)} do not"]))
+
+
+def _fault(inspector: Inspector, table: sa.Table) -> str | None:
+    columns = {column["name"] for column in inspector.get_columns(table.name)}
+    indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+    differences = (
+        ("lacks the columns", set(table.columns.keys()) - columns),
+        ("has the unknown columns", columns - set(table.columns.keys())),
+        ("lacks the indexes", {str(index.name) for index in table.indexes} - indexes),
+    )
+    parts = [f"{what} {_list(names)}" for what, names in differences if names]
+    return f"{table.name} {' and '.join(parts)}" if parts else None
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _foreign(faults: Iterable[str]) -> str:
+    return (
+        f"the database holds tables that rqsched did not make: {'; '.join(faults)}. Nothing was changed. "
+        "Rename or drop them, or give rqsched a database of its own."
+    )

@@ -1,0 +1,381 @@
+"""The tables, with the constraints and indexes that make the invariants true on SQLite and PostgreSQL alike.
+
+Columns carry the names of the fields in `state`. JSON is canonical text on both databases: it is copied far more
+often than read, and the same bytes come back. Instants are aware UTC at microsecond precision.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+from rqsched.core.model import UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware instant, read back as aware UTC; naive datetimes are refused."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Store UTC; SQLite keeps it as naive text that sorts."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"naive datetime {value!r} reached the store")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give aware UTC whatever the session's timezone is."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+class Span(TypeDecorator[timedelta]):
+    """A span as whole microseconds."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> int | None:
+        """Store microseconds."""
+        del dialect
+        return None if value is None else value // timedelta(microseconds=1)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
+        """Give a timedelta."""
+        del dialect
+        return None if value is None else timedelta(microseconds=value)
+
+
+Uid = sa.String(26)
+Name = sa.String(255)
+
+
+def _text(name: str, default: str | None = None) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=default is None, server_default=default)
+
+
+def _count(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
+
+
+def constant(word: StrEnum) -> sa.ColumnClause[str]:
+    """Give a word as it stands in the SQL text: a plan made without values can still use a partial index."""
+    return sa.literal_column(f"'{word.value}'", sa.String)
+
+
+def _is_one_of(name: str, words: type[StrEnum]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{name} IN ({', '.join(repr(word.value) for word in words)})", name=name)
+
+
+schedules = sa.Table(
+    "rqsched_schedules",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    sa.Column("namespace", Name, nullable=False),
+    sa.Column("schedule_id", Name, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("workflow", Name, nullable=False),
+    sa.Column("executor", sa.String(16), nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer),
+    _text("defaults", "{}"),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("jitter", Span, nullable=False, server_default="0"),
+    sa.Column("policies", sa.Text, nullable=False),
+    sa.Column("max_runs", sa.BigInteger),
+    _text("labels", "{}"),
+    _text("memo", "{}"),
+    _text("search_attributes", "{}"),
+    _text("description"),
+    sa.Column("owner", Name),
+    sa.Column("managed_by", sa.String(32)),
+    _text("surface", "{}"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("timing_changed_at", Instant, nullable=False),
+    sa.Column("evaluated_to", Instant, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    _count("n"),
+    _count("version"),
+    sa.Column("next_run_at", Instant),
+    sa.Column("due_at", Instant),
+    sa.Column("awaiting_run_uid", Uid),
+    sa.Column("remaining", sa.BigInteger),
+    _count("run_number"),
+    _count("event_sequence"),
+    _count("run_count"),
+    _count("success_count"),
+    _count("error_count"),
+    _count("consecutive_failures"),
+    _count("buffer_depth"),
+    _count("backfill_waiting"),
+    _count("backfill_unfinished"),
+    _count("fire_failures"),
+    _count("skipped_count"),
+    _count("missed_count"),
+    sa.Column("last_run_at", Instant),
+    sa.Column("last_skip_reason", sa.String(64)),
+    sa.Column("last_skipped_at", Instant),
+    _text("last_error"),
+    sa.Column("latest_run_uid", Uid),
+    sa.Column("latest_instance_id", sa.String(512)),
+    _text("note"),
+    _text("status_reason"),
+    sa.Column("paused_at", Instant),
+    sa.Column("paused_next_run_at", Instant),
+    sa.Column("deleted_at", Instant),
+    sa.Column("tzdata", sa.String(32), nullable=False, server_default=""),
+    sa.Column("operation", Uid),
+    _is_one_of("status", ScheduleStatus),
+    # I4: what does not fire has no next time; and nobody reads a nominal time without the instant it is due.
+    sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
+    sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name="due_with_next"),
+)
+
+IS_LIVE = schedules.c.status != constant(ScheduleStatus.DELETED)
+"""The condition of a partial index, as are those below.
+
+A query that wants the index repeats the whole condition: SQLite does not know that `= 'a'` implies `IN ('a', 'b')`.
+"""
+IS_ACTIVE = schedules.c.status == constant(ScheduleStatus.ACTIVE)
+HAS_WAITING = (schedules.c.buffer_depth > sa.text("0")) | (schedules.c.backfill_waiting > sa.text("0"))
+sa.Index(
+    "uq_rqsched_schedules_incarnation",
+    schedules.c.namespace,
+    schedules.c.schedule_id,
+    unique=True,
+    sqlite_where=IS_LIVE,
+    postgresql_where=IS_LIVE,
+)
+sa.Index(
+    "ix_rqsched_schedules_due",
+    schedules.c.due_at,
+    schedules.c.uid,
+    sqlite_where=IS_ACTIVE,
+    postgresql_where=IS_ACTIVE,
+)
+sa.Index(
+    "ix_rqsched_schedules_waiting",
+    schedules.c.uid,
+    sqlite_where=HAS_WAITING,
+    postgresql_where=HAS_WAITING,
+)
+sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
+
+runs = sa.Table(
+    "rqsched_runs",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    sa.Column("schedule_uid", Uid, sa.ForeignKey("rqsched_schedules.uid"), nullable=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("instance_id", sa.String(512), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("occurrence_at", Instant, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("workflow", Name, nullable=False),
+    sa.Column("executor", sa.String(16), nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("overlap", sa.String(16), nullable=False),
+    sa.Column("is_override", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("trigger_number", sa.BigInteger),
+    _text("labels", "{}"),
+    _text("memo", "{}"),
+    _text("search_attributes", "{}"),
+    _text("lineage", "{}"),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("token", Uid),
+    sa.Column("worker", Name),
+    sa.Column("due_at", Instant),
+    sa.Column("queued_at", Instant),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Column("retry_at", Instant),
+    sa.Column("heartbeat_at", Instant),
+    _text("attempts", "[]"),
+    _text("result"),
+    _text("error"),
+    sa.Column("idempotency_key", Name),
+    sa.Column("backfill_uid", Uid),
+    # Not part of `state.Run`: written by beats and by reconcile only, so that a decision never overwrites them.
+    _count("beat"),
+    sa.Column("seen_beat", sa.BigInteger),
+    sa.Column("sightings", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("seen_at", Instant),
+    sa.UniqueConstraint("schedule_uid", "number"),
+    sa.UniqueConstraint("schedule_uid", "instance_id"),
+    sa.UniqueConstraint("schedule_uid", "idempotency_key"),
+    _is_one_of("kind", RunKind),
+    _is_one_of("status", RunStatus),
+)
+
+_UNFINISHED = [constant(status) for status in RunStatus if status in UNFINISHED]
+IS_OCCURRENCE = runs.c.kind != constant(RunKind.MANUAL)
+IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
+IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
+sa.Index(
+    "uq_rqsched_runs_occurrence",
+    runs.c.schedule_uid,
+    runs.c.occurrence_at,
+    unique=True,
+    sqlite_where=IS_OCCURRENCE,
+    postgresql_where=IS_OCCURRENCE,
+)
+sa.Index(
+    "ix_rqsched_runs_open",
+    runs.c.schedule_uid,
+    runs.c.status,
+    runs.c.kind,
+    runs.c.number,
+    sqlite_where=IS_OPEN,
+    postgresql_where=IS_OPEN,
+)
+sa.Index(
+    "ix_rqsched_runs_unfinished",
+    runs.c.status,
+    runs.c.uid,
+    sqlite_where=IS_UNFINISHED,
+    postgresql_where=IS_UNFINISHED,
+)
+sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
+
+audit_events = sa.Table(
+    "rqsched_audit_events",
+    metadata,
+    sa.Column("schedule_uid", Uid, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("event_type", sa.String(64), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("workflow_instance_id", sa.String(512)),
+    sa.Column("workflow_run_id", Uid),
+    sa.Column("recorded_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
+
+backfills = sa.Table(
+    "rqsched_backfills",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    sa.Column("schedule_uid", Uid, sa.ForeignKey("rqsched_schedules.uid"), nullable=False),
+    sa.Column("start_at", Instant, nullable=False),
+    sa.Column("end_at", Instant, nullable=False),
+    sa.Column("overlap", sa.String(16), nullable=False),
+    sa.Column("bound", sa.BigInteger, nullable=False),
+    sa.Column("cursor", Instant, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    _count("attempted"),
+    _count("started"),
+    _count("buffered"),
+    _count("skipped"),
+    _count("already_run"),
+    _text("reason"),
+    _text("context"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_backfills_schedule_uid", backfills.c.schedule_uid, backfills.c.uid)
+
+workflows = sa.Table(
+    "rqsched_workflows",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer),
+    sa.Column("registered_at", Instant, nullable=False),
+)
+
+targets = sa.Table(
+    "rqsched_targets",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    # Of the run that dispatches it; a fan-out started by hand has no run, and draws a uid.
+    sa.Column("run_uid", Uid, nullable=False),
+    sa.Column("schedule_uid", Uid),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("target_id", Name, nullable=False),
+    sa.Column("workflow", Name, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("token", Uid),
+    _text("error"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("queued_at", Instant),
+    sa.Column("deadline_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.UniqueConstraint("run_uid", "target_id"),
+    _is_one_of("status", TargetStatus),
+)
+
+_OPEN_TARGETS = (TargetStatus.WAITING, TargetStatus.PENDING, TargetStatus.RUNNING)
+IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in _OPEN_TARGETS])
+sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
+sa.Index(
+    "ix_rqsched_targets_open",
+    targets.c.status,
+    targets.c.uid,
+    sqlite_where=IS_OPEN_TARGET,
+    postgresql_where=IS_OPEN_TARGET,
+)
+sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
+
+machine_states = sa.Table(
+    "rqsched_machine_states",
+    metadata,
+    sa.Column("machine", Name, primary_key=True),
+    sa.Column("instance_id", Name, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    _count("version"),
+    sa.Column("updated_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_machine_states_state", machine_states.c.machine, machine_states.c.state)
+
+idempotency_keys = sa.Table(
+    "rqsched_idempotency_keys",
+    metadata,
+    sa.Column("namespace", Name, primary_key=True),
+    sa.Column("key", Name, primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("schedule_uid", Uid, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+)
+sa.Index("ix_rqsched_idempotency_keys_created_at", idempotency_keys.c.created_at)
+sa.Index("ix_rqsched_idempotency_keys_schedule_uid", idempotency_keys.c.schedule_uid)
+
+facts = sa.Table(
+    "rqsched_facts",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+"""Single facts about the database: its id, the tzdata version next times were computed with."""

@@ -1,0 +1,217 @@
+"""Targets in SQL: what a fan-out dispatches to, one row each, counted by query. Knows neither Redis nor machines.
+
+Every function works inside the caller's transaction. A target is handled once because `claim` is one conditional
+UPDATE; it is dispatched once because its uid is computed from run and target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import BatchJobId, derived_uid
+from rqsched.core.model import RunStatus, TargetStatus
+from rqsched.store.bulk import insert_rows
+from rqsched.store.changes import one_of
+from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
+
+LOST = "its process vanished: it neither ended nor ran out of time"
+GIVEN_UP = "its run ended before it was dispatched"
+_WITHOUT_SUCCESS = [
+    status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All targets of one run: where they go and who handles them."""
+
+    run_uid: str
+    """The run's, or one that was drawn for a fan-out started by hand."""
+    workflow: str
+    """Its `each` handles a target."""
+    at: datetime
+    """The run's occurrence."""
+    timeout: int
+    """Seconds one target may take."""
+    schedule_uid: str | None = None
+    queue: str | None = None
+    connection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target, as its job needs it."""
+
+    uid: str
+    target_id: str
+    workflow: str
+    timeout: int
+    queue: str | None
+    connection: str | None
+
+
+_TARGET = [targets.c[name] for name in Target.__dataclass_fields__]
+
+
+def record(connection: Connection, batch: Batch, target_ids: Sequence[str], first: int, now: datetime) -> None:
+    """Record targets as waiting, numbered from `first` on; those of this run that are known stay as they are."""
+    shared = {
+        "run_uid": batch.run_uid,
+        "schedule_uid": batch.schedule_uid,
+        "workflow": batch.workflow,
+        "queue": batch.queue,
+        "connection": batch.connection,
+        "timeout": batch.timeout,
+        "status": TargetStatus.WAITING.value,
+        "created_at": now,
+    }
+    rows = [
+        {"uid": derived_uid(batch.at, batch.run_uid, target_id), "number": first + index, "target_id": target_id}
+        for index, target_id in enumerate(target_ids)
+    ]
+    insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
+
+
+def last_number(connection: Connection, run_uid: str) -> int:
+    """Read the number of a run's last target; 0 when it has none."""
+    statement = sa.select(sa.func.max(targets.c.number)).where(targets.c.run_uid == run_uid)
+    return connection.execute(statement).scalar_one() or 0
+
+
+def first_waiting(connection: Connection, run_uid: str) -> int | None:
+    """Read the number of the first target that is not on its queue yet; None when all are."""
+    first: int | None = connection.execute(
+        sa.select(sa.func.min(targets.c.number)).where(*_waits(run_uid))
+    ).scalar_one()
+    return first
+
+
+def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetime) -> tuple[list[Target], int | None]:
+    """Make the next targets of a run pending; gives them and the number of the one after them.
+
+    Nothing when the first one that waits is not the one `job` names: another delivery of it was first.
+    """
+    statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid))
+    ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
+    rows = connection.execute(ordered).all()
+    if not rows or rows[0].number != job.number:
+        return [], None
+    chunk = [Target(*row[:-1]) for row in rows[:limit]]
+    mine = one_of(targets.c.uid, [target.uid for target in chunk], connection)
+    connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
+    return chunk, rows[limit].number if len(rows) > limit else None
+
+
+def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.WAITING)
+
+
+def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target | None:
+    """Make a pending target running and the holder's of `token`; None when it is not to be had."""
+    found = connection.execute(sa.select(*_TARGET).where(targets.c.uid == uid)).first()
+    if found is None:
+        return None
+    target = Target(*found)
+    # A commit whose answer was lost is made again: then the token in the row is mine.
+    is_mine = (targets.c.status == TargetStatus.RUNNING.value) & (targets.c.token == token)
+    values = {"status": TargetStatus.RUNNING.value, "token": token}
+    deadline = now + timedelta(seconds=target.timeout)
+    is_free = (targets.c.status == TargetStatus.PENDING.value) | is_mine
+    claimed = sa.update(targets).where(targets.c.uid == uid, is_free).values(**values, deadline_at=deadline)
+    return target if connection.execute(claimed).rowcount else None
+
+
+def finish(
+    connection: Connection, uid: str, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
+) -> None:
+    """Record how a target ended, unless somebody else has given it up meanwhile."""
+    running = targets.c.status == TargetStatus.RUNNING.value
+    statement = sa.update(targets).where(targets.c.uid == uid, targets.c.token == token, running)
+    connection.execute(statement.values(status=status.value, error=error, ended_at=now))
+
+
+# ---- reading
+
+
+def count(connection: Connection, run_uid: str) -> dict[str, int]:
+    """Count a run's targets by status."""
+    statement = sa.select(targets.c.status, sa.func.count()).where(targets.c.run_uid == run_uid)
+    rows = connection.execute(statement.group_by(targets.c.status)).all()
+    return {row[0]: row[1] for row in rows}
+
+
+def page(
+    connection: Connection, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Read a run's targets in the order they were named, those after a number."""
+    names = "number", "target_id", "status", "error", "ended_at"
+    statement = sa.select(*(targets.c[name] for name in names))
+    found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
+    if status is not None:
+        found = found.where(targets.c.status == status)
+    ordered = found.order_by(targets.c.number, targets.c.uid).limit(limit)
+    return [dict(row) for row in connection.execute(ordered).mappings()]
+
+
+# ---- what reconcile reads
+
+
+def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
+    """Read targets that should be on their queue since `before`."""
+    status = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
+    statement = sa.select(*_TARGET).where(status, targets.c.queued_at <= before)
+    if after is not None:
+        statement = statement.where(targets.c.uid > after)
+    rows = [Target(*row) for row in connection.execute(statement.order_by(targets.c.uid).limit(limit))]
+    return rows, rows[-1].uid if len(rows) == limit else None
+
+
+def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
+    """Read which fan-outs still have targets to dispatch: the job that goes on with each, and its first target.
+
+    Those whose run has not ended well are left out: its next attempt may name further targets first.
+    """
+    is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
+    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | is_by_hand
+    joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
+    first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
+    named = first.where(_is_waiting(), is_over).group_by(targets.c.run_uid).subquery()
+    same = (targets.c.run_uid == named.c.run_uid) & (targets.c.number == named.c.number)
+    statement = sa.select(named.c.run_uid, named.c.number, *_TARGET).select_from(named.join(targets, same))
+    return [(BatchJobId(row[0], row[1]), Target(*row[2:])) for row in connection.execute(statement)]
+
+
+def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
+    """Fail targets whose time was over before an instant and that nobody ended; returns how many."""
+    statement = sa.update(targets).where(_is_running(), targets.c.deadline_at < before)
+    return connection.execute(statement.values(**_failed(LOST, now))).rowcount
+
+
+def give_up(connection: Connection, now: datetime) -> int:
+    """Fail targets that wait for a run which ended without success: it dispatches them no more."""
+    ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
+    statement = sa.update(targets).where(_is_waiting(), ended.exists())
+    return connection.execute(statement.values(**_failed(GIVEN_UP, now))).rowcount
+
+
+def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:
+    """Fail a target that runs, whoever runs it."""
+    connection.execute(sa.update(targets).where(targets.c.uid == uid, _is_running()).values(**_failed(error, now)))
+
+
+def _is_waiting() -> sa.ColumnElement[bool]:
+    return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
+
+
+def _is_running() -> sa.ColumnElement[bool]:
+    return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.RUNNING))
+
+
+def _failed(error: str, now: datetime) -> dict[str, Any]:
+    return {"status": TargetStatus.FAILED.value, "error": error, "ended_at": now}

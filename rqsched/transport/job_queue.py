@@ -1,0 +1,143 @@
+"""A lane: one RQ queue in one Redis, and how we put many jobs on it at once, as RQ itself reads them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache
+from typing import Any
+
+from redis import Redis
+from rq import Queue, Retry
+from rq.job import Job
+
+from rqsched.transport.lua import ARM, IS_LIVE
+
+STARTED_GRACE = timedelta(seconds=30)
+"""How long a job that RQ has marked started counts as alive (design §3)."""
+CHUNK = 100
+"""Jobs a script call handles: it keeps Redis from other clients for less than a millisecond or two."""
+_WAKE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One job to put on a lane."""
+
+    id: str
+    timeout: int
+    """Seconds RQ lets it run."""
+    due_at: datetime | None = None
+    """When it is to be promoted; None puts it on the list now."""
+    is_front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the jobs of a lane have in common."""
+
+    func: str
+    """Dotted path of the function RQ calls, without arguments: the job's id says everything."""
+    result_ttl: int
+    failure_ttl: int
+    retry: Retry | None = None
+
+
+class Lane:
+    """One queue. `is_exact` searches the list where jobs are pushed in front, `wake_key` wakes its dispatchers."""
+
+    def __init__(
+        self, redis: Redis, name: str, serializer: str, kind: Kind, *, is_exact: bool = False, wake_key: str = ""
+    ) -> None:
+        self.redis = redis
+        self.queue = Queue(name, connection=redis, serializer=serializer)
+        self.kind = kind
+        self._is_exact = is_exact
+        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, wake_key]
+
+    @cached_property
+    def scheduled_key(self) -> str:
+        """The scheduled set, where future jobs wait."""
+        return str(self.queue.scheduled_job_registry.key)
+
+    @property
+    def list_key(self) -> str:
+        """The list, where jobs wait for a worker."""
+        return str(self.queue.key)
+
+    def put(self, posts: Sequence[Post], *, now: datetime) -> int:
+        """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
+        written = 0
+        with self.redis.pipeline(transaction=False) as pipe:
+            for chunk in _chunks(posts):
+                flat = [text for post in chunk for text in self._texts(post, now)]
+                args = [*self._head(now), _WAKE_SECONDS, len(self._shared), *self._shared, *flat]
+                self._arm(keys=self._keys, args=args, client=pipe)
+            for answers in pipe.execute():
+                written += sum(answers)
+        return written
+
+    def live(self, ids: Sequence[str], *, now: datetime) -> list[bool]:
+        """Tell for each id whether its job is live."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for chunk in _chunks(ids):
+                self._is_live(keys=self._keys, args=[*self._head(now), *chunk], client=pipe)
+            return [bool(answer) for answers in pipe.execute() for answer in answers]
+
+    def remove(self, job_id: str) -> None:
+        """Take a waiting job off the list and forget it."""
+        with self.redis.pipeline() as pipe:
+            pipe.lrem(self.list_key, 1, job_id)
+            pipe.delete(Job.key_for(job_id))
+            pipe.execute()
+
+    def _head(self, now: datetime) -> list[Any]:
+        return [Job.redis_job_namespace_prefix, rq_time(now), rq_time(now - STARTED_GRACE), int(self._is_exact)]
+
+    def _texts(self, post: Post, now: datetime) -> tuple[Any, ...]:
+        is_future = post.due_at is not None and post.due_at > now
+        score = repr(post.due_at.timestamp()) if is_future and post.due_at else ""
+        return post.id, score, post.timeout, int(post.is_front)
+
+    @cached_property
+    def _arm(self) -> Any:
+        return self.redis.register_script(ARM)
+
+    @cached_property
+    def _is_live(self) -> Any:
+        return self.redis.register_script(IS_LIVE)
+
+    @cached_property
+    def _shared(self) -> list[Any]:
+        """The names and values that RQ itself would write for every job of this kind.
+
+        No value is longer than 64 bytes: Redis keeps such hashes in half the memory.
+        """
+        job = self.queue.create_job(
+            self.kind.func,
+            timeout=1,
+            description=self.kind.func,
+            result_ttl=self.kind.result_ttl,
+            failure_ttl=self.kind.failure_ttl,
+            retry=self.kind.retry,
+        )
+        fields = job.to_dict(include_meta=False, include_result=False)
+        fields["data"] = zlib.compress(self.queue.serializer.dumps((self.kind.func, None, [], {})), 9)
+        return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
+
+
+_OWN = frozenset({"timeout", "created_at", "status", "enqueued_at"})
+"""What the script writes for each job by itself."""
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
+
+
+@lru_cache(maxsize=64)
+def rq_time(instant: datetime) -> str:
+    """Render an instant as RQ does; such texts sort."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

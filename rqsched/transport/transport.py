@@ -1,0 +1,342 @@
+"""The transport: how links and run jobs lie in Redis, as RQ itself reads them. It knows nothing of SQL.
+
+Everything here may be repeated, lost or done twice without harm; SQL decides. A job's hash and its place (list or
+scheduled set) are written by one script, so no id is ever seen without its hash.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import tenacity
+from redis import Redis
+from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq import Queue, Retry
+from rq.command import send_stop_job_command
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.job import Job
+
+from rqsched.config import Settings
+from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
+from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.transport.job_queue import Kind, Lane, Post
+from rqsched.transport.lua import LEASE, MARK_EPOCH
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRE = "rqsched.jobs.fire"
+EXECUTE = "rqsched.jobs.execute"
+"""The functions that RQ calls; their paths are stored in Redis, so they are API."""
+LINK_TIMEOUT = 600
+REDIS_TIMER = 0.1
+"""Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
+WITNESS_LIFE = 60 * 60 * 1000
+"""Milliseconds a full pass may take; what a killed one leaves behind is gone after them."""
+_LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
+_TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
+_TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
+"""How Redis begins to say that it cannot write now, whatever was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A link to arm, and when it is due."""
+
+    id: LinkId | RetryLinkId
+    due_at: datetime
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether Redis may answer the next time."""
+    is_refusal = isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT_WORDS)
+    return is_refusal or isinstance(error, _TRANSIENT)
+
+
+class Transport:
+    """One control queue in one Redis, and the queues of runs there and on named connections."""
+
+    def __init__(self, settings: Settings, redis: Redis, connections: Mapping[str, Redis] | None = None) -> None:
+        self.settings = settings
+        self.redis = redis
+        self.connections = dict(connections or {})
+        ttl = int(settings.run_ttl.total_seconds())
+        name = settings.control_queue
+        self._links = Lane(
+            redis, name, settings.serializer_for(name), Kind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
+        )
+        self._run_kind = Kind(EXECUTE, ttl, ttl)
+        self._target_kind = Kind(EXECUTE, 0, ttl)  # SQL knows what became of them, and they are many
+        self._lanes: dict[tuple[str | None, str, Kind], Lane] = {}
+
+    @property
+    def control(self) -> Queue:
+        """The control queue as RQ knows it."""
+        return self._links.queue
+
+    # ---- names
+
+    @property
+    def scheduled_key(self) -> str:
+        """The scheduled set of the control queue, where future links wait."""
+        return self._links.scheduled_key
+
+    @property
+    def list_key(self) -> str:
+        """The list of the control queue, where overdue links wait."""
+        return self._links.list_key
+
+    @property
+    def wake_key(self) -> str:
+        """The list dispatchers block on."""
+        return f"rqsched:wake:{self.settings.control_queue}"
+
+    @property
+    def epoch_key(self) -> str:
+        """The key that names the database this control queue belongs to; missing after a flush."""
+        return f"rqsched:epoch:{self.settings.control_queue}"
+
+    @property
+    def turn_key(self) -> str:
+        """The key that spreads periodic reconcile passes over workers."""
+        return f"rqsched:reconcile:{self.settings.control_queue}"
+
+    # ---- following SQL
+
+    def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
+        """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
+
+        Raises redis errors after short retries; what SQL holds is durable and reconcile catches up.
+        """
+        self.arm([arm for change in changes for arm in arms_of(change)], now=now)
+        self.deliver([run for change in changes for run in deliveries_of(change)], now=now)
+        for before, after in (pair for change in changes for pair in change.changed_runs):
+            self._withdraw(before, after)
+
+    def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
+        """Arm links that have no live job; returns how many were written."""
+        posts = [Post(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
+        return self._patiently(lambda: self._links.put(posts, now=now)) if posts else 0
+
+    def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
+        """Tell for each link whether it is live."""
+        texts = [str(link) for link in ids]
+        return self._patiently(lambda: self._links.live(texts, now=now)) if texts else []
+
+    def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
+        """Enqueue the jobs of pending runs that have no live one; returns how many were written.
+
+        A named connection that does not answer, or a queue that takes no job, is logged and holds up nobody else.
+        """
+        return sum(self._deliver(lane, some, now) for lane, some in self._by_lane(runs))
+
+    def _deliver(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> int:
+        posts = [Post(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
+        return self._put(lane, runs[0].connection, posts, now)
+
+    def _put(self, lane: Lane | None, connection: str | None, posts: Sequence[Post], now: datetime) -> int:
+        """Put jobs on a queue; a connection that is not there takes nothing, and keeps nothing from the others."""
+        if lane is None:
+            _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
+            return 0
+        try:
+            return self._patiently(lambda: lane.put(posts, now=now))
+        except RedisError as error:
+            if lane.redis is self.redis and is_transient(error):
+                raise
+            text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
+            _log.error(text, len(posts), lane.queue.name, where, error, extra={"action": "deliver_failed"})
+            return 0
+
+    def _job_timeout(self, run: Run) -> int:
+        """Give RQ's bound of the whole job: the attempt, and then the time to record how it ended."""
+        timeout = run.timeout or int(self.settings.run_timeout.total_seconds())
+        return timeout + int(self.settings.completion_outage.total_seconds())
+
+    def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
+        """Tell for each pending run whether its current delivery is live.
+
+        What cannot be told (a connection that is not configured, or does not answer) counts as live: it is left alone.
+        """
+        found: dict[str, bool] = {}
+        for lane, some in self._by_lane(runs):
+            found |= dict(zip((run.uid for run in some), self._live(lane, some, now), strict=True))
+        return [found[run.uid] for run in runs]
+
+    def _live(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> list[bool]:
+        if lane is None:
+            return [True] * len(runs)
+        try:
+            return self._patiently(lambda: lane.live([str(job_id_of(run)) for run in runs], now=now))
+        except RedisError as error:
+            if lane.redis is self.redis and is_transient(error):
+                raise
+            _log.warning("queue %s not compared: %s", lane.queue.name, error, extra={"action": "compare_failed"})
+            return [True] * len(runs)
+
+    def _by_lane(self, runs: Iterable[Run]) -> list[tuple[Lane | None, list[Run]]]:
+        grouped: dict[tuple[str | None, str], list[Run]] = {}
+        for run in runs:
+            grouped.setdefault((run.connection, run.queue or self.settings.default_queue), []).append(run)
+        return [(self._lane(*key, self._run_kind), some) for key, some in grouped.items()]
+
+    def _lane(self, connection: str | None, name: str, kind: Kind) -> Lane | None:
+        redis = self.redis if connection is None else self.connections.get(connection)
+        if redis is None:
+            return None
+        key = (connection, name, kind)
+        if key not in self._lanes:
+            self._lanes[key] = Lane(redis, name, self.settings.serializer_for(name), kind, is_exact=True)
+        return self._lanes[key]
+
+    def post(self, posts: Sequence[Post], queue: str | None, connection: str | None, *, now: datetime) -> int:
+        """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
+
+        Raises redis errors after short retries. A connection that is not configured, or another one that is away, is
+        logged and takes nothing.
+        """
+        lane = self._lane(connection, queue or self.settings.default_queue, self._target_kind)
+        return self._put(lane, connection, posts, now)
+
+    def _withdraw(self, before: Run, after: Run) -> None:
+        """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""
+        if after.status not in {RunStatus.CANCELLED, RunStatus.TERMINATED} or before.executor != "rq":
+            return
+        lane, job_id = self._by_lane([before])[0][0], str(job_id_of(before))
+        if lane is None:
+            return
+        try:
+            if before.status is RunStatus.PENDING:
+                lane.remove(job_id)
+            elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
+                send_stop_job_command(lane.redis, job_id, serializer=lane.queue.serializer)
+        except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
+            # The row has ended already: a job that starts or returns is fenced out.
+            _log.warning("job of run %s not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"})
+
+    # ---- the dispatcher's side
+
+    def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
+        """Take due links and the list's entries; they return by themselves when the lease is over."""
+        until = (now + lease).timestamp()
+        keys = [self.scheduled_key, self.list_key]
+        taken = self._patiently(lambda: self._lease_script(keys=keys, args=[now.timestamp(), until, limit]))
+        return [_text(entry) for entry in taken]
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Remove links that have done their work, entries and hashes together."""
+        names = list(ids)
+        if not names:
+            return
+
+        def remove() -> None:
+            with self.redis.pipeline() as pipe:
+                pipe.zrem(self.scheduled_key, *names)
+                pipe.delete(*(Job.key_for(name) for name in names))
+                pipe.execute()
+
+        self._patiently(remove)
+
+    def put_back(self, due: Mapping[str, datetime]) -> None:
+        """Let leased links become due at another time."""
+        if due:
+            scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
+            self._patiently(lambda: self.redis.zadd(self.scheduled_key, scores, xx=True))
+
+    def next_due(self) -> float | None:
+        """Read the score of the earliest link, in Unix seconds; None when there is none."""
+        head = self._patiently(lambda: self.redis.zrange(self.scheduled_key, 0, 0, withscores=True))
+        return float(cast(Any, head)[0][1]) if head else None
+
+    def wait_for_wake(self, seconds: float) -> None:
+        """Block until a link earlier than the earliest is armed, at most so long; it may return before either.
+
+        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is waited for here: a wake
+        in it is found when it is over.
+        """
+        if seconds > REDIS_TIMER:
+            self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER)
+        else:
+            time.sleep(seconds)
+
+    def epoch(self) -> str | None:
+        """Read which database this control queue belongs to; None after a flush."""
+        owner = self._patiently(lambda: self.redis.get(self.epoch_key))
+        return None if owner is None else _text(owner)
+
+    def begin_epoch(self, uid: str) -> str:
+        """Put a key there that a flush takes with it, the witness that `mark_epoch` asks for; returns its name."""
+        witness = f"{self.epoch_key}:{uid}"
+        self._patiently(lambda: self.redis.set(witness, 1, px=WITNESS_LIFE))
+        return witness
+
+    def mark_epoch(self, owner: str, witness: str) -> bool:
+        """Remember which database this control queue belongs to, unless it belongs to one already.
+
+        False when the witness is gone: Redis was flushed since, or it has been longer than `WITNESS_LIFE`.
+        """
+        return bool(self._patiently(lambda: self._mark_epoch_script(keys=[self.epoch_key, witness], args=[owner])))
+
+    @cached_property
+    def _lease_script(self) -> Any:
+        return self.redis.register_script(LEASE)
+
+    @cached_property
+    def _mark_epoch_script(self) -> Any:
+        return self.redis.register_script(MARK_EPOCH)
+
+    # ---- talking
+
+    @staticmethod
+    def _patiently(call: Callable[[], T]) -> T:
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
+            retry=tenacity.retry_if_exception(is_transient),
+            reraise=True,
+        )
+        return retrying(call)
+
+
+def arms_of(change: Change) -> list[Arm]:
+    """Name the links a committed Change wants armed."""
+    arms = link_of(change.after)
+    touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
+    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING]
+
+
+def link_of(schedule: Schedule) -> list[Arm]:
+    """Name the main link of a schedule that has a next time."""
+    if not schedule.is_active or schedule.due_at is None:
+        return []
+    return [Arm(LinkId(schedule.uid, schedule.n), schedule.due_at)]
+
+
+def retry_of(run: Run) -> Arm:
+    """Name the retry link of a retrying run."""
+    if run.retry_at is None:
+        raise ValueError(f"run {run.uid} is not retrying")
+    return Arm(RetryLinkId(run.schedule_uid, run.number, run.attempt), run.retry_at)
+
+
+def deliveries_of(change: Change) -> list[Run]:
+    """Name the runs a committed Change wants on their queues."""
+    touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
+    return [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]
+
+
+def job_id_of(run: Run) -> RunJobId:
+    """Name the RQ job of a run's current delivery."""
+    return RunJobId(run.uid, run.attempt, run.delivery)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

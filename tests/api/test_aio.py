@@ -1,0 +1,365 @@
+"""Waymark's document row by row, and the main operations awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rqsched import Cron, RetryPolicy, workflow
+from rqsched.aio import (
+    AsyncScheduler,
+    ScheduleInfo,
+    delete_schedule,
+    list_schedules,
+    pause_schedule,
+    resume_schedule,
+    run,
+    schedule_workflow,
+    use,
+)
+from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
+from rqsched.testing import run_due
+from rqsched.workflows import registry
+from tests.support.desk import DAY, HOUR, MINUTE, NOON, SECOND, Desk, newest, occurrences, statuses, types
+
+
+@workflow
+class DataSync:
+    """A workflow as the document writes them."""
+
+    name = "data_sync"
+
+    async def run(self, region: str = "nowhere") -> str:
+        await asyncio.sleep(0)
+        return f"synced {region}"
+
+
+SYNC = registry.get("data_sync")
+registry.remove("data_sync")
+
+
+@pytest.fixture
+def waymark(any_desk: Desk) -> Iterator[Desk]:
+    assert SYNC is not None
+    any_desk.runtime.workflows.add(SYNC)
+    use(any_desk.scheduler)
+    yield any_desk
+    use(None)
+
+
+def await_(call: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(call)
+
+
+def register(**options: Any) -> str:
+    given = {"schedule_name": "hourly", "schedule": "0 * * * *", **options}
+    return str(await_(schedule_workflow(DataSync, **given)))
+
+
+# ---- registering
+
+
+def test_a_cron_schedule_runs_the_workflow_with_its_inputs(waymark: Desk) -> None:
+    assert register(schedule_name="hourly-us-east", inputs={"region": "us-east"}) == "data_sync:hourly-us-east"
+    schedule = waymark.scheduler.get("data_sync:hourly-us-east")
+    assert schedule.next_run_at == NOON + HOUR
+
+    waymark.turn(HOUR)
+
+    assert newest(schedule).result == "synced us-east"
+
+
+def test_one_workflow_runs_on_more_than_one_cadence(waymark: Desk) -> None:
+    register(schedule_name="east", inputs={"region": "east"})
+    register(schedule_name="west", inputs={"region": "west"})
+    waymark.turn(HOUR)
+    assert {info.schedule_name for info in await_(list_schedules())} == {"east", "west"}
+    assert {newest(s).result for s in waymark.scheduler.iter()} == {"synced east", "synced west"}
+
+
+def test_an_interval_fires_first_one_interval_from_now_and_does_not_drift(waymark: Desk) -> None:
+    waymark.advance(17 * SECOND)
+    register(schedule=timedelta(minutes=5))
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    assert schedule.next_run_at == NOON + 17 * SECOND + 5 * MINUTE
+
+    waymark.fire(5 * MINUTE + 50 * SECOND)
+    waymark.advance(4 * MINUTE)
+    waymark.work()
+
+    assert schedule.refresh().next_run_at == NOON + 17 * SECOND + 10 * MINUTE, "a slow run moves nothing"
+
+
+def test_registering_again_updates_in_place_and_keeps_the_next_time_even_of_another_cadence(waymark: Desk) -> None:
+    register(schedule=timedelta(minutes=5))
+    waymark.advance(MINUTE)
+
+    register(schedule=timedelta(minutes=30), inputs={"region": "eu"}, allow_duplicate=True, priority=3)
+
+    (info,) = await_(list_schedules())
+    assert (info.next_run_at, info.interval_seconds) == (NOON + 5 * MINUTE, 1800)
+    assert (info.inputs, info.allow_duplicate, info.priority) == ({"region": "eu"}, True, 3)
+    waymark.turn(4 * MINUTE)
+    assert await_(list_schedules())[0].next_run_at == NOON + 31 * MINUTE
+    assert types(waymark.scheduler.get(info.id)) == ["Created", "Updated", "Triggered"]
+
+
+def test_a_deploy_that_registers_the_same_again_changes_nothing(waymark: Desk) -> None:
+    register(schedule=timedelta(minutes=5))
+    waymark.advance(MINUTE)
+    register(schedule=timedelta(minutes=5))
+    assert types(waymark.scheduler.get("data_sync:hourly")) == ["Created"]
+
+
+@pytest.mark.parametrize("again", ["0 * * * *", timedelta(minutes=7)], ids=["the same", "another cadence"])
+def test_registering_again_sets_a_paused_one_active_and_keeps_its_next_time(waymark: Desk, again: Any) -> None:
+    register()
+    await_(pause_schedule(DataSync, schedule_name="hourly"))
+    waymark.advance(MINUTE)
+
+    register(schedule=again)
+
+    (info,) = await_(list_schedules())
+    assert (info.status, info.next_run_at) == ("active", NOON + HOUR)
+
+
+def test_registering_again_sets_a_dead_one_active(waymark: Desk) -> None:
+    register()
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    schedule.update(retry=RetryPolicy(max_retries=0), kwargs={"unknown": "argument"})
+    waymark.turn(HOUR)
+    assert schedule.refresh().status == "dead"
+
+    register()
+
+    assert schedule.refresh().status == "active"
+    assert schedule.next_run_at == NOON + 2 * HOUR
+
+
+def test_the_newest_registered_version_of_the_workflow_runs(waymark: Desk) -> None:
+    register()
+    waymark.register("data_sync", lambda: "redeployed")
+    waymark.turn(HOUR)
+    assert newest(waymark.scheduler.get("data_sync:hourly")).result == "redeployed"
+
+
+def test_jitter_delays_each_fire_by_up_to_so_long(waymark: Desk) -> None:
+    register(jitter=timedelta(seconds=30))
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    assert timedelta(0) <= schedule.due_at - schedule.next_run_at <= 30 * SECOND
+    assert await_(list_schedules())[0].jitter_seconds == 30
+
+
+def test_a_workflow_may_be_named(waymark: Desk) -> None:
+    named: Any = "data_sync"
+    assert await_(schedule_workflow(named, schedule_name="x", schedule="@daily")) == "data_sync:x"
+    assert await_(pause_schedule("data_sync", schedule_name="x"))
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "no name": ({"schedule_name": ""}, ValueError),
+    "a blank name": ({"schedule_name": "  "}, ValueError),
+    "a name out of the alphabet": ({"schedule_name": "a/b"}, ValueError),
+    "a cron that is none": ({"schedule": "every day"}, ValueError),
+    "an interval of nothing": ({"schedule": timedelta(0)}, ValueError),
+    "an interval backwards": ({"schedule": timedelta(seconds=-5)}, ValueError),
+    "a cadence that is a number": ({"schedule": 300}, TypeError),
+    "jitter backwards": ({"jitter": timedelta(seconds=-1)}, ValueError),
+    "inputs that are a list": ({"inputs": ["eu"]}, TypeError),
+    "inputs that are no JSON": ({"inputs": {"at": NOON}}, ValueError),
+    "a priority in words": ({"priority": "high"}, ValueError),
+}
+
+
+@pytest.mark.parametrize(("options", "error"), BAD.values(), ids=BAD.keys())
+def test_arguments_are_checked_and_nothing_is_written(
+    desk: Desk, options: dict[str, Any], error: type[Exception]
+) -> None:
+    assert SYNC is not None
+    desk.runtime.workflows.add(SYNC)
+    use(desk.scheduler)
+    try:
+        with pytest.raises(error) as caught:
+            register(**options)
+        assert isinstance(caught.value, RqschedError)
+        assert await_(list_schedules()) == []
+    finally:
+        use(None)
+
+
+def test_what_is_no_workflow_is_refused(waymark: Desk) -> None:
+    unknown: Any = "nobody"
+    with pytest.raises(UnknownWorkflowError):
+        await_(schedule_workflow(unknown, schedule_name="x", schedule="@daily"))
+    nothing: Any = 5
+    with pytest.raises(InvalidInputError):
+        await_(schedule_workflow(nothing, schedule_name="x", schedule="@daily"))
+
+
+# ---- pause, resume, delete
+
+
+def test_pausing_keeps_the_row_and_stops_firing(waymark: Desk) -> None:
+    register()
+    assert await_(pause_schedule(DataSync, schedule_name="hourly")) is True
+    assert await_(pause_schedule(DataSync, schedule_name="hourly")) is True, "again: no error, no event"
+    assert waymark.turn(DAY) == []
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    assert (schedule.status, types(schedule)) == ("paused", ["Created", "Paused"])
+
+
+def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_goes_on(waymark: Desk) -> None:
+    register()
+    await_(pause_schedule(DataSync, schedule_name="hourly"))
+    waymark.advance(3 * HOUR + MINUTE)
+
+    assert await_(resume_schedule(DataSync, schedule_name="hourly")) is True
+
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    run_due(waymark.scheduler)
+    assert (statuses(schedule), schedule.refresh().next_run_at) == (["succeeded"], NOON + 4 * HOUR)
+
+
+def test_without_a_missed_fire_resuming_waits_for_the_next_one(waymark: Desk) -> None:
+    register()
+    await_(pause_schedule(DataSync, schedule_name="hourly"))
+    waymark.advance(30 * MINUTE)
+    await_(resume_schedule(DataSync, schedule_name="hourly"))
+    assert run_due(waymark.scheduler) == []
+    assert await_(resume_schedule(DataSync, schedule_name="hourly")) is True, "an active one stays so"
+
+
+def test_deleted_it_can_be_created_again_under_the_same_name(waymark: Desk) -> None:
+    register()
+    first = waymark.scheduler.get("data_sync:hourly")
+
+    assert await_(delete_schedule(DataSync, schedule_name="hourly")) is True
+    assert await_(list_schedules()) == []
+    register()
+
+    assert waymark.scheduler.get("data_sync:hourly").uid != first.uid
+    assert first.refresh().status == "deleted"
+
+
+@pytest.mark.parametrize("call", [pause_schedule, resume_schedule, delete_schedule])
+def test_of_a_schedule_that_is_not_there_they_say_false(waymark: Desk, call: Any) -> None:
+    assert await_(call(DataSync, schedule_name="nothing")) is False
+
+
+# ---- list
+
+
+def test_the_list_says_scheduling_state_and_behaviour(waymark: Desk) -> None:
+    register(inputs={"region": "eu"}, jitter=timedelta(seconds=5), priority=2)
+    waymark.turn(HOUR + 10 * SECOND)
+    schedule = waymark.scheduler.get("data_sync:hourly")
+
+    (info,) = await_(list_schedules())
+
+    assert info == ScheduleInfo(
+        id="data_sync:hourly",
+        workflow_name="data_sync",
+        schedule_name="hourly",
+        schedule_type="cron",
+        cron_expression="0 * * * *",
+        interval_seconds=None,
+        jitter_seconds=5,
+        inputs={"region": "eu"},
+        status="active",
+        next_run_at=NOON + 2 * HOUR,
+        last_run_at=NOON + HOUR + 10 * SECOND,
+        last_instance_id=newest(schedule).instance_id,
+        run_count=1,
+        created_at=NOON,
+        updated_at=schedule.updated_at,
+        priority=2,
+        allow_duplicate=False,
+    )
+
+
+def test_the_list_filters_by_status(waymark: Desk) -> None:
+    register(schedule_name="a")
+    register(schedule_name="b", schedule=timedelta(minutes=1))
+    await_(pause_schedule(DataSync, schedule_name="b"))
+
+    def names(status: str | None) -> list[str]:
+        return [info.schedule_name for info in await_(list_schedules(status_filter=status))]
+
+    assert (sorted(names(None)), names("active"), names("paused")) == (["a", "b"], ["a"], ["b"])
+    with pytest.raises(ValueError, match="status_filter"):
+        names("sleeping")
+
+
+# ---- overlap
+
+
+def test_while_an_instance_is_queued_or_running_no_other_is_queued(waymark: Desk) -> None:
+    register()
+    schedule = waymark.scheduler.get("data_sync:hourly")
+    waymark.fire(HOUR)
+    waymark.fire(HOUR)
+    assert occurrences(schedule) == [NOON + HOUR]
+
+    register(allow_duplicate=True)
+    waymark.fire(HOUR)
+    assert occurrences(schedule) == [NOON + HOUR, NOON + 3 * HOUR]
+
+
+# ---- the main operations, awaited
+
+
+def test_the_main_operations_are_awaited_from_create_to_purge(any_desk: Desk) -> None:
+    schedules = AsyncScheduler(any_desk.scheduler)
+
+    async def story() -> list[str]:
+        created = await schedules.create("nightly", "note", Cron("0 2 * * *"), args=[1], queue="high")
+        assert (created.status, created.schedule_id, created.run_count) == ("active", "nightly", 0)
+        assert (await created.pause("why")).status == "paused"
+        assert (await (await schedules.get("nightly")).resume()).status == "active"
+        await created.update(queue="low")
+        assert (await created.describe()).queue == "low"
+        assert (await created.trigger()).outcome == "triggered"
+        assert len((await created.runs()).items) == 1
+        assert (await created.run("1")).kind == "manual"
+        assert len(await created.upcoming(3)) == 3
+        assert len((await created.backfill(NOON - 2 * DAY, NOON, overlap="allow")).rows) == 2
+        handle, outcome = await schedules.upsert("nightly", "note", Cron("0 2 * * *"))
+        assert (handle.uid, outcome) == (created.uid, "updated")
+        assert [found.schedule_id for found in (await schedules.list(status="active")).items] == ["nightly"]
+        streamed = [event.event_type async for event in created.iter_history()]
+        assert len(streamed) == len(await created.history()) == len(await schedules.history("nightly"))
+        await created.delete(purge=True)
+        with pytest.raises(ScheduleNotFoundError):
+            await schedules.newest("nightly")
+        return streamed
+
+    assert await_(story())[:4] == ["ScheduleCreated", "SchedulePaused", "ScheduleResumed", "ScheduleUpdated"]
+
+
+def test_any_other_operation_is_awaited_by_run(desk: Desk) -> None:
+    assert await_(run(desk.scheduler.recover)).failed == 0
+
+
+def test_an_awaited_operation_does_not_block_the_loop(desk: Desk) -> None:
+    async def both() -> list[str]:
+        order: list[str] = []
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow() -> None:
+            asyncio.run_coroutine_threadsafe(_note(order, release), loop).result(10)
+            order.append("slow")
+
+        await asyncio.gather(run(slow), release.wait())
+        return order
+
+    assert await_(both()) == ["loop", "slow"]
+
+
+async def _note(order: list[str], release: asyncio.Event) -> None:
+    order.append("loop")
+    release.set()

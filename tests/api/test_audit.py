@@ -1,0 +1,371 @@
+"""The audit stream: types and payload keys of the durable-workflow document, sequences, pages, retention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rqsched import CommandContext, Cron, RetryPolicy
+from rqsched.api.declarations import Declaration
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.audit import CONTRACT, LINEAGE_KEYS, Event
+from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError
+from rqsched.store.listing import AuditRecord
+from rqsched.testing import run_schedule
+from tests.support.desk import HOUR, MINUTE, NOON, Desk, events, last, newest, types
+
+DOCUMENT = {
+    "ScheduleCreated": {"spec", "action", "overlap_policy", "next_fire_at"},
+    "SchedulePaused": {"reason", "paused_at"},
+    "ScheduleResumed": {"next_fire_at"},
+    "ScheduleUpdated": {"changed_fields", "spec", "action", "overlap_policy", "next_fire_at"},
+    "ScheduleTriggered": {
+        "workflow_instance_id",
+        "workflow_run_id",
+        "outcome",
+        "effective_overlap_policy",
+        "trigger_number",
+        "occurrence_time",
+    },
+    "ScheduleTriggerSkipped": {"reason", "skipped_trigger_count", "last_skipped_at"},
+    "ScheduleDeleted": {"reason", "deleted_at"},
+}
+"""The table of the document, without `command_context`, which every event may carry."""
+
+Story = Callable[[Desk, ScheduleHandle], Any]
+
+
+def skipped(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    desk.fire()
+
+
+HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
+    "created": (
+        "ScheduleCreated",
+        lambda desk, schedule: None,
+        {
+            "spec": {"cron_expressions": ["* * * * *"], "timezone": "Europe/Berlin"},
+            "action": {"workflow": "note", "args": [1], "kwargs": {}, "queue": "high"},
+            "overlap_policy": "skip",
+            "next_fire_at": "2026-01-15T12:01:00Z",
+        },
+    ),
+    "paused": (
+        "SchedulePaused",
+        lambda desk, schedule: schedule.pause(reason="disk full"),
+        {"reason": "disk full", "paused_at": "2026-01-15T12:00:00Z"},
+    ),
+    "resumed": (
+        "ScheduleResumed",
+        lambda desk, schedule: schedule.pause() and schedule.resume(),
+        {"next_fire_at": "2026-01-15T12:01:00Z"},
+    ),
+    "updated": (
+        "ScheduleUpdated",
+        lambda desk, schedule: schedule.update(spec="*/5 * * * *", args=[2]),
+        {
+            "changed_fields": ["spec", "action"],
+            "spec": {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin"},
+            "action": {"workflow": "note", "args": [2], "kwargs": {}, "queue": "high"},
+            "overlap_policy": "skip",
+            "next_fire_at": "2026-01-15T12:05:00Z",
+        },
+    ),
+    "triggered": (
+        "ScheduleTriggered",
+        lambda desk, schedule: desk.fire(),
+        {
+            "workflow_instance_id": "schedule:report:2026-01-15T12:01:00Z",
+            "workflow_run_id": "RUN",
+            "outcome": "triggered",
+            "effective_overlap_policy": "skip",
+            "trigger_number": 1,
+            "occurrence_time": "2026-01-15T12:01:00Z",
+        },
+    ),
+    "skipped": (
+        "ScheduleTriggerSkipped",
+        skipped,
+        {
+            "reason": "overlap_policy_skip",
+            "skipped_trigger_count": 1,
+            "last_skipped_at": "2026-01-15T12:02:00Z",
+            "occurrence_time": "2026-01-15T12:02:00Z",
+            "blocking_run_id": "RUN",
+        },
+    ),
+    "deleted": (
+        "ScheduleDeleted",
+        lambda desk, schedule: schedule.delete(reason="obsolete"),
+        {"reason": "obsolete", "deleted_at": "2026-01-15T12:00:00Z"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("event_type", "story", "expected"), HAPPENINGS.values(), ids=HAPPENINGS.keys())
+def test_the_event_carries_exactly_the_documents_keys(
+    desk: Desk, event_type: str, story: Story, expected: dict[str, Any]
+) -> None:
+    schedule = desk.create(spec=Cron("* * * * *"), timezone="Europe/Berlin", args=[1], queue="high")
+
+    story(desk, schedule)
+
+    event = events(schedule)[-1]
+    run_uid = newest(schedule).uid if schedule.runs().items else ""
+    wanted = {key: run_uid if value == "RUN" else value for key, value in expected.items()}
+    assert (event.event_type, event.payload) == (event_type, wanted)
+    assert set(event.payload) >= DOCUMENT[event_type]
+
+
+def test_each_type_allows_the_documents_keys_and_ours_are_listed() -> None:
+    assert {name: CONTRACT[name] >= keys for name, keys in DOCUMENT.items()} == dict.fromkeys(DOCUMENT, True)
+    assert set(CONTRACT) - set(DOCUMENT) == {
+        "ScheduleBuffered",
+        "ScheduleFireFailed",
+        "ScheduleMissed",
+        "ScheduleCompleted",
+        "ScheduleDied",
+        "ScheduleRecovered",
+    }
+
+
+def test_what_the_contract_does_not_know_is_not_written() -> None:
+    with pytest.raises(InvalidPayloadError, match="may not carry"):
+        Event("SchedulePaused", {"colour": "red"})
+    with pytest.raises(InvalidPayloadError, match="not in the audit contract"):
+        Event("ScheduleSneezed")
+    assert Event("SchedulePaused", {"command_context": {}}).payload == {"command_context": {}}
+
+
+def test_our_own_types_say_what_the_document_has_no_word_for(any_desk: Desk) -> None:
+    any_desk.failing = True
+    dies = any_desk.create("dies", retry=RetryPolicy(max_retries=0))
+    waits = any_desk.create("waits", overlap="buffer_one", max_runs=1)
+    any_desk.fire(3 * MINUTE)
+    any_desk.work()
+
+    assert types(dies) == ["Created", "Missed", "Triggered", "Died"]
+    missed, died = last(dies, "Missed"), last(dies, "Died")
+    assert missed == {
+        "count": 2,
+        "first": "2026-01-15T12:02:00Z",
+        "last": "2026-01-15T12:03:00Z",
+        "fired": ["2026-01-15T12:01:00Z"],
+        "policy": "fire_once",
+    }
+    assert (died["reason"], died["workflow_run_id"], died["consecutive_failures"]) == (
+        "retries_exhausted",
+        newest(dies).uid,
+        1,
+    )
+    assert died["error"].startswith("RuntimeError: as the test wants it")
+    assert last(waits, "Completed")["reason"] == "max_runs_exhausted"
+
+
+def test_a_buffered_run_has_its_event_and_another_when_it_starts(any_desk: Desk) -> None:
+    schedule = any_desk.create(overlap="buffer_one")
+    any_desk.fire()
+    any_desk.fire()
+    any_desk.work()
+
+    assert types(schedule) == ["Created", "Triggered", "Buffered", "Triggered"]
+    assert last(schedule, "Buffered")["buffer_depth"] == 1
+    assert last(schedule, "Triggered")["outcome"] == "drained"
+    assert [event.workflow_run_id for event in events(schedule)[2:]] == [newest(schedule).uid] * 2
+
+
+def test_the_run_has_the_lineage_event(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Cron("* * * * *"), timezone="Europe/Berlin")
+    any_desk.fire()
+
+    lineage = newest(schedule).lineage
+
+    assert set(lineage) == LINEAGE_KEYS
+    assert lineage == {
+        "schedule_id": "report",
+        "schedule_ulid": schedule.uid,
+        "cron_expression": "* * * * *",
+        "timezone": "Europe/Berlin",
+        "overlap_policy": "skip",
+        "trigger_number": 1,
+        "occurrence_time": "2026-01-15T12:01:00Z",
+    }
+
+
+# ---- command context
+
+
+CONTEXT = CommandContext(principal="ann", request_id="r-1", source="http", reason="maintenance", context={"ip": "::1"})
+COMMANDS: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
+    "update": lambda desk, schedule: schedule.update(queue="high", context=CONTEXT),
+    "pause": lambda desk, schedule: schedule.pause(context=CONTEXT),
+    "resume": lambda desk, schedule: schedule.pause() and schedule.resume(context=CONTEXT),
+    "delete": lambda desk, schedule: schedule.delete(context=CONTEXT),
+    "trigger": lambda desk, schedule: schedule.trigger(context=CONTEXT),
+    "backfill": lambda desk, schedule: schedule.backfill(NOON - MINUTE, NOON, context=CONTEXT),
+    "upsert": lambda desk, schedule: desk.scheduler.upsert("report", "note", HOUR, context=CONTEXT),
+    "sync": lambda desk, schedule: desk.scheduler.sync([], prune=True, context=CONTEXT),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_who_asked_is_recorded_with(desk: Desk, command: Callable[[Desk, ScheduleHandle], Any]) -> None:
+    schedule = desk.scheduler.upsert("report", "note", MINUTE)[0]
+    if command is COMMANDS["sync"]:
+        schedule.delete(purge=True)
+        desk.scheduler.sync([Declaration("report", "note", MINUTE)])
+        schedule = desk.scheduler.get("report")
+
+    command(desk, schedule)
+
+    assert events(schedule)[-1].payload["command_context"] == {
+        "principal": "ann",
+        "request_id": "r-1",
+        "source": "http",
+        "reason": "maintenance",
+        "context": {"ip": "::1"},
+    }
+
+
+def test_attributes_nobody_gave_are_absent_never_blank(desk: Desk) -> None:
+    created = desk.create(context=CommandContext(principal="ann"))
+    assert last(created, "Created")["command_context"] == {"principal": "ann"}
+    created.pause(context=CommandContext())
+    created.resume()
+    assert all("command_context" not in event.payload for event in events(created)[1:])
+
+
+# ---- pages
+
+
+def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    for _ in range(5):
+        any_desk.turn()
+        schedule.pause()
+        schedule.resume()
+
+    assert [event.sequence for event in events(schedule)] == list(range(1, 17))
+    assert schedule.refresh().event_sequence == 16
+
+
+def test_history_comes_in_pages_from_a_cursor(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    for _ in range(4):
+        schedule.pause()
+        schedule.resume()
+
+    assert [event.sequence for event in schedule.history(limit=3)] == [1, 2, 3]
+    assert [event.sequence for event in schedule.history(limit=500, after_sequence=7)] == [8, 9]
+    assert schedule.history(after_sequence=9) == []
+    assert [event.sequence for event in schedule.iter_history(after_sequence=4)] == [5, 6, 7, 8, 9]
+    record = schedule.history(limit=1)[0]
+    assert isinstance(record, AuditRecord)
+    assert (record.event_type, record.recorded_at, record.workflow_run_id) == ("ScheduleCreated", NOON, None)
+
+
+BAD_PAGES: dict[str, dict[str, Any]] = {
+    "limit 0": {"limit": 0},
+    "limit 501": {"limit": 501},
+    "limit in words": {"limit": "ten"},
+    "a cursor below zero": {"after_sequence": -1},
+    "a cursor that is no number": {"after_sequence": "7"},
+}
+
+
+@pytest.mark.parametrize("page", BAD_PAGES.values(), ids=BAD_PAGES.keys())
+def test_a_page_refuses(desk: Desk, page: dict[str, Any]) -> None:
+    with pytest.raises(InvalidLimitError):
+        desk.create().history(**page)
+
+
+def test_iter_history_reads_a_long_stream_to_its_end(desk: Desk) -> None:
+    schedule = desk.create(overlap="allow_all")
+    schedule.backfill(NOON - 1100 * MINUTE, NOON)
+    assert [event.sequence for event in schedule.iter_history()] == list(range(1, 1102))
+
+
+# ---- what remains
+
+
+def test_history_is_readable_after_delete_by_id_and_by_handle(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.delete()
+
+    assert types(schedule) == ["Created", "Deleted"]
+    assert [event.event_type for event in any_desk.scheduler.history("report", limit=1, after_sequence=1)] == [
+        "ScheduleDeleted"
+    ]
+
+
+def test_pruned_history_goes_on_with_the_next_sequence(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.turn()
+    any_desk.turn()
+
+    assert any_desk.scheduler.prune_history(NOON + 2 * MINUTE) == 2
+    any_desk.turn()
+
+    assert [(event.sequence, event.event_type) for event in events(schedule)] == [
+        (3, "ScheduleTriggered"),
+        (4, "ScheduleTriggered"),
+    ], "a stream need not begin with a ScheduleCreated"
+    assert [event.sequence for event in schedule.history(limit=1)] == [3]
+    assert schedule.refresh().run_count == 3
+    schedule.pause()
+    run_schedule(any_desk.scheduler, "report")
+    assert events(schedule)[-1].sequence == 6
+
+
+def test_history_is_pruned_only_before_an_instant_somebody_names(desk: Desk) -> None:
+    desk.create()
+    assert desk.scheduler.prune_history(NOON) == 0
+    with pytest.raises(InvalidInputError, match="naive"):
+        desk.scheduler.prune_history(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+    assert desk.scheduler.prune_history(datetime(2030, 1, 1, tzinfo=UTC)) == 1
+
+
+# ---- skips
+
+
+SKIPS: dict[str, tuple[str, Story]] = {
+    "overlap": ("overlap_policy_skip", skipped),
+    "a full buffer": ("buffer_full", lambda desk, schedule: [schedule.trigger("buffer_one") for _ in range(3)]),
+    "a status": ("status_not_triggerable", lambda desk, schedule: schedule.pause().trigger()),
+    "no actions left": (
+        "remaining_actions_exhausted",
+        lambda desk, schedule: schedule.update(max_runs=1).trigger() and schedule.trigger(),
+    ),
+    "pause of what was due": ("disabled", lambda desk, schedule: desk.advance(MINUTE) and schedule.pause()),
+    "delete of what was due": ("deleted", lambda desk, schedule: desk.advance(MINUTE) and schedule.delete()),
+    "another environment": (
+        "environment",
+        lambda desk, schedule: schedule.update(environments=["production"]) and desk.fire(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "story"), SKIPS.values(), ids=SKIPS.keys())
+def test_a_skip_is_tracked_on_the_schedule_and_in_its_stream(desk: Desk, reason: str, story: Story) -> None:
+    schedule = desk.create()
+
+    story(desk, schedule)
+
+    described = schedule.describe()
+    assert (described.last_skip_reason, described.skipped_count) == (reason, 1)
+    assert described.last_skipped_at == desk.clock.now()
+    payload = last(schedule, "TriggerSkipped")
+    assert (payload["reason"], payload["skipped_trigger_count"]) == (reason, 1)
+
+
+def test_two_decisions_in_one_transaction_number_their_events_in_order(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+
+    any_desk.scheduler.upsert("report", "note", 2 * MINUTE, paused=True)
+
+    assert types(schedule) == ["Created", "Updated", "Paused"]
+    assert [event.sequence for event in events(schedule)] == [1, 2, 3]

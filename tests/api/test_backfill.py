@@ -1,0 +1,381 @@
+"""Backfills: which occurrences, under which policy, how many, and how they go on after a crash."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Cron, Every
+from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
+from rqsched.chain.backfill import BREATH, CHUNK, Backfill, Range, get_backfill, iterate, open_backfill
+from rqsched.chain.firing import LOCKED_AGAIN
+from rqsched.core.ids import new_uid
+from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
+from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, all_runs, last, newest, occurrences, statuses, types
+
+MINUTELY = Cron("* * * * *")
+
+
+def outcomes(result: BackfillResult) -> list[str]:
+    return [row.outcome for row in result.rows]
+
+
+# ---- which occurrences
+
+
+def test_the_range_begins_inclusive_and_ends_exclusive(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Cron("*/10 * * * *"), jitter=50 * SECOND, overlap="allow")
+
+    result = schedule.backfill(NOON - 30 * MINUTE, NOON - 10 * MINUTE)
+
+    assert occurrences(schedule) == [NOON - 30 * MINUTE, NOON - 20 * MINUTE], "canonical times, not jittered"
+    run = newest(schedule)
+    assert (run.kind, run.instance_id) == ("backfill", "schedule:report:backfill:2026-01-15T11:40:00Z")
+    assert run.due_at == run.occurrence_at
+    assert result.to_dicts()[0] == {
+        "occurrence_time": "2026-01-15T11:30:00Z",
+        "instance_id": "schedule:report:backfill:2026-01-15T11:30:00Z",
+        "outcome": "started",
+        "reason": None,
+    }
+    assert schedule.next_run_at == NOON + 10 * MINUTE, "the grid does not move"
+
+
+def test_the_range_is_cut_at_now(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
+    schedule.backfill(NOON - 2 * MINUTE, NOON + HOUR)
+    assert occurrences(schedule) == [NOON - 2 * MINUTE, NOON - MINUTE]
+    assert last(schedule, "Triggered")["occurrence_time"] == "2026-01-15T11:59:00Z"
+
+
+REFUSED: dict[str, tuple[datetime, datetime, type[Exception]]] = {
+    "a naive start": (datetime(2026, 1, 1), NOON, InvalidInputError),  # noqa: DTZ001 - that is the point
+    "a naive end": (NOON - HOUR, datetime(2026, 1, 1), InvalidInputError),  # noqa: DTZ001 - that is the point
+    "an empty range": (NOON - HOUR, NOON - HOUR, InvalidInputError),
+    "an end before the start": (NOON, NOON - HOUR, InvalidInputError),
+    "a start in the future": (NOON + SECOND, NOON + HOUR, InvalidInputError),
+    "more than the bound": (NOON - 10_001 * MINUTE, NOON, InvalidLimitError),
+}
+
+
+@pytest.mark.parametrize(("start", "end", "error"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("dry_run", [False, True], ids=["for real", "dry run"])
+def test_it_refuses(desk: Desk, start: datetime, end: datetime, error: type[Exception], dry_run: bool) -> None:
+    schedule = desk.create(spec=MINUTELY)
+    with pytest.raises(error):
+        schedule.backfill(start, end, dry_run=dry_run)
+    assert (types(schedule), occurrences(schedule)) == (["Created"], [])
+
+
+def test_a_range_that_holds_no_occurrence_is_done_at_once(desk: Desk) -> None:
+    result = desk.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
+    assert (result.rows, result.backfill.status) == ([], "done")
+
+
+def test_an_interval_from_completion_has_no_past(desk: Desk) -> None:
+    with pytest.raises(InvalidInputError, match="from_completion"):
+        desk.create(spec=Every("1m", from_completion=True)).backfill(NOON - HOUR, NOON)
+
+
+def test_it_works_while_paused_and_leaves_it_paused(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY)
+    schedule.pause()
+
+    schedule.backfill(NOON - 3 * MINUTE, NOON)
+    any_desk.work()
+
+    assert (statuses(schedule), schedule.refresh().status) == (["succeeded"] * 3, "paused")
+
+
+# ---- under which policy
+
+
+def test_under_skip_its_occurrences_run_one_after_another(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY)
+
+    result = schedule.backfill(NOON - 4 * MINUTE, NOON)
+
+    assert outcomes(result) == ["started", "buffered", "buffered", "buffered"]
+    assert statuses(schedule) == ["pending", "buffered", "buffered", "buffered"]
+    any_desk.fire()
+    assert newest(schedule).kind == "scheduled", "a backfill never blocks a live run"
+    any_desk.work()
+    assert statuses(schedule) == ["succeeded"] * 5
+    assert [run.occurrence_at for run in any_desk.seen if run.kind == "backfill"] == [
+        NOON - k * MINUTE for k in (4, 3, 2, 1)
+    ]
+
+
+POLICIES: dict[str, tuple[str, str | None, list[str]]] = {
+    "allow_all": ("allow_all", None, ["pending"] * 3),
+    "buffer_one is allow_all here": ("buffer_one", None, ["pending"] * 3),
+    "buffer_all is allow_all here": ("buffer_all", None, ["pending"] * 3),
+    "cancel_other": ("cancel_other", None, ["cancelled", "cancelled", "pending"]),
+    "terminate_other": ("terminate_other", None, ["terminated", "terminated", "pending"]),
+    "another policy for this call": ("skip", "allow", ["pending"] * 3),
+    "one by one for this call": ("allow_all", "skip", ["pending", "buffered", "buffered"]),
+}
+
+
+@pytest.mark.parametrize(("policy", "override", "expected"), POLICIES.values(), ids=POLICIES.keys())
+def test_its_runs_follow_the_policy(desk: Desk, policy: str, override: str | None, expected: list[str]) -> None:
+    schedule = desk.create(spec=MINUTELY, overlap=policy)
+    schedule.backfill(NOON - 3 * MINUTE, NOON, overlap=override)
+    assert statuses(schedule) == expected
+
+
+# ---- how many
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY, max_runs=3)
+    schedule.backfill(NOON - 5 * MINUTE, NOON - 4 * MINUTE)
+    before = schedule.refresh().state
+
+    result = schedule.backfill(NOON - 6 * MINUTE, NOON, dry_run=True)
+
+    assert outcomes(result) == ["would_start", "already_run", "would_start", "skipped", "skipped", "skipped"]
+    assert result.rows[-1].reason == "remaining_actions_exhausted"
+    assert result.backfill is None
+    assert (schedule.refresh().state, len(occurrences(schedule))) == (before, 1)
+
+
+def test_the_bound_may_be_raised(desk: Desk) -> None:
+    schedule = desk.create(spec=MINUTELY)
+    start = NOON - 20 * MINUTE
+    with pytest.raises(InvalidLimitError, match="more than 19"):
+        schedule.backfill(start, NOON, bound=19)
+    assert len(schedule.backfill(start, NOON, bound=20).rows) == 20
+
+
+def test_what_ran_before_is_reported_and_not_run_again(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
+    any_desk.turn()
+    any_desk.turn()
+
+    assert outcomes(schedule.backfill(NOON - MINUTE, NOON + 10 * MINUTE)) == ["started", "started", "already_run"]
+    assert outcomes(schedule.backfill(NOON - MINUTE, NOON + 10 * MINUTE)) == ["already_run"] * 3
+
+
+def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_goes_on(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
+    any_desk.advance(MINUTE + SECOND)
+    assert outcomes(schedule.backfill(NOON, NOON + HOUR)) == ["started", "started"]
+
+    any_desk.turn(timedelta(0))
+
+    assert occurrences(schedule) == [NOON, NOON + MINUTE]
+    assert schedule.refresh().next_run_at == NOON + 2 * MINUTE
+    any_desk.turn()
+    assert newest(schedule).occurrence_at == NOON + 2 * MINUTE
+
+
+@pytest.mark.parametrize(("on_exhausted", "status"), [("done", "done"), ("delete", "deleted")], ids=["done", "delete"])
+def test_max_runs_end_it_and_the_schedule(any_desk: Desk, on_exhausted: str, status: str) -> None:
+    schedule = any_desk.create(spec=MINUTELY, overlap="allow", max_runs=2, on_exhausted=on_exhausted)
+
+    result = schedule.backfill(NOON - 5 * MINUTE, NOON)
+
+    assert outcomes(result) == ["started", "started", "skipped"]
+    assert (result.rows[-1].reason, result.backfill.status) == ("remaining_actions_exhausted", "stopped")
+    assert (schedule.status, schedule.status_reason) == (status, "max_runs_exhausted")
+    assert statuses(schedule) == ["pending", "pending"]
+
+
+def test_max_runs_hold_for_runs_that_wait_their_turn_too(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=MINUTELY, max_runs=2)
+    schedule.backfill(NOON - 4 * MINUTE, NOON)
+    any_desk.work()
+    assert statuses(schedule) == ["succeeded", "succeeded", "cancelled", "cancelled"]
+    assert (schedule.refresh().status, schedule.run_count) == ("done", 2)
+
+
+# ---- chunks, crashes, progress
+
+
+LONG = timedelta(minutes=2 * CHUNK + 10)
+
+
+def test_progress_is_told_after_each_chunk(desk: Desk) -> None:
+    told: list[tuple[int, str]] = []
+    schedule = desk.create(spec=MINUTELY)
+    schedule.backfill(NOON - LONG, NOON, progress=lambda done: told.append((done.attempted, done.status)))
+    assert told == [(CHUNK, "running"), (2 * CHUNK, "running"), (2 * CHUNK + 10, "done")]
+
+
+def begun(desk: Desk, **options: Any) -> tuple[Any, str]:
+    """A backfill whose process ends after its first chunk."""
+    schedule = desk.create(spec=MINUTELY, **options)
+    steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
+    backfill, rows = next(steps)
+    assert (len(rows), backfill.status) == (CHUNK, "running")
+    steps.close()
+    return schedule, backfill.uid
+
+
+def test_after_a_crash_reconcile_goes_on_where_the_last_commit_ended(any_desk: Desk) -> None:
+    schedule, uid = begun(any_desk)
+    any_desk.advance(MINUTE)
+
+    assert any_desk.scheduler.recover().backfills == 1
+
+    done = get_backfill(any_desk.runtime, uid)
+    assert (done.status, done.attempted) == ("done", 2 * CHUNK + 10)
+    backfilled = [run.occurrence_at for run in _every_run(schedule) if run.kind == "backfill"]
+    assert backfilled == [NOON - LONG + k * MINUTE for k in range(2 * CHUNK + 10)], "none is lost, none is doubled"
+    assert any_desk.scheduler.recover().backfills == 0
+
+
+def _every_run(schedule: Any) -> list[Any]:
+    page = schedule.runs(limit=500)
+    found = list(page.items)
+    while page.next_cursor:
+        page = schedule.runs(limit=500, cursor=page.next_cursor)
+        found += page.items
+    return found[::-1]
+
+
+def test_after_a_crash_its_owner_may_go_on_and_two_who_do_share_the_rest(desk: Desk) -> None:
+    schedule, uid = begun(desk)
+    mine, theirs = schedule.resume_backfill(uid), schedule.resume_backfill(uid)
+
+    rows = next(mine)[1] + next(theirs)[1]
+
+    assert len(rows) == len({row.occurrence_at for row in rows}) == CHUNK + 10
+    assert [rows for steps in (mine, theirs) for _, rows in steps if rows] == [], "nothing is left"
+    with pytest.raises(BackfillNotFoundError):
+        list(desk.create("other").resume_backfill(uid))
+
+
+def test_a_crash_before_redis_followed_loses_no_run(desk: Desk) -> None:
+    schedule, _ = begun(desk, overlap="allow")
+    desk.redis.flushall()
+    desk.advance(MINUTE)
+
+    assert desk.scheduler.recover().deliveries == CHUNK
+
+    assert len(desk.queued()) == 2 * CHUNK + 10
+    assert schedule.refresh().run_count == 2 * CHUNK + 10
+
+
+def test_a_delete_stops_it(desk: Desk) -> None:
+    schedule = desk.create(spec=MINUTELY)
+    steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
+    next(steps)
+    schedule.delete()
+
+    done, rows = next(steps)
+
+    assert (done.status, done.reason, rows) == ("stopped", "deleted", [])
+    with pytest.raises(ScheduleNotFoundError):
+        schedule.backfill(NOON - HOUR, NOON)
+
+
+# ---- live fires meanwhile
+
+
+SECONDLY = Cron("* * * * * *")
+"""The clock must not move far: a backfill that nobody moves for the grace is taken over by whoever reconciles."""
+
+
+def opened(desk: Desk, schedule: ScheduleHandle, chunks: int) -> Backfill:
+    """A backfill of so many chunks, nothing of it fired yet."""
+    wanted = Range(NOON - (chunks * CHUNK - 1) * SECOND, NOON)
+    return open_backfill(desk.runtime, schedule.refresh().state, wanted, new_uid(NOON))
+
+
+def test_between_any_two_chunks_what_is_due_fires(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
+    other = any_desk.create("other", SECONDLY, overlap="allow")
+    fired: list[set[str]] = []
+
+    def rest() -> None:
+        fired.append({row["schedule_id"] for row in any_desk.fire(SECOND)})
+
+    chunks = list(iterate(any_desk.runtime, opened(any_desk, schedule, 4), rest=rest))
+
+    assert len(chunks) == 4
+    assert fired == [{"report", "other"}] * 3, "the schedule that is being backfilled, and another one"
+    assert occurrences(other) == [NOON + k * SECOND for k in (1, 2, 3)], "each at its own time"
+    assert schedule.refresh().next_run_at == NOON + 4 * SECOND
+
+
+def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_desk: Desk) -> None:
+    """Each chunk's commit, when its locks are still held, is the moment at which somebody else asks for a fire."""
+    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
+    any_desk.create("other", SECONDLY, overlap="allow")
+    backfill, owner = opened(any_desk, schedule, 3), threading.get_ident()
+    asked: list[Future[Any]] = []
+    served: list[set[str]] = []
+
+    def ask(_: Any) -> None:
+        if threading.get_ident() == owner:
+            asked.append(live.submit(any_desk.fire, SECOND))
+
+    def rest() -> None:
+        served.append({row["schedule_id"] for row in asked[-1].result(30)})
+
+    engine = any_desk.runtime.database.engine
+    with ThreadPoolExecutor(1) as live:
+        sa.event.listen(engine, "commit", ask)
+        try:
+            chunks = list(iterate(any_desk.runtime, backfill, rest=rest))
+        finally:
+            sa.event.remove(engine, "commit", ask)
+
+    assert (len(chunks), len(asked)) == (3, 3)
+    assert served == [{"report", "other"}] * 2
+
+
+def test_a_rest_is_longer_than_whoever_waits_looks_away() -> None:
+    """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
+    assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < BREATH
+
+
+def by_its_owner(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
+    assert [done.attempted for done, _ in schedule.resume_backfill(uid)] == [2 * CHUNK, 2 * CHUNK + 10]
+
+
+def by_recover(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
+    desk.advance(MINUTE)
+    assert desk.scheduler.recover().backfills == 1
+
+
+@pytest.mark.parametrize("carried_on", [by_its_owner, by_recover])
+def test_whoever_fires_nothing_between_the_chunks_rests_there(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_on: Callable[[ScheduleHandle, str, Desk], None]
+) -> None:
+    schedule, uid = begun(desk)
+    long = timedelta(seconds=2)  # two chunks without a rest take a fraction of it
+    monkeypatch.setattr("rqsched.chain.backfill.BREATH", long)
+
+    began = time.monotonic()
+    carried_on(schedule, uid, desk)
+
+    assert time.monotonic() - began >= long.total_seconds()
+    assert get_backfill(desk.runtime, uid).status == "done"
+
+
+def test_it_streams_in_bounded_memory(desk: Desk) -> None:
+    schedule = desk.create(spec=MINUTELY)
+    count = 8 * CHUNK
+    peaks: list[int] = []
+    tracemalloc.start()
+    try:
+        for _ in schedule.iter_backfill(Range(NOON - count * MINUTE, NOON)):
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.reset_peak()
+    finally:
+        tracemalloc.stop()
+
+    assert len(peaks) >= 8
+    assert max(peaks[4:]) < 1.2 * max(peaks[1:4]), "a chunk costs the same at any depth"
+    assert len(all_runs(schedule)) == 500

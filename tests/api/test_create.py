@@ -1,0 +1,236 @@
+"""Creating schedules, strictly or by upsert: identities, workflows, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from rqsched import Cron, Every, Once, RetryPolicy, Spec
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.errors import (
+    InvalidIdError,
+    InvalidInputError,
+    InvalidSpecError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    UnknownWorkflowError,
+)
+from rqsched.workflows import registry, workflow
+from tests.support.desk import DAY, MINUTE, NOON, SECOND, Desk, last, newest, statuses, types
+
+FAILS_AT_ONCE = RetryPolicy(max_retries=0)
+
+
+def module_function() -> str:
+    return "by path"
+
+
+class ModuleClass:
+    def run(self) -> str:
+        return "by path of a class"
+
+
+# ---- create
+
+
+def test_a_created_schedule_says_what_it_is_and_is_armed(any_desk: Desk) -> None:
+    schedule = any_desk.create("nightly", Cron("0 2 * * *"), timezone="America/New_York", note="at 2")
+
+    assert (schedule.schedule_id, schedule.namespace, schedule.status) == ("nightly", "default", "active")
+    assert schedule.next_run_at == datetime.fromisoformat("2026-01-16T02:00-05:00")
+    assert (schedule.run_count, schedule.note, len(schedule.uid)) == (0, "at 2", 26)
+    assert any_desk.armed() == {f"sched-{schedule.uid}-n0-rc0"}
+    assert types(schedule) == ["Created"]
+
+
+def test_create_is_strict_and_leaves_the_known_one_alone(any_desk: Desk) -> None:
+    known = any_desk.create(queue="high")
+
+    with pytest.raises(ScheduleExistsError, match="use upsert"):
+        any_desk.create(queue="low")
+
+    assert known.refresh().describe().queue == "high"
+    assert types(known) == ["Created"]
+
+
+def test_a_schedule_created_paused_does_not_fire_until_it_is_resumed(any_desk: Desk) -> None:
+    schedule = any_desk.create(paused=True)
+
+    assert (schedule.status, schedule.next_run_at, any_desk.armed()) == ("paused", None, set())
+    assert any_desk.fire(DAY) == []
+
+    assert schedule.resume().next_run_at == NOON + DAY + MINUTE
+
+
+def test_created_again_after_delete_it_is_another_schedule(any_desk: Desk) -> None:
+    first = any_desk.create()
+    any_desk.turn()
+    first.delete()
+
+    second = any_desk.create()
+    any_desk.turn()
+
+    assert second.uid != first.uid
+    assert (second.refresh().run_count, len(second.runs().items)) == (1, 1)
+    assert types(first) == ["Created", "Triggered", "Deleted"]
+    assert types(second) == ["Created", "Triggered"]
+    assert any_desk.scheduler.newest("report").uid == second.uid
+
+
+WORKFLOWS = {
+    "a registered name": "note",
+    "a function by its path": f"{__name__}.module_function",
+    "a class by its path": f"{__name__}:ModuleClass",
+    "a function": module_function,
+    "a class": ModuleClass,
+}
+
+
+@pytest.mark.parametrize("named", WORKFLOWS.values(), ids=WORKFLOWS.keys())
+def test_a_workflow_may_be_given_as(desk: Desk, named: Any) -> None:
+    schedule = desk.create(workflow=named)
+
+    desk.turn()
+
+    assert statuses(schedule) == ["succeeded"]
+    schedule.update("note")
+    assert schedule.update(named).workflow == desk.runtime.workflows.name_of(named), "by update, too"
+
+
+def test_a_class_registered_by_the_decorator_goes_by_its_name(desk: Desk) -> None:
+    @workflow
+    class DataSync:
+        name = "data_sync"
+
+        async def run(self, region: str) -> str:
+            return region
+
+    registered = registry.get("data_sync")
+    assert registered is not None
+    registry.remove("data_sync")
+    desk.runtime.workflows.add(registered)
+    schedule = desk.create(workflow=DataSync, kwargs={"region": "eu"})
+
+    desk.turn()
+
+    assert (schedule.workflow, newest(schedule).result) == ("data_sync", "eu")
+
+
+def test_a_registered_function_goes_by_its_name(desk: Desk) -> None:
+    desk.register("tidy", module_function)
+    assert desk.create(workflow=module_function).workflow == "tidy"
+
+
+NO_WORKFLOWS = {
+    "unknown name": "nobody",
+    "path to nothing": f"{__name__}.nothing",
+    "no such module": "no.such.module",
+    "no callable": f"{__name__}.FAILS_AT_ONCE",
+}
+
+
+@pytest.mark.parametrize("named", NO_WORKFLOWS.values(), ids=NO_WORKFLOWS.keys())
+def test_a_workflow_nobody_knows_is_refused(desk: Desk, named: str) -> None:
+    with pytest.raises(UnknownWorkflowError):
+        desk.create(workflow=named)
+    assert desk.scheduler.list().items == []
+
+
+def test_what_is_no_workflow_at_all_is_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidInputError, match="no workflow"):
+        desk.create(workflow=42)
+
+
+def test_a_workflow_another_process_registered_may_be_named(make_desk: Callable[..., Desk], any_desk: Desk) -> None:
+    any_desk.register("elsewhere", module_function, queue="far", timeout=7)
+    any_desk.runtime.record_workflows()
+    web = make_desk(database_url=any_desk.scheduler.runtime.database.url)
+
+    described = web.create(workflow="elsewhere").describe()
+
+    assert (described.queue, described.timeout) == ("far", 7)
+
+
+IDS = {"one letter": "a", "digit first": "7", "all signs": "A.b_c:d-e", "255 long": "x" * 255}
+NO_IDS = {
+    "empty": "", "sign first": "-a", "space": "a b", "umlaut": "ä", "slash": "a/b", "newline": "a\n",
+    "256 long": "x" * 256, "NUL": "a\x00", "no text": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule_id", IDS.values(), ids=IDS.keys())
+def test_an_id_may_be(desk: Desk, schedule_id: str) -> None:
+    desk.create(schedule_id)
+    assert desk.scheduler.get(schedule_id).schedule_id == schedule_id
+
+
+@pytest.mark.parametrize("schedule_id", NO_IDS.values(), ids=NO_IDS.keys())
+def test_an_id_is_refused_at_create_and_not_found_later(desk: Desk, schedule_id: Any) -> None:
+    with pytest.raises(InvalidIdError):
+        desk.create(schedule_id)
+    with pytest.raises(InvalidIdError):
+        desk.create(namespace=schedule_id)
+    with pytest.raises(ScheduleNotFoundError):
+        desk.scheduler.get(schedule_id)
+    with pytest.raises(ScheduleNotFoundError):
+        desk.scheduler.history(schedule_id)
+
+
+def test_a_spec_that_is_over_is_refused_at_create(desk: Desk) -> None:
+    for spec in (Once(NOON), Spec("* * * * *", end_at=NOON + SECOND)):
+        with pytest.raises(InvalidSpecError, match="no occurrence after"):
+            desk.create(spec=spec)
+
+
+# ---- upsert
+
+
+def test_upsert_says_created_updated_or_unchanged(any_desk: Desk) -> None:
+    def upsert(**options: Any) -> tuple[ScheduleHandle, str]:
+        return any_desk.scheduler.upsert("report", "note", MINUTE, **options)
+
+    assert upsert()[1] == "created"
+    assert upsert()[1] == "unchanged"
+    schedule, outcome = upsert(queue="high")
+    assert outcome == "updated"
+    version = schedule.version
+    assert upsert(queue="high")[1] == "unchanged"
+
+    assert schedule.refresh().version == version, "unchanged writes nothing"
+    assert types(schedule) == ["Created", "Updated"]
+    assert last(schedule, "Updated")["changed_fields"] == ["queue"]
+
+
+def test_upsert_keeps_the_next_time_iff_the_timing_is_the_same(any_desk: Desk) -> None:
+    any_desk.create(spec=Every("10m"))
+    any_desk.advance(4 * MINUTE)
+
+    same, _ = any_desk.scheduler.upsert("report", "note", Every("10m"), args=[1])
+    assert same.next_run_at == NOON + 10 * MINUTE
+
+    other, _ = any_desk.scheduler.upsert("report", "note", Every("7m"))
+    assert other.next_run_at == NOON + 11 * MINUTE
+
+
+def test_upsert_pauses_and_resumes_only_when_told(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.pause()
+
+    for paused, status in ((None, "paused"), (False, "active"), (None, "active"), (True, "paused")):
+        handle, _ = any_desk.scheduler.upsert("report", "note", MINUTE, paused=paused)
+        assert handle.status == status
+
+    assert types(schedule) == ["Created", "Paused", "Resumed", "Paused"]
+
+
+def test_upsert_after_delete_creates(any_desk: Desk) -> None:
+    deleted = any_desk.create()
+    deleted.delete()
+
+    handle, outcome = any_desk.scheduler.upsert("report", "note", MINUTE)
+
+    assert outcome == "created"
+    assert handle.uid != deleted.uid

@@ -1,0 +1,123 @@
+"""Schedules for people who think in code: decorators that register and declare, and `sync` at start-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rqsched import Cron, Every, RetryPolicy
+from rqsched.api.declarations import Declaration
+from rqsched.errors import InvalidInputError
+from rqsched.testing import assert_has_schedule, run_schedule
+from rqsched.timing import Timing
+from tests.support.desk import MINUTE, NOON, Desk, newest, statuses
+
+
+def test_a_decorator_registers_and_declares_and_sync_applies(any_desk: Desk) -> None:
+    scheduler = any_desk.scheduler
+
+    @scheduler.cron("0 2 * * *", timezone="America/New_York", queue="high", timeout=60, args=["eu"], note="at night")
+    def invoice_sync(region: str) -> str:
+        return f"synced {region}"
+
+    @scheduler.every("30m", id="half-hourly", name="tidy-up", overlap="allow")
+    async def tidy() -> str:
+        return "tidied"
+
+    @scheduler.on_timing(Timing().daily_at("00:10").timezone("Europe/Istanbul").environments("production"))
+    def check_expiry() -> None: ...
+
+    assert scheduler.list().items == [], "nothing is written before sync"
+    assert scheduler.sync().created == ["invoice_sync", "half-hourly", "check_expiry"]
+    assert scheduler.sync().unchanged == ["invoice_sync", "half-hourly", "check_expiry"]
+
+    nightly = assert_has_schedule(
+        scheduler, "invoice_sync", workflow=invoice_sync, spec=Cron("0 2 * * *", "America/New_York")
+    )
+    assert (nightly.note, nightly.describe().queue, nightly.describe().timeout) == ("at night", "high", 60)
+    assert run_schedule(scheduler, "invoice_sync").result == "synced eu"
+    assert_has_schedule(scheduler, "half-hourly", workflow="tidy-up", spec=Every("30m"))
+    assert run_schedule(scheduler, "half-hourly").result == "tidied"
+    fluent = assert_has_schedule(scheduler, "check_expiry", spec=Cron("10 0 * * *", "Europe/Istanbul"))
+    assert fluent.describe().policies["environments"] == ["production"]
+
+
+def test_the_decorated_function_stays_what_it_is(desk: Desk) -> None:
+    @desk.scheduler.every("1m")
+    def plain(number: int = 1) -> int:
+        return number + 1
+
+    assert plain(4) == 5
+
+
+def test_an_interval_keeps_its_anchor_over_restarts(any_desk: Desk) -> None:
+    any_desk.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_desk.scheduler.sync()
+    any_desk.advance(7 * MINUTE)
+
+    any_desk.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_desk.scheduler.sync()
+
+    assert any_desk.scheduler.get("beat").next_run_at == NOON + 10 * MINUTE
+
+
+def lambda_workflow() -> None: ...
+
+
+def test_an_aligned_interval_is_declared_with_an_offset(desk: Desk) -> None:
+    desk.scheduler.every("1h", offset="5m", id="aligned")(lambda_workflow)
+    desk.scheduler.sync()
+    assert desk.scheduler.get("aligned").next_run_at == NOON + 5 * MINUTE
+
+
+def test_a_schedule_may_be_declared_paused(desk: Desk) -> None:
+    desk.scheduler.every("1m", id="sleeping", paused=True)(lambda_workflow)
+    desk.scheduler.sync()
+    assert desk.scheduler.get("sleeping").status == "paused"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "option": {"colour": "red"},
+    "value": {"max_runs": 0},
+    "id": {"id": "no id"},
+    "name": {"name": "no name"},
+    "note": {"note": 5},
+    "queue": {"queue": "no queue"},
+}
+
+
+@pytest.mark.parametrize("options", WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_declaration_is_refused_where_it_stands(desk: Desk, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        desk.scheduler.every("1m", **options)(lambda_workflow)
+    assert desk.scheduler.declarations.all() == []
+    assert desk.runtime.workflows.get("lambda_workflow") is None
+
+
+def test_a_wrong_cadence_is_refused_where_it_stands(desk: Desk) -> None:
+    for declare in (lambda: desk.scheduler.cron("61 * * * *"), lambda: desk.scheduler.every("soon")):
+        with pytest.raises(InvalidInputError):
+            declare()
+
+
+def test_a_builder_says_when_wherever_a_spec_does(any_desk: Desk) -> None:
+    timing = Timing().hourly_at(5).option(queue="high", retry=RetryPolicy(max_retries=0))
+
+    created = any_desk.create("created", timing)
+    any_desk.scheduler.sync([Declaration("synced", "note", timing, {"queue": "low"})])
+    updated = any_desk.create("updated").update(spec=timing)
+
+    synced = any_desk.scheduler.get("synced")
+    assert {s.next_run_at for s in (created, updated, synced)} == {NOON + 5 * MINUTE}
+    assert [s.describe().queue for s in (created, updated, synced)] == ["high", "high", "low"]
+
+
+def test_environments_are_judged_where_the_schedule_fires(make_desk: Any, sqlite_url: str) -> None:
+    desks = {env: make_desk(database_url=sqlite_url, env=env) for env in ("production", "staging")}
+    schedule = desks["staging"].create(spec=Timing().every("1m").environments("production"))
+
+    desks["staging"].turn()
+    assert (statuses(schedule), schedule.refresh().last_skip_reason) == ([], "environment")
+    desks["production"].turn()
+    assert newest(schedule).status == "succeeded"

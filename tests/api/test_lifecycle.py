@@ -1,0 +1,323 @@
+"""What one does to a schedule, from update to purge, on both databases: design §4 as its caller sees it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Cron, Every, Once, RetryPolicy, Spec
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleStateError, VersionConflictError
+from rqsched.store.tables import audit_events, backfills, runs, schedules
+from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, last, occurrences, statuses, types
+
+FAILS_AT_ONCE = RetryPolicy(max_retries=0)
+
+
+# ---- update
+
+
+def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Every("10m"))
+    any_desk.advance(MINUTE)
+
+    schedule.update(queue="high", note="n", overlap="allow_all", max_runs=5)
+    assert schedule.next_run_at == NOON + 10 * MINUTE
+    assert last(schedule, "Updated")["changed_fields"] == ["queue", "policies", "max_runs", "note"]
+
+    schedule.update(spec=Every("20m"))
+    assert schedule.next_run_at == NOON + 21 * MINUTE
+
+    schedule.update(spec="0 * * * *", timezone="Asia/Kolkata")
+    assert schedule.next_run_at == datetime.fromisoformat("2026-01-15T18:00+05:30")
+
+
+def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(desk: Desk) -> None:
+    schedule = desk.create(spec=Cron("0 9 * * *", "Asia/Kolkata"))
+
+    assert schedule.update(spec="30 9 * * *").next_run_at == datetime.fromisoformat("2026-01-16T09:30+05:30")
+    assert schedule.update(spec=Cron("0 9 * * *", "Asia/Tokyo")).next_run_at == datetime.fromisoformat(
+        "2026-01-16T09:00+09:00"
+    )
+    assert schedule.update(spec=Spec("0 9 * * *")).next_run_at == NOON + 21 * HOUR
+
+
+def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> None:
+    schedule = any_desk.create(args=[1], kwargs={"a": 1}, labels={"x": "y"}, retry=FAILS_AT_ONCE, queue="high")
+
+    schedule.update(kwargs={"b": 2})
+
+    described = schedule.describe()
+    assert (described.args, described.kwargs, described.labels, described.queue) == ([1], {"b": 2}, {"x": "y"}, "high")
+    assert described.policies["retry"]["max_retries"] == 0
+
+
+def test_an_update_that_changes_nothing_leaves_no_trace(any_desk: Desk) -> None:
+    schedule = any_desk.create(queue="high")
+    schedule.update(queue="high", spec=MINUTE)
+    assert types(schedule) == ["Created"]
+    assert schedule.version == 1
+
+
+def test_an_update_of_what_changed_meanwhile_is_refused_when_asked(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    version = schedule.version
+    any_desk.scheduler.get("report").update(queue="high")
+
+    with pytest.raises(VersionConflictError):
+        schedule.update(queue="low", if_version=version)
+
+    assert schedule.refresh().describe().queue == "high"
+    schedule.update(queue="low", if_version=schedule.version)
+    assert schedule.describe().queue == "low"
+
+
+def test_max_runs_lowered_to_what_has_started_ends_the_schedule(any_desk: Desk) -> None:
+    schedule = any_desk.create(max_runs=5)
+    any_desk.turn()
+    any_desk.turn()
+
+    assert schedule.update(max_runs=3).remaining == 1
+    assert schedule.update(max_runs=None).remaining is None
+    assert schedule.update(max_runs=2).status == "done"
+
+
+def test_a_deleted_schedule_is_not_updated(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.delete()
+    with pytest.raises(ScheduleNotFoundError):
+        schedule.update(queue="high")
+
+
+# ---- pause and resume
+
+
+def test_pause_clears_the_next_time_and_keeps_the_counts(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.turn()
+
+    schedule.pause("maintenance", reason="disk full")
+
+    assert (schedule.status, schedule.next_run_at, schedule.run_count) == ("paused", None, 1)
+    assert (schedule.note, schedule.status_reason, schedule.paused_at) == ("maintenance", "disk full", NOON + MINUTE)
+    assert last(schedule, "Paused") == {"reason": "disk full", "paused_at": "2026-01-15T12:01:00Z"}
+    with pytest.raises(ScheduleStateError):
+        schedule.pause()
+    assert any_desk.fire(HOUR) == []
+
+
+RESUMED = {
+    "next, cron": (Cron("*/10 * * * *"), "next", NOON + 40 * MINUTE),
+    "next, interval": (Every("10m"), "next", NOON + 40 * MINUTE),
+    "once, cron": (Cron("*/10 * * * *"), "once", NOON + 30 * MINUTE),
+    "once, nothing missed": (Cron("0 * * * *"), "once", NOON + HOUR),
+    "once, interval": (Every("10m"), "once", NOON + 30 * MINUTE),
+    "from_now, interval": (Every("10m"), "from_now", NOON + 45 * MINUTE),
+    "from_now, cron": (Cron("*/10 * * * *"), "from_now", NOON + 40 * MINUTE),
+}
+
+
+@pytest.mark.parametrize(("spec", "catch_up", "expected"), RESUMED.values(), ids=RESUMED.keys())
+def test_resume_goes_on(desk: Desk, spec: Any, catch_up: str, expected: datetime) -> None:
+    by_call, by_option = desk.create("a", spec), desk.create("b", spec, catch_up=catch_up)
+    desk.advance(5 * MINUTE)
+    by_call.pause()
+    by_option.pause()
+    desk.advance(30 * MINUTE)
+
+    assert by_call.resume(catch_up).next_run_at == expected
+    assert by_option.resume().next_run_at == expected
+
+
+def test_what_was_missed_while_paused_fires_once_and_then_the_cadence_goes_on(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Every("10m"))
+    schedule.pause()
+    any_desk.advance(35 * MINUTE)
+
+    schedule.resume("once")
+    any_desk.turn(timedelta(0))
+    any_desk.turn(5 * MINUTE)
+
+    assert occurrences(schedule) == [NOON + 30 * MINUTE, NOON + 40 * MINUTE]
+    assert schedule.refresh().next_run_at == NOON + 50 * MINUTE
+
+
+def test_resume_is_for_paused_schedules_only(any_desk: Desk) -> None:
+    schedule = any_desk.create(max_runs=1)
+    with pytest.raises(ScheduleStateError):
+        schedule.resume()
+    any_desk.turn()
+    with pytest.raises(ScheduleStateError, match="restart"):
+        schedule.resume()
+
+
+# ---- restart, delete
+
+
+def test_restart_revives_a_done_schedule_from_zero(any_desk: Desk) -> None:
+    schedule = any_desk.create(max_runs=1)
+    any_desk.turn()
+    assert schedule.refresh().status == "done"
+
+    schedule.restart(note="again")
+
+    assert (schedule.status, schedule.run_count, schedule.remaining, schedule.note) == ("active", 0, 1, "again")
+    any_desk.turn()
+    assert statuses(schedule) == ["succeeded", "succeeded"]
+    assert last(schedule, "Resumed")["reason"] == "restart"
+
+
+def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
+    any_desk.failing = True
+    schedule = any_desk.create(retry=FAILS_AT_ONCE)
+    any_desk.turn()
+    assert (schedule.refresh().status, schedule.last_error[:12]) == ("dead", "RuntimeError")
+
+    schedule.restart()
+
+    assert (schedule.status, schedule.error_count, schedule.consecutive_failures) == ("active", 0, 0)
+    assert schedule.next_run_at == NOON + 2 * MINUTE
+
+
+def test_restart_is_for_what_has_ended_and_can_go_on(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Once(NOON + MINUTE))
+    with pytest.raises(ScheduleStateError, match="running already"):
+        schedule.restart()
+    schedule.pause()
+    with pytest.raises(ScheduleStateError, match="resume"):
+        schedule.restart()
+    schedule.resume()
+    any_desk.turn()
+    assert schedule.refresh().status == "done"
+    with pytest.raises(ScheduleStateError, match="update"):
+        schedule.restart()
+
+
+def test_delete_is_soft_and_ends_every_operation(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.turn()
+
+    schedule.delete(reason="obsolete")
+
+    assert (schedule.status, schedule.deleted_at) == ("deleted", NOON + MINUTE)
+    for operation in OPERATIONS.values():
+        with pytest.raises(ScheduleNotFoundError):
+            operation(schedule)
+    assert any_desk.scheduler.list().items == []
+    assert [e.event_type for e in any_desk.scheduler.history("report")][-1] == "ScheduleDeleted"
+    assert any_desk.fire(HOUR) == []
+    assert statuses(schedule) == ["succeeded"]
+
+
+def test_delete_leaves_started_runs_alone_and_drops_what_waits(any_desk: Desk) -> None:
+    schedule = any_desk.create(overlap="buffer_all")
+    any_desk.fire()
+    any_desk.fire()
+
+    schedule.delete()
+    assert any_desk.work() == 1
+
+    assert statuses(schedule) == ["succeeded", "cancelled"]
+    assert last(schedule, "Deleted")["dropped_buffered"] == 1
+
+
+def test_purge_removes_runs_and_history_and_nothing_of_others(any_desk: Desk) -> None:
+    purged, other = any_desk.create(), any_desk.create("other")
+    any_desk.turn()
+    purged.backfill(NOON - HOUR, NOON - 50 * MINUTE)
+
+    purged.delete(purge=True)
+
+    def count(table: sa.Table, column: str = "schedule_uid") -> list[str]:
+        query = sa.select(table.c[column]).distinct()
+        return list(any_desk.runtime.database.read(lambda c: c.execute(query).scalars()))
+
+    assert count(schedules, "uid") == count(runs) == count(audit_events) == [other.uid]
+    assert count(backfills) == []
+    with pytest.raises(ScheduleNotFoundError):
+        any_desk.scheduler.history("report")
+    with pytest.raises(ScheduleNotFoundError):
+        purged.refresh()
+    any_desk.work()
+    assert any_desk.create().run_count == 0
+
+
+def test_a_schedule_deleted_before_can_be_purged_later(any_desk: Desk) -> None:
+    any_desk.create().delete()
+    any_desk.scheduler.newest("report").delete(purge=True)
+    with pytest.raises(ScheduleNotFoundError):
+        any_desk.scheduler.newest("report")
+
+
+# ---- trigger
+
+
+def test_a_trigger_starts_a_run_now_and_moves_no_time(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.advance(20 * SECOND)
+
+    result = schedule.trigger()
+    any_desk.work()
+
+    assert (result.outcome, bool(result), schedule.next_run_at) == ("triggered", True, NOON + MINUTE)
+    run = result.run.refresh()
+    assert (run.kind, run.status, run.occurrence_at) == ("manual", "succeeded", NOON + 20 * SECOND)
+    assert result.instance_id == run.instance_id == f"schedule:report:manual:{run.uid.lower()}"
+    assert last(schedule, "Triggered")["occurrence_time"] == "2026-01-15T12:00:20Z"
+
+
+def test_a_skipped_trigger_returns_nothing_and_says_why(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.trigger()
+
+    result = schedule.trigger()
+
+    assert (bool(result), result.run, result.instance_id) == (False, None, None)
+    assert (result.outcome, result.reason) == ("skipped", "overlap_policy_skip")
+    assert (schedule.skipped_count, schedule.last_skip_reason) == (1, "overlap_policy_skip")
+
+
+def test_a_trigger_may_bring_its_own_policy(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.trigger()
+
+    assert schedule.trigger("allow").outcome == "triggered"
+    assert schedule.trigger("buffer_one").buffer_depth == 1
+    assert schedule.trigger("buffer_one").outcome == "buffer_full"
+    assert last(schedule, "Triggered")["effective_overlap_policy"] == "allow_all"
+
+
+def test_the_same_idempotency_key_gives_the_same_run(any_desk: Desk) -> None:
+    schedule = any_desk.create(overlap="allow_all")
+    first = schedule.trigger(idempotency_key="order-7")
+    any_desk.work()
+
+    again = schedule.trigger(idempotency_key="order-7")
+
+    assert again.run.uid == first.run.uid
+    assert schedule.trigger(idempotency_key="order-8").run.uid != first.run.uid
+    assert schedule.run_count == 2
+    with pytest.raises(InvalidInputError):
+        schedule.trigger(idempotency_key="")
+
+
+def test_a_paused_schedule_is_triggered_by_force_only(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    schedule.pause()
+
+    assert schedule.trigger().reason == "status_not_triggerable"
+    assert schedule.trigger(force=True).outcome == "triggered"
+    assert schedule.status == "paused"
+    assert types(schedule) == ["Created", "Paused", "TriggerSkipped", "Triggered"]
+
+
+def test_an_exhausted_schedule_is_not_triggered(any_desk: Desk) -> None:
+    schedule = any_desk.create(max_runs=1)
+    any_desk.turn()
+    assert schedule.trigger(force=True).reason == "remaining_actions_exhausted"
+    any_desk.failing = True
+    dead = any_desk.create("dead", retry=FAILS_AT_ONCE)
+    any_desk.turn()
+    assert dead.trigger(force=True).reason == "status_not_triggerable"

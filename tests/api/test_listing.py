@@ -1,0 +1,124 @@
+"""Finding schedules and runs, and what they say of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rqsched import Cron, Every, RetryPolicy, Spec
+from rqsched.errors import InvalidInputError, InvalidLimitError, ScheduleNotFoundError
+from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, newest
+
+FAILS_AT_ONCE = RetryPolicy(max_retries=0)
+
+
+def module_function() -> str:
+    return "by path"
+
+
+class ModuleClass:
+    def run(self) -> str:
+        return "by path of a class"
+
+
+# ---- get and list
+
+
+def test_get_raises_when_there_is_none(any_desk: Desk) -> None:
+    any_desk.create()
+    with pytest.raises(ScheduleNotFoundError):
+        any_desk.scheduler.get("other")
+    with pytest.raises(ScheduleNotFoundError):
+        any_desk.scheduler.get("report", namespace="other")
+
+
+def test_list_filters_by_everything_given(any_desk: Desk) -> None:
+    any_desk.register("other", module_function)
+    facts = {"n": 1, "flag": True, "none": None, 'a"b.c': "x", "text": "1"}
+    any_desk.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=facts, owner="ann")
+    any_desk.advance(SECOND)
+    any_desk.create("b", workflow="other", labels={"team": "billing"})
+    any_desk.advance(SECOND)
+    any_desk.create("c").pause()
+    any_desk.advance(SECOND)
+    any_desk.create("d").delete()
+
+    def ids(**filters: Any) -> str:
+        return "".join(found.schedule_id for found in any_desk.scheduler.list(**filters).items)
+
+    assert (ids(), ids(newest_first=True), ids(status="deleted"), ids(status=["paused", "deleted"])) == (
+        "abc", "cba", "d", "cd",
+    )  # fmt: skip
+    assert (ids(workflow="other"), ids(owner="ann"), ids(owner="bob"), ids(text="A")) == ("b", "a", "", "a")
+    assert (ids(labels={"team": "billing"}), ids(labels={"team": "billing", 'a"b.c': "x"})) == ("ab", "a")
+    assert (ids(labels={"team": "x"}), ids(labels={"%": "x"}), ids(text="%")) == ("", "", "")
+    for name, value in facts.items():
+        assert ids(search_attributes={name: value}) == "a", name
+    assert (ids(search_attributes={"n": "1"}), ids(search_attributes={"flag": 1})) == ("", "")
+
+
+def test_pages_show_each_schedule_once_while_others_come_and_go(any_desk: Desk) -> None:
+    for name in "abcdef":
+        any_desk.create(name)
+        any_desk.advance(SECOND)
+    page = any_desk.scheduler.list(limit=2)
+    seen = [found.schedule_id for found in page.items]
+    any_desk.create("g")
+    any_desk.scheduler.get("a").delete()
+    while page.next_cursor:
+        page = any_desk.scheduler.list(limit=2, cursor=page.next_cursor)
+        seen += [found.schedule_id for found in page.items]
+
+    assert "".join(seen) == "abcdefg"
+    assert "".join(found.schedule_id for found in any_desk.scheduler.iter()) == "bcdefg"
+
+
+BAD_LISTS: dict[str, dict[str, Any]] = {
+    "limit 0": {"limit": 0},
+    "limit 501": {"limit": 501},
+    "limit true": {"limit": True},
+    "cursor": {"cursor": "nonsense"},
+    "status": {"status": "sleeping"},
+}
+
+
+@pytest.mark.parametrize("filters", BAD_LISTS.values(), ids=BAD_LISTS.keys())
+def test_a_list_refuses_a_wrong(desk: Desk, filters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        desk.scheduler.list(**filters)
+
+
+# ---- describe and upcoming
+
+
+def test_describe_says_everything_as_plain_values(any_desk: Desk) -> None:
+    schedule = any_desk.create(
+        spec=Cron("0 2 * * *"), timezone="America/New_York", args=["eu"], jitter=30 * SECOND, note="n",
+        labels={"team": "billing"}, memo={"origin": "test"}, search_attributes={"tenant": 42}, max_runs=9,
+        description="nightly", owner="ann",
+    )  # fmt: skip
+    schedule.trigger()
+
+    facts = schedule.describe().to_dict()
+
+    assert facts["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York"}
+    assert (facts["timing"], facts["overlap_policy"]) == ("cron 0 2 * * * America/New_York", "skip")
+    assert (facts["labels"], facts["memo"], facts["search_attributes"]) == (
+        {"team": "billing"}, {"origin": "test"}, {"tenant": 42},
+    )  # fmt: skip
+    assert (facts["max_runs"], facts["remaining_actions"], facts["run_count"]) == (9, 8, 1)
+    assert (facts["jitter_seconds"], facts["note"], facts["description"], facts["owner"]) == (30, "n", "nightly", "ann")
+    assert facts["latest_instance_id"] == newest(schedule).instance_id
+    assert (facts["last_run_at"], facts["next_run_at"]) == ("2026-01-15T12:00:00Z", "2026-01-16T07:00:00Z")
+    assert facts["args"] == ["eu"]
+
+
+def test_upcoming_names_the_next_fires(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec=Spec(["0 * * * *", Every("90m", offset="0s")]))
+
+    assert schedule.upcoming(4) == [NOON + k * 30 * MINUTE for k in (2, 3, 4, 6)]
+    assert any_desk.create("jittered", Cron("@hourly"), jitter=MINUTE).upcoming(2) != [NOON + HOUR, NOON + 2 * HOUR]
+    assert schedule.pause().upcoming() == []
+    with pytest.raises(InvalidLimitError):
+        schedule.upcoming(0)

@@ -1,0 +1,364 @@
+"""Every option arrives where it is meant to, from create and from update alike; what is out of bounds is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from rqsched import CommandContext, Cron, Every, RetryPolicy
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.options import Options
+from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
+from tests.api.conftest import MakeDesk
+from tests.support.desk import HOUR, MINUTE, SECOND, Desk, last, newest, statuses, types
+
+Check = Callable[[Desk, ScheduleHandle], None]
+
+
+# ---- what each option brings about
+
+
+def timezone(desk: Desk, schedule: ScheduleHandle) -> None:
+    assert schedule.next_run_at is not None
+    assert schedule.next_run_at.hour == 3, "9 o'clock in Asia/Dhaka"
+
+
+def args(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.turn()
+    assert desk.calls[-1][0] == (1, [None, 2.5], {"a": "ü"})
+    assert newest(schedule).args == [1, [None, 2.5], {"a": "ü"}]
+
+
+def kwargs(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.turn()
+    assert desk.calls[-1][1] == {"region": "eu"} == newest(schedule).kwargs
+    assert desk.seen[-1].payload == {"region": "eu"}
+
+
+def overlap(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    desk.fire()
+    assert statuses(schedule) == ["pending", "pending"]
+
+
+def buffer_limit(desk: Desk, schedule: ScheduleHandle) -> None:
+    for _ in range(3):
+        desk.fire()
+    assert statuses(schedule) == ["pending", "buffered"]
+    assert last(schedule, "TriggerSkipped")["reason"] == "buffer_full"
+
+
+def missed(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire(10 * MINUTE)
+    assert last(schedule, "Missed")["policy"] == "skip"
+    assert newest(schedule).occurrence_at == desk.clock.now(), "the newest fires"
+
+
+def catch_up_window(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire(MINUTE + 31 * SECOND)
+    assert (statuses(schedule), last(schedule, "Missed")["count"]) == ([], 1)
+
+
+def catch_up_limit(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire(5 * MINUTE)
+    assert len(statuses(schedule)) == 2
+    assert last(schedule, "Missed")["count"] == 3
+
+
+def catch_up(desk: Desk, schedule: ScheduleHandle) -> None:
+    schedule.pause()
+    desk.advance(5 * MINUTE)
+    assert schedule.resume().next_run_at == desk.clock.now()
+
+
+def jitter(desk: Desk, schedule: ScheduleHandle) -> None:
+    delay = schedule.due_at - schedule.next_run_at
+    assert timedelta(0) < delay < 50 * SECOND
+    assert desk.fire() == []
+    assert desk.fire(delay)
+
+
+def max_runs(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.turn()
+    assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
+
+
+def on_exhausted(desk: Desk, schedule: ScheduleHandle) -> None:
+    schedule.update(max_runs=1)
+    desk.turn()
+    assert (schedule.refresh().status, last(schedule, "Deleted")["reason"]) == ("deleted", "max_runs_exhausted")
+
+
+def total_repeats(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.turn()
+    assert schedule.refresh().status == "active"
+    desk.turn()
+    assert (schedule.refresh().status, schedule.status_reason) == ("done", "total_repeats_reached")
+
+
+def environments(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    assert (statuses(schedule), last(schedule, "TriggerSkipped")["reason"]) == ([], "environment")
+
+
+def retry(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.failing = True
+    desk.turn()
+    run = newest(schedule)
+    assert (run.status, run.retry_at) == ("retrying", desk.clock.now() + 7 * SECOND)
+    desk.turn(7 * SECOND)
+    desk.failing = False
+    assert (newest(schedule).status, schedule.refresh().status) == ("failed", "active")
+
+
+def timeout(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.turn()
+    run = desk.seen[-1]
+    assert run.deadline_at - run.started_at == 77 * SECOND
+
+
+def queue(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    assert desk.queued("high") == [f"run-{newest(schedule).uid}-a1-d1"]
+    desk.work()
+
+
+def connection(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    with Redis.from_url(desk.scheduler.settings.connections["eu"]) as eu:
+        assert eu.llen("rq:queue:default") == 1
+    assert desk.queued() == []
+    desk.work()
+    assert statuses(schedule) == ["succeeded"]
+
+
+def priority(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.scheduler.upsert("ordinary", "note", HOUR)[0].trigger()
+    run = schedule.trigger().run
+    assert run is not None
+    assert desk.queued()[0] == f"run-{run.uid}-a1-d1"
+
+
+def copied(name: str, value: Any) -> Check:
+    def check(desk: Desk, schedule: ScheduleHandle) -> None:
+        desk.turn()
+        assert getattr(newest(schedule), name) == value
+        assert getattr(desk.seen[-1], name) == value
+        assert getattr(schedule.describe(), name) == value
+
+    return check
+
+
+def described(name: str, value: Any) -> Check:
+    return lambda _, schedule: _equal(getattr(schedule.describe(), name), value)
+
+
+def _equal(have: Any, wanted: Any) -> None:
+    assert have == wanted
+
+
+def executor(desk: Desk, schedule: ScheduleHandle) -> None:
+    desk.fire()
+    assert (statuses(schedule), desk.queued()) == (["pending"], [])
+
+
+EACH: dict[str, tuple[dict[str, Any], Check]] = {
+    "timezone": ({"timezone": "Asia/Dhaka"}, timezone),
+    "args": ({"args": [1, [None, 2.5], {"a": "ü"}]}, args),
+    "kwargs": ({"kwargs": {"region": "eu"}}, kwargs),
+    "overlap": ({"overlap": "allow"}, overlap),
+    "buffer_limit": ({"buffer_limit": 1, "overlap": "enqueue"}, buffer_limit),
+    "missed": ({"missed": "skip"}, missed),
+    "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
+    "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
+    "catch_up": ({"catch_up": "once"}, catch_up),
+    "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
+    "max_runs": ({"max_runs": 1}, max_runs),
+    "on_exhausted": ({"on_exhausted": "delete"}, on_exhausted),
+    "total_repeats": ({"total_repeats": 2}, total_repeats),
+    "environments": ({"environments": ["production"]}, environments),
+    "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
+    "timeout": ({"timeout": 77}, timeout),
+    "queue": ({"queue": "high"}, queue),
+    "connection": ({"connection": "eu"}, connection),
+    "priority": ({"priority": 1}, priority),
+    "labels": ({"labels": {"team": "billing"}}, copied("labels", {"team": "billing"})),
+    "memo": ({"memo": {"origin": ["test"]}}, copied("memo", {"origin": ["test"]})),
+    "search_attributes": ({"search_attributes": {"tenant": 42}}, copied("search_attributes", {"tenant": 42})),
+    "description": ({"description": "Nightly."}, described("description", "Nightly.")),
+    "owner": ({"owner": "ann"}, described("owner", "ann")),
+    "executor": ({"executor": "external"}, executor),
+}
+"""Each option: what is given, and what must come of it."""
+
+
+def test_the_table_below_names_every_option() -> None:
+    assert set(EACH) == set(Options.__annotations__)
+
+
+@pytest.fixture
+def two_redis_desk(make_desk: MakeDesk, sqlite_url: str, redis_url: str) -> Desk:
+    return make_desk(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_it_arrives(two_redis_desk: Desk, name: str) -> None:
+    options, check = EACH[name]
+    spec = Cron("0 9 * * *") if name == "timezone" else Every("1m")
+    created = two_redis_desk.create("created", spec, **options)
+    check(two_redis_desk, created)
+    if created.refresh().status != "deleted":
+        created.delete()
+
+    updated = two_redis_desk.create("updated", spec)
+    updated.update(**options)
+    check(two_redis_desk, updated)
+
+
+# ---- workflows
+
+
+def test_a_workflows_connection_is_the_default_of_its_schedules(two_redis_desk: Desk) -> None:
+    two_redis_desk.register("note", two_redis_desk._note, connection="eu")
+    schedule = two_redis_desk.create()
+    connection(two_redis_desk, schedule)
+
+
+def test_workflow_defaults_are_those_of_the_last_write(any_desk: Desk) -> None:
+    any_desk.register("note", any_desk._note, queue="old")
+    schedule = any_desk.create()
+    any_desk.register("note", any_desk._note, queue="new")
+
+    any_desk.turn()
+    assert newest(schedule).queue == "old", "a fire runs none of the application's code"
+
+    any_desk.scheduler.upsert("report", "note", MINUTE)
+    any_desk.turn()
+    assert newest(schedule).queue == "new"
+
+
+def test_the_newest_registered_code_of_a_name_runs(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.register("note", lambda: "redeployed")
+    any_desk.turn()
+    assert newest(schedule).result == "redeployed"
+
+
+def test_a_workflow_that_vanished_fails_its_runs_clearly(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.runtime.workflows.remove("note")
+    any_desk.turn()
+    run = newest(schedule)
+    assert run.status == "retrying"
+    assert "no workflow named 'note' is registered" in run.error
+
+
+# ---- limits
+
+
+KIB = 1024
+FITS: dict[str, dict[str, Any]] = {
+    "arguments": {"args": ["x" * (256 * KIB - 50)]},
+    "memo": {"memo": {"a": "x" * (256 * KIB - 8)}},
+    "labels": {"labels": {str(k): "x" * 255 for k in range(64)}},
+    "note": {"note": "x" * (4 * KIB - 2)},
+    "jitter of a day": {"jitter": timedelta(days=1)},
+}
+TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "arguments over 256 KiB": ({"args": ["x" * 200 * KIB], "kwargs": {"a": "x" * 56 * KIB}}, InvalidPayloadError),
+    "memo over 256 KiB": ({"memo": {"a": "x" * 256 * KIB}}, InvalidPayloadError),
+    "note over 4 KiB": ({"note": "x" * 4 * KIB}, InvalidPayloadError),
+    "65 labels": ({"labels": {str(k): "" for k in range(65)}}, InvalidPayloadError),
+    "a label of 256 characters": ({"labels": {"a": "x" * 256}}, InvalidPayloadError),
+    "a label that is no text": ({"labels": {"a": 1}}, InvalidPayloadError),
+    "NaN": ({"args": [math.nan]}, InvalidPayloadError),
+    "a set": ({"args": [{1}]}, InvalidPayloadError),
+    "a tuple inside": ({"args": [(1,)]}, InvalidPayloadError),
+    "a key that is no text": ({"kwargs": {1: 2}}, InvalidPayloadError),
+    "bytes": ({"memo": {"a": b"x"}}, InvalidPayloadError),
+    "a NUL character": ({"memo": {"a": "\x00"}}, InvalidPayloadError),
+    "a lone surrogate": ({"memo": {"a": "\ud800"}}, InvalidPayloadError),
+    "65 bits": ({"memo": {"a": 2**65}}, InvalidPayloadError),
+    "args that are a text": ({"args": "eu"}, InvalidPayloadError),
+    "kwargs that are a list": ({"kwargs": [1]}, InvalidPayloadError),
+    "a queue with a blank": ({"queue": "no queue"}, InvalidIdError),
+    "a queue of 129": ({"queue": "q" * 129}, InvalidIdError),
+    "an unknown connection": ({"connection": "mars"}, InvalidInputError),
+    "the queue of the links": ({"queue": "rqsched"}, InvalidInputError),
+    "an unknown policy": ({"overlap": "maybe"}, InvalidPolicyError),
+    "policies that contradict": ({"missed": "all"}, InvalidPolicyError),
+    "a buffer limit without a buffer": ({"buffer_limit": 3}, InvalidPolicyError),
+    "a retry that is no policy": ({"retry": {"max_retries": 3}}, InvalidPolicyError),
+    "environments in one text": ({"environments": "production"}, InvalidPolicyError),
+    "an environment that is no text": ({"environments": [1]}, InvalidPolicyError),
+    "jitter over a day": ({"jitter": timedelta(days=2)}, InvalidInputError),
+    "jitter backwards": ({"jitter": -SECOND}, InvalidInputError),
+    "no run at all": ({"max_runs": 0}, InvalidInputError),
+    "half a run": ({"max_runs": 1.5}, InvalidInputError),
+    "no time": ({"timeout": 0}, InvalidInputError),
+    "repeats below zero": ({"total_repeats": -1}, InvalidPolicyError),
+    "a priority in words": ({"priority": "high"}, InvalidInputError),
+    "an unknown executor": ({"executor": "cloud"}, InvalidInputError),
+    "an owner with a blank": ({"owner": "no one"}, InvalidIdError),
+    "an unknown zone": ({"timezone": "Mars/Olympus"}, InvalidSpecError),
+    "an offset for a zone": ({"timezone": "+05:00"}, InvalidSpecError),
+    "an option that does not exist": ({"colour": "red"}, InvalidInputError),
+}
+
+
+@pytest.mark.parametrize("options", FITS.values(), ids=FITS.keys())
+def test_what_fits_is_taken(desk: Desk, options: dict[str, Any]) -> None:
+    schedule = desk.create(**options)
+    desk.fire(2 * MINUTE)
+    assert statuses(schedule) == ["pending"]
+
+
+@pytest.mark.parametrize(("options", "error"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
+def test_what_is_out_of_bounds_is_refused_and_nothing_is_written(
+    desk: Desk, options: dict[str, Any], error: type[Exception]
+) -> None:
+    known = desk.create("known", Cron("@hourly"))
+
+    with pytest.raises(error):
+        desk.create("new", Cron("@hourly"), **options)
+    with pytest.raises(error):
+        desk.scheduler.upsert("new", "note", Cron("@hourly"), **options)
+    with pytest.raises(error):
+        known.update(**options)
+
+    assert [found.schedule_id for found in desk.scheduler.list().items] == ["known"]
+    assert types(known) == ["Created"]
+
+
+def test_nesting_has_a_bound(desk: Desk) -> None:
+    deep: Any = []
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(InvalidPayloadError, match="nested deeper"):
+        desk.create(args=deep)
+
+
+BAD_CONTEXTS: dict[str, dict[str, Any]] = {
+    "a principal that is no text": {"principal": 5},
+    "a reason over 4 KiB": {"reason": "x" * 5000},
+    "facts that are no JSON": {"context": {"at": timedelta(0)}},
+    "facts that are a list": {"context": [1]},
+}
+
+
+@pytest.mark.parametrize("facts", BAD_CONTEXTS.values(), ids=BAD_CONTEXTS.keys())
+def test_a_command_context_that_no_event_could_hold_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPayloadError):
+        CommandContext(**facts)
+
+
+def test_from_completion_goes_with_its_policies_only(desk: Desk) -> None:
+    spec = Every(HOUR, from_completion=True)
+    for options in ({"overlap": "allow"}, {"jitter": SECOND}):
+        with pytest.raises(InvalidPolicyError):
+            desk.create(spec=spec, **options)

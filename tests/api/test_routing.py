@@ -1,0 +1,65 @@
+"""Routing: where the runs of a schedule go, and that they never go where links live."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rqsched import aio
+from rqsched.errors import InvalidInputError
+from tests.support.desk import MINUTE, SECOND, Desk, types
+
+ROUTES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, int]]] = {
+    "settings": ({}, {}, ("default", 600)),
+    "workflow": ({"queue": "w", "timeout": 5}, {}, ("w", 5)),
+    "schedule": ({}, {"queue": "s", "timeout": 7}, ("s", 7)),
+    "schedule over workflow": ({"queue": "w", "timeout": 5}, {"queue": "s", "timeout": 7}, ("s", 7)),
+    "each field by itself": ({"queue": "w", "timeout": 5}, {"timeout": 7}, ("w", 7)),
+    "the other field by itself": ({"timeout": 5}, {"queue": "s"}, ("s", 5)),
+}
+
+
+@pytest.mark.parametrize(("of_workflow", "of_schedule", "expected"), ROUTES.values(), ids=ROUTES.keys())
+def test_routing_takes_the_first_of_schedule_workflow_settings(
+    desk: Desk, of_workflow: dict[str, Any], of_schedule: dict[str, Any], expected: tuple[str, int]
+) -> None:
+    desk.register("note", desk._note, **of_workflow)
+    desk.create(**of_schedule)
+
+    desk.fire()
+
+    queue, seconds = expected
+    assert len(desk.queued(queue)) == 1
+    desk.work()
+    assert desk.seen[0].deadline_at - desk.seen[0].started_at == seconds * SECOND
+
+
+def test_a_workflow_on_the_queue_of_the_links_is_refused_unless_its_schedule_names_another(desk: Desk) -> None:
+    desk.register("astray", desk._note, queue="rqsched")
+    known = desk.create("known")
+
+    for refused in (
+        lambda: desk.create(workflow="astray"),
+        lambda: desk.scheduler.upsert("report", "astray", MINUTE),
+        lambda: known.update("astray"),
+    ):
+        with pytest.raises(InvalidInputError, match="control queue"):
+            refused()
+
+    assert types(known) == ["Created"]
+    desk.create(workflow="astray", queue="high")
+    desk.fire()
+    assert len(desk.queued("high")) == 1
+
+
+def test_waymarks_registration_of_a_workflow_on_the_queue_of_the_links_is_refused(desk: Desk) -> None:
+    desk.register("astray", desk._note, queue="rqsched")
+    aio.use(desk.scheduler)
+    try:
+        with pytest.raises(InvalidInputError, match="control queue"):
+            asyncio.run(aio.schedule_workflow("astray", schedule_name="hourly", schedule="0 * * * *"))
+    finally:
+        aio.use(None)
+    assert desk.scheduler.list().items == []

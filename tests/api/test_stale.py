@@ -1,0 +1,131 @@
+"""Handles that are out of date, occurrences that are due, and what each operation writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.errors import RqschedError, ScheduleNotFoundError, ScheduleStateError
+from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, types
+
+# ---- stale handles
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_a_handle_from_before_a_delete_touches_nothing_of_the_next_incarnation(
+    desk: Desk, operation: Callable[[ScheduleHandle], Any]
+) -> None:
+    stale = desk.create()
+    desk.scheduler.get("report").delete()
+    new = desk.create()
+
+    with pytest.raises(ScheduleNotFoundError):
+        operation(stale)
+
+    assert new.refresh().status == "active"
+    assert types(new) == ["Created"]
+    assert types(stale) == ["Created", "Deleted"]
+
+
+def test_a_stale_handle_neither_pauses_again_nor_resumes_what_changed(any_desk: Desk) -> None:
+    schedule, stale = any_desk.create(), any_desk.scheduler.get("report")
+    schedule.pause()
+    with pytest.raises(ScheduleStateError):
+        stale.pause()
+    schedule.resume()
+    assert stale.status == "active", "it shows what it read"
+    with pytest.raises(ScheduleStateError):
+        stale.resume()
+    assert types(schedule) == ["Created", "Paused", "Resumed"]
+
+
+def test_a_stale_handle_updates_what_is_there_now(any_desk: Desk) -> None:
+    schedule, stale = any_desk.create(), any_desk.scheduler.get("report")
+    schedule.update(queue="high", labels={"a": "b"})
+
+    stale.update(queue="low")
+
+    assert (stale.describe().queue, stale.describe().labels) == ("low", {"a": "b"})
+
+
+# ---- what is due stays due
+
+
+DUE: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
+    "an update": lambda desk, schedule: schedule.update(queue="high"),
+    "a new spec": lambda desk, schedule: schedule.update(spec="0 * * * *"),
+    "a change of jitter": lambda desk, schedule: schedule.update(jitter=30 * SECOND),
+    "jitter taken away": lambda desk, schedule: schedule.update(jitter=timedelta(0)),
+    "an upsert": lambda desk, schedule: desk.scheduler.upsert("report", "note", "0 * * * *", overlap="allow_all"),
+    "a trigger": lambda desk, schedule: schedule.trigger(),
+    "a drain": lambda desk, schedule: desk.work(),
+    "a backfill": lambda desk, schedule: schedule.backfill(NOON - 3 * MINUTE, NOON),
+    "a recover": lambda desk, schedule: desk.scheduler.recover(),
+}
+
+
+@pytest.mark.parametrize("operation", DUE.values(), ids=DUE.keys())
+@pytest.mark.parametrize("jitter", [timedelta(0), 40 * SECOND], ids=["exact", "jittered"])
+def test_a_due_occurrence_survives(
+    desk: Desk, jitter: timedelta, operation: Callable[[Desk, ScheduleHandle], Any]
+) -> None:
+    schedule = desk.create(jitter=jitter, overlap="allow_all")
+    schedule.trigger()
+    desk.advance(MINUTE + SECOND)
+
+    operation(desk, schedule)
+    desk.turn(50 * SECOND)
+
+    assert NOON + MINUTE in [run.occurrence_at for run in schedule.runs().items if run.kind == "scheduled"]
+
+
+# ---- one transaction and one event each
+
+
+def test_each_operation_writes_its_event_and_counts_a_version(any_desk: Desk) -> None:
+    schedule = any_desk.create(max_runs=2)
+    steps: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: schedule.update(queue="high"), ["Updated"]),
+        (lambda: schedule.pause(), ["Paused"]),
+        (lambda: schedule.resume(), ["Resumed"]),
+        (lambda: schedule.trigger(), ["Triggered"]),
+        (lambda: schedule.trigger(), ["TriggerSkipped"]),
+        (lambda: schedule.trigger("allow"), ["Triggered", "Completed"]),
+        (lambda: schedule.restart(), ["Resumed"]),
+        (lambda: schedule.delete(), ["Deleted"]),
+    ]
+    expected = ["Created"]
+    for operation, new in steps:
+        operation()
+        expected += new
+        assert types(schedule) == expected
+    assert [event.sequence for event in schedule.iter_history()] == list(range(1, len(expected) + 1))
+
+
+REFUSED: dict[str, Callable[[ScheduleHandle], Any]] = {
+    "update": lambda schedule: schedule.update(queue="no queue"),
+    "update with a wrong version": lambda schedule: schedule.update(queue="high", if_version=99),
+    "update to an unknown workflow": lambda schedule: schedule.update("nobody"),
+    "pause with a long note": lambda schedule: schedule.pause("x" * 5000),
+    "delete with a long reason": lambda schedule: schedule.delete(reason="x" * 5000),
+    "resume": lambda schedule: schedule.resume(),
+    "resume in no known way": lambda schedule: schedule.resume("later"),
+    "trigger with no known policy": lambda schedule: schedule.trigger("maybe"),
+    "backfill of the future": lambda schedule: schedule.backfill(NOON + HOUR, NOON + 2 * HOUR),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_refused_writes_nothing(desk: Desk, operation: Callable[[ScheduleHandle], Any]) -> None:
+    schedule = desk.create()
+    before = schedule.state
+
+    with pytest.raises(RqschedError):
+        operation(schedule)
+
+    assert schedule.refresh().state == before
+    assert types(schedule) == ["Created"]

@@ -1,0 +1,91 @@
+"""Declared sets: sync and its preview."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rqsched import Cron
+from rqsched.api.declarations import Declaration
+from rqsched.errors import InvalidInputError
+from tests.support.desk import SECOND, Desk, last
+
+
+def declared(schedule_id: str, spec: Any = "@hourly", **options: Any) -> Declaration:
+    return Declaration(schedule_id, "note", spec, options)
+
+
+def test_sync_brings_a_declared_set_about_and_prunes_what_a_sync_made(any_desk: Desk) -> None:
+    scheduler = any_desk.scheduler
+    any_desk.create("by-hand")
+    any_desk.advance(SECOND)
+    scheduler.sync([declared("kept"), declared("changed"), declared("gone")])
+    any_desk.advance(SECOND)
+    told: list[tuple[str, str]] = []
+
+    wanted = [declared("kept"), declared("changed", queue="high"), declared("new")]
+    assert scheduler.preview_sync(wanted, prune=True) == (
+        done := scheduler.sync(wanted, prune=True, progress=lambda *outcome: told.append(outcome))
+    )
+
+    assert (done.created, done.updated, done.unchanged, done.removed) == (["new"], ["changed"], ["kept"], ["gone"])
+    assert told == [("kept", "unchanged"), ("changed", "updated"), ("new", "created")]
+    assert {found.schedule_id for found in scheduler.iter()} == {"by-hand", "kept", "changed", "new"}
+    assert last(scheduler.newest("gone"), "Deleted")["reason"] == "pruned by sync"
+
+
+def test_a_set_of_several_batches_is_brought_about_in_its_order(
+    any_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rqsched.api.scheduler.SYNC_BATCH", 2)
+    ids = ["e", "a", "d", "b", "c"]
+    assert any_desk.scheduler.sync([declared(one) for one in ids]).created == ids
+    changed = {"a", "c"}
+    done = any_desk.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
+    assert (done.updated, done.unchanged) == (["a", "c"], ["e", "d", "b"])
+    assert all(any_desk.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
+
+
+def test_sync_without_prune_removes_nothing(any_desk: Desk) -> None:
+    any_desk.scheduler.sync([declared("one")])
+    assert any_desk.scheduler.sync([]).removed == []
+    assert any_desk.scheduler.sync([], prune=True).removed == ["one"]
+
+
+def test_a_sync_owns_only_what_it_made(any_desk: Desk) -> None:
+    any_desk.create("by-hand", Cron("@hourly"))
+    any_desk.scheduler.sync([declared("by-hand", queue="high"), declared("synced")])
+    any_desk.scheduler.upsert("synced", "note", "@hourly", queue="low")
+
+    assert any_desk.scheduler.sync([], prune=True).removed == ["synced"]
+    assert any_desk.scheduler.get("by-hand").describe().queue == "high"
+
+
+def test_a_sync_of_another_namespace_prunes_nothing_here(any_desk: Desk) -> None:
+    any_desk.scheduler.sync([declared("one")])
+    assert any_desk.scheduler.sync([], prune=True, namespace="other").removed == []
+
+
+def test_sync_never_resumes_what_an_operator_paused(any_desk: Desk) -> None:
+    any_desk.scheduler.sync([declared("one")])
+    any_desk.scheduler.get("one").pause()
+    assert any_desk.scheduler.sync([declared("one")]).unchanged == ["one"]
+    assert any_desk.scheduler.get("one").status == "paused"
+
+
+BAD_SETS = {
+    "a bad option": [declared("one"), declared("two", queue="no queue")],
+    "a bad id": [declared("one"), declared("no id")],
+    "an unknown workflow": [declared("one"), Declaration("two", "nobody", "@hourly")],
+    "an id twice": [declared("one"), declared("one")],
+    "a note too long": [declared("one"), Declaration("two", "note", "@hourly", note="x" * 5000)],
+}
+
+
+@pytest.mark.parametrize("wanted", BAD_SETS.values(), ids=BAD_SETS.keys())
+def test_a_sync_with_anything_wrong_writes_nothing(desk: Desk, wanted: list[Declaration]) -> None:
+    for sync in (desk.scheduler.sync, desk.scheduler.preview_sync):
+        with pytest.raises(InvalidInputError):
+            sync(wanted)
+    assert desk.scheduler.list().items == []

@@ -1,0 +1,181 @@
+"""What we ship for tests of applications: fixtures that pytest finds by itself, and helpers without sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rq import Queue
+
+from rqsched import Cron, Every, current_run
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.testing import ManualClock, assert_has_schedule, execute_pending, run_due, run_schedule
+from tests.api.conftest import MakeDesk
+from tests.support.desk import MINUTE, NOON, Desk, module_level, newest, statuses
+
+pytest_plugins = ["pytester"]
+
+
+def test_the_shipped_fixtures_work_without_any_configuration(
+    rqsched_scheduler: Scheduler, rqsched_clock: ManualClock
+) -> None:
+    schedule = rqsched_scheduler.create("greet", "tests.support.desk.module_level", Cron("0 9 * * *"), args=["you"])
+
+    rqsched_clock.advance(timedelta(hours=9))
+    rows = run_due(rqsched_scheduler)
+
+    assert [row["outcome"] for row in rows] == ["triggered"]
+    assert schedule.runs().items[0].result == "hello you"
+
+
+def test_each_test_gets_an_empty_scheduler(rqsched_scheduler: Scheduler) -> None:
+    assert rqsched_scheduler.list().items == []
+    assert rqsched_scheduler.runtime.transport.redis.dbsize() == 0
+
+
+APPLICATION = """
+from datetime import timedelta
+from rqsched import Every, workflow
+from rqsched.testing import assert_has_schedule, run_schedule, run_due
+
+done = []
+
+@workflow("tidy-up")
+def tidy_up(room):
+    done.append(room)
+
+def test_a_users_schedule(rqsched_scheduler, rqsched_clock):
+    rqsched_scheduler.create("tidy", tidy_up, Every("1h"), args=["kitchen"])
+    assert_has_schedule(rqsched_scheduler, "tidy", workflow="tidy-up", spec=Every("1h"), status="active")
+    rqsched_clock.advance(timedelta(hours=1))
+    run_due(rqsched_scheduler)
+    assert run_schedule(rqsched_scheduler, "tidy").status == "succeeded"
+    assert done == ["kitchen", "kitchen"]
+"""
+
+
+def test_a_users_own_test_file_passes_with_the_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(APPLICATION)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+# ---- the clock
+
+
+def test_a_manual_clock_moves_only_when_told() -> None:
+    clock = ManualClock(NOON)
+    assert clock.now() == clock.now() == NOON
+    assert clock.advance(MINUTE) == NOON + MINUTE == clock.now()
+    clock.set(datetime.fromisoformat("2026-01-15T14:00+02:00"))
+    assert (clock.now(), clock.now().tzinfo) == (NOON, UTC)
+
+
+def test_a_manual_clock_refuses_naive_times() -> None:
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
+    for refuse in (lambda: ManualClock(naive), lambda: ManualClock(NOON).set(naive)):
+        with pytest.raises(ValueError, match="naive"):
+            refuse()
+
+
+# ---- executing
+
+
+def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_desk: Desk) -> None:
+    schedule = any_desk.create(overlap="buffer_all")
+    for _ in range(3):
+        any_desk.fire()
+    assert statuses(schedule) == ["pending", "buffered", "buffered"]
+
+    assert execute_pending(any_desk.scheduler) == 3
+
+    assert statuses(schedule) == ["succeeded"] * 3
+    assert execute_pending(any_desk.scheduler) == 0
+
+
+def test_execute_pending_may_be_kept_to_some_queues(desk: Desk) -> None:
+    high, low = desk.create("high", queue="high"), desk.create("low", queue="low")
+    desk.fire()
+    execute_pending(desk.scheduler, "high")
+    assert (statuses(high), statuses(low)) == (["succeeded"], ["pending"])
+
+
+def test_execute_pending_serves_named_connections_and_serializers(
+    make_desk: MakeDesk, sqlite_url: str, redis_url: str
+) -> None:
+    desk = make_desk(
+        database_url=sqlite_url,
+        connections={"eu": redis_url.replace("/0", "/1")},
+        queue_serializers={"legacy": "json"},
+    )
+    schedules = [desk.create("a", connection="eu"), desk.create("b", queue="legacy"), desk.create("c")]
+    desk.fire()
+    assert execute_pending(desk.scheduler) == 3
+    assert [statuses(schedule) for schedule in schedules] == [["succeeded"]] * 3
+
+
+def test_execute_pending_executes_the_applications_own_jobs_too(desk: Desk) -> None:
+    job = Queue("default", connection=desk.redis).enqueue(module_level, "me")
+    assert execute_pending(desk.scheduler) == 1
+    assert job.return_value(refresh=True) == "hello me"
+
+
+def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
+    async def region() -> str:
+        await asyncio.sleep(0)
+        return f"{current_run().schedule_id} in the loop of its own"
+
+    async def failing() -> None:
+        raise ValueError("as the test wants it")
+
+    desk.register("region", region)
+    desk.register("failing", failing)
+    schedules = [desk.create("async", workflow="region"), desk.create("plain"), desk.create("bad", workflow="failing")]
+
+    async def test() -> list[Any]:
+        desk.turn()
+        return [newest(schedule) for schedule in schedules]
+
+    awaited, plain, bad = asyncio.run(test())
+
+    assert (awaited.status, awaited.result) == ("succeeded", "async in the loop of its own")
+    assert plain.status == "succeeded"
+    assert (bad.status, bad.error.splitlines()[0]) == ("retrying", "ValueError: as the test wants it")
+    assert "workflows.py" not in bad.error, "the traceback begins at the workflow"
+
+
+def test_run_schedule_gives_the_run_at_its_end(any_desk: Desk) -> None:
+    any_desk.create()
+    assert run_schedule(any_desk.scheduler, "report").result == 1
+    any_desk.failing = True
+    run = run_schedule(any_desk.scheduler, "report")
+    assert run.status == "retrying"
+    assert "as the test wants it" in run.error
+    with pytest.raises(InvalidInputError, match="overlap_policy_skip"):
+        run_schedule(any_desk.scheduler, "report")
+    with pytest.raises(ScheduleNotFoundError):
+        run_schedule(any_desk.scheduler, "nobody")
+
+
+# ---- asserting
+
+
+def test_assert_has_schedule_gives_it_or_says_what_differs(desk: Desk) -> None:
+    desk.create("tidy", Every("1h"))
+    scheduler = desk.scheduler
+
+    assert assert_has_schedule(scheduler, "tidy", workflow="note", spec=Every("1h"), status="active").run_count == 0
+
+    differences = {
+        "there is no schedule 'dusty'; there is 'tidy'": {"schedule_id": "dusty"},
+        "runs 'note', not 'other'": {"workflow": "other"},
+        "is active, not paused": {"status": "paused"},
+        "is 'every 1h', not 'every 2h'": {"spec": Every("2h")},
+    }
+    for message, wanted in differences.items():
+        given = {"schedule_id": "tidy", **wanted}
+        with pytest.raises(AssertionError, match=message):
+            assert_has_schedule(scheduler, **given)  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""A tick: what is due fires in this process, in order, a row an outcome; one failing schedule stops nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import RetryPolicy
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.errors import InvalidInputError, InvalidLimitError
+from rqsched.store.tables import schedules
+from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, last, newest, statuses, types
+
+
+def break_spec(desk: Desk, schedule: ScheduleHandle, spec: str = '{"cron_expressions":["nonsense"]}') -> None:
+    """The row is damaged behind our back: nobody can evaluate it."""
+    change = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(spec=spec)
+    desk.runtime.database.transact(lambda connection: connection.execute(change))
+
+
+def test_nothing_due_gives_no_row(any_desk: Desk) -> None:
+    any_desk.create()
+    assert any_desk.scheduler.tick() == []
+
+
+def test_a_row_says_what_was_triggered(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+
+    assert any_desk.fire(MINUTE + 5 * SECOND) == [
+        {
+            "schedule_id": "report",
+            "instance_id": "schedule:report:2026-01-15T12:01:00Z",
+            "outcome": "triggered",
+            "run_id": newest(schedule).uid,
+            "occurrence_time": "2026-01-15T12:01:00Z",
+            "last_fired_at": "2026-01-15T12:01:05Z",
+            "next_fire_at": "2026-01-15T12:02:00Z",
+        }
+    ]
+
+
+def test_a_row_says_why_nothing_was_started(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+    any_desk.fire()
+
+    (row,) = any_desk.fire()
+
+    assert (row["outcome"], row["reason"], row["instance_id"]) == ("skipped", "overlap_policy_skip", None)
+    assert statuses(schedule) == ["pending"]
+
+
+def test_rows_of_a_buffer_say_buffered_and_buffer_full(any_desk: Desk) -> None:
+    any_desk.create(overlap="buffer_one")
+    outcomes = [any_desk.fire()[0]["outcome"] for _ in range(3)]
+    assert outcomes == ["triggered", "buffered", "buffer_full"]
+
+
+def test_what_is_due_fires_in_order_up_to_the_limit(any_desk: Desk) -> None:
+    for position, name in enumerate("cab"):
+        any_desk.create(name, timedelta(minutes=3 - position))
+    any_desk.advance(HOUR)
+
+    assert [row["schedule_id"] for row in any_desk.scheduler.tick(limit=2)] == ["b", "a"]
+    assert [row["schedule_id"] for row in any_desk.scheduler.tick()] == ["c"]
+    assert any_desk.scheduler.tick() == []
+
+
+def test_a_tick_may_be_asked_for_another_time(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+
+    (row,) = any_desk.scheduler.tick(now=NOON + 10 * MINUTE)
+
+    assert (row["occurrence_time"], row["last_fired_at"]) == ("2026-01-15T12:01:00Z", "2026-01-15T12:10:00Z")
+    assert schedule.refresh().next_run_at == NOON + 11 * MINUTE
+    assert any_desk.clock.now() == NOON
+
+
+def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_goes_on(any_desk: Desk) -> None:
+    schedule = any_desk.create()
+
+    rows = any_desk.fire(10 * MINUTE + SECOND)
+
+    assert [row["occurrence_time"] for row in rows] == ["2026-01-15T12:01:00Z"]
+    assert schedule.refresh().next_run_at == NOON + 11 * MINUTE
+    assert (last(schedule, "Missed")["count"], schedule.missed_count) == (9, 9)
+
+
+def test_one_failing_schedule_stops_no_other_and_backs_off(any_desk: Desk) -> None:
+    good, bad = any_desk.create("good"), any_desk.create("bad")
+    break_spec(any_desk, bad)
+
+    rows = any_desk.fire()
+
+    assert {row["schedule_id"]: row.get("outcome") for row in rows} == {"good": "triggered", "bad": None}
+    error = next(row for row in rows if row["schedule_id"] == "bad")
+    assert error["instance_id"] is None
+    assert "nonsense" in error["error"]
+    assert statuses(good) == ["pending"]
+    assert types(bad) == ["Created", "FireFailed"]
+    assert bad.refresh().due_at > any_desk.clock.now(), "it is tried again, but not in a tight loop"
+
+
+def test_a_schedule_that_is_mended_fires_what_was_due(any_desk: Desk) -> None:
+    schedule = any_desk.create(spec="* * * * *")
+    whole = schedule.state.definition.spec
+    break_spec(any_desk, schedule)
+    any_desk.fire()
+    break_spec(any_desk, schedule, whole)
+
+    any_desk.turn(2 * SECOND)
+
+    assert newest(schedule).occurrence_at == NOON + MINUTE
+    assert schedule.refresh().fire_failures == 0
+
+
+def test_a_tick_makes_due_retries_too(any_desk: Desk) -> None:
+    any_desk.failing = True
+    schedule = any_desk.create(spec=HOUR, retry=RetryPolicy(max_retries=1, base=30 * SECOND))
+    any_desk.turn(HOUR)
+    assert statuses(schedule) == ["retrying"]
+    any_desk.failing = False
+
+    any_desk.turn(29 * SECOND)
+    assert statuses(schedule) == ["retrying"]
+    any_desk.turn(SECOND)
+
+    assert (statuses(schedule), newest(schedule).attempt) == (["succeeded"], 2)
+
+
+def test_a_tick_refuses_a_naive_time_and_a_wrong_limit(desk: Desk) -> None:
+    with pytest.raises(InvalidInputError, match="naive"):
+        desk.scheduler.tick(now=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+    for limit in (0, 10_001):
+        with pytest.raises(InvalidLimitError):
+            desk.scheduler.tick(limit=limit)

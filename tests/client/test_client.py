@@ -1,0 +1,315 @@
+"""Our own client: the words, results and errors of the in-process API, and retries that do nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
+from rqsched.client import AnswerError, AsyncClient, Client, Retries, aio, sync
+from rqsched.client.errors import error_of
+from rqsched.http import Limits
+from tests.http.conftest import MakeWeb
+from tests.support.invariants import check_invariants
+from tests.support.rig import MINUTE, SECOND
+from tests.support.web import Web
+
+AT_ONCE = Retries(first=0.0)
+
+
+@dataclass
+class InProcess(httpx.BaseTransport):
+    """Carries requests into an application; loses the answers of the first few, or refuses to connect."""
+
+    web: Web
+    lost: int = 0
+    refused: int = 0
+    sent: list[tuple[str, str]] = field(default_factory=list)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.sent.append((request.method, request.url.path))
+        if self.refused:
+            self.refused -= 1
+            raise httpx.ConnectError("refused")
+        answer = self.web(
+            request.method,
+            request.url.path,
+            content=request.read() or None,
+            headers=dict(request.headers),
+            params=request.url.params,
+        )
+        if self.lost:
+            self.lost -= 1
+            raise httpx.ReadError("lost")
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+def client_of(web: Web, transport: InProcess | None = None, **options: Any) -> Client:
+    options = {"retries": AT_ONCE, **options}
+    return Client("http://testserver", transport=transport or InProcess(web), **options)
+
+
+@pytest.fixture
+def client(web: Web) -> Client:
+    return client_of(web)
+
+
+def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
+    client = client_of(any_web)
+    made = client.create(
+        "report", "note", Every(MINUTE), kwargs={"x": 1}, labels={"a": "b"}, jitter=timedelta(0), overlap="allow_all",
+        retry=RetryPolicy(max_retries=5, base=SECOND, then="continue"),  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert made.next_run_at == datetime(2026, 1, 15, 12, 1, tzinfo=UTC)
+    assert made.description == any_web.rig.scheduler.get("report").describe()
+    assert made.pause("later", reason="db").status == "paused"
+    assert made.resume("next").status == "active"
+    triggered = made.trigger()
+    assert (triggered.outcome, triggered.run and triggered.run.kind) == ("triggered", "manual")
+    any_web.rig.work()
+    run = made.run("1").refresh()
+    assert (run.status, run.facts.attempts[0]["outcome"]) == ("succeeded", "succeeded")
+    made.trigger()
+    assert [run.status for run in made.runs(limit=1).items] == ["pending"]
+    assert made.run("2").cancel().status == made.run("2").terminate().status == "cancelled"
+    assert made.upcoming(2) == [datetime(2026, 1, 15, 12, minute, tzinfo=UTC) for minute in (1, 2)]
+    made.delete(reason="done")
+    with pytest.raises(errors.ScheduleNotFoundError):
+        made.describe()
+    assert [event.sequence for event in made.iter_history()] == list(range(1, 7))
+    check_invariants(any_web.rig.runtime)
+
+
+def test_everything_an_in_process_option_says_arrives(client: Client, web: Web) -> None:
+    options: dict[str, Any] = {
+        "timezone": "Europe/Berlin", "args": ("a",), "kwargs": {"b": None}, "overlap": OverlapPolicy.BUFFER_ALL,
+        "buffer_limit": 2, "missed": "all", "catch_up_window": timedelta(hours=1), "catch_up_limit": 9,
+        "catch_up": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_exhausted": "delete",
+        "total_repeats": 3, "environments": ("prod",), "retry": RetryPolicy(1, SECOND, 3.0, MINUTE, SECOND, "dead", 4),
+        "timeout": 5, "queue": "q", "priority": 2, "labels": {"l": "m"}, "memo": {"m": 1},
+        "search_attributes": {"s": [1]}, "description": "d", "owner": "o",
+    }  # fmt: skip
+    far = client.create("far", "note", Cron("0 2 * * *"), note="n", paused=True, **options)
+    web.rig.scheduler.create("near", "note", Cron("0 2 * * *"), note="n", paused=True, **options)
+    near = web.rig.scheduler.get("near").describe()
+    differ = {"uid", "schedule_id"}
+    assert without(far.description.to_dict(), differ) == without(near.to_dict(), differ)
+
+
+def without(facts: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
+
+
+def test_update_changes_what_is_given_and_none_is_the_default(client: Client) -> None:
+    made = client.create("report", "note", Every("1m"), queue="q", retry=RetryPolicy(max_retries=9))
+    assert made.update(queue=None, timeout=3, note="n").description.queue is None
+    assert (made.description.timeout, made.description.policies["retry"]["max_retries"]) == (3, 9)
+    assert made.update(retry=None).description.policies["retry"]["max_retries"] == 3
+    assert made.update(spec=Cron("0 2 * * *"), timezone="Asia/Tokyo").description.timezone == "Asia/Tokyo"
+
+
+def test_update_refuses_what_changed_since(client: Client) -> None:
+    made = client.create("report", "note", Every("1m"))
+    version = made.description.version
+    client.get("report").update(note="theirs")
+    with pytest.raises(errors.VersionConflictError):
+        made.update(note="mine", if_version=version)
+    assert made.update(note="mine", if_version=made.describe().version).description.note == "mine"
+
+
+def test_upsert_says_what_it_did(client: Client) -> None:
+    outcomes = [client.upsert("report", "note", Every(minutes), note="n")[1] for minutes in ("1m", "1m", "2m")]
+    assert outcomes == ["created", "unchanged", "updated"]
+
+
+def test_lists_are_paged_counted_and_filtered(client: Client, web: Web) -> None:
+    for number in range(3):
+        client.create(f"s{number}", "note", Every("1m"), labels={"n": str(number)})
+        web.rig.advance(SECOND)
+    assert [found.schedule_id for found in client.list(limit=2).items] == ["s0", "s1"]
+    assert [found.schedule_id for found in client.iter(text="s")] == ["s0", "s1", "s2"]
+    assert [found.schedule_id for found in client.iter(labels={"n": "1"})] == ["s1"]
+    assert client.count() == 3
+    assert client.count(status=["paused", "dead"]) == 0
+    client.batch_delete(["s0", "s1", "nope"])
+    assert client.count() == 1
+    assert [found["name"] for found in client.workflows()] == ["note"]
+
+
+def test_a_backfill_tells_its_progress(client: Client) -> None:
+    made = client.create("report", "note", Cron("0 * * * *"), overlap="allow_all")
+    start, end = (datetime(2026, 1, 15, hour, tzinfo=UTC) for hour in (8, 11))
+    planned = made.backfill(start, end, dry_run=True)
+    assert (planned.uid, planned.started, planned.is_done) == (None, 3, True)
+    done = made.backfill(start, end)
+    assert (done.started, len(done.rows or ())) == (3, 3)
+    assert client.backfill(done.uid or "").status == "done"
+
+
+RAISED: list[tuple[Callable[[Client], Any], type[Exception], dict[str, str]]] = [
+    (lambda c: c.get("nope"), errors.ScheduleNotFoundError, {}),
+    (lambda c: c.get("report").run("9"), errors.RunNotFoundError, {}),
+    (lambda c: c.backfill("nope"), errors.BackfillNotFoundError, {}),
+    (lambda c: c.create("report", "note", Every("1m")), errors.ScheduleExistsError, {}),
+    (lambda c: c.create("x", "nope", Every("1m")), errors.UnknownWorkflowError, {"field": "workflow"}),
+    (lambda c: c.create("x", "note", "61 * * * *"), errors.InvalidCronError, {"field": "cron"}),
+    (lambda c: c.create("x", "note", Every("1m"), max_runs=0), errors.InvalidInputError, {"field": "max_runs"}),
+    (lambda c: c.create("x", "note", Every("1m"), overlap="x"), errors.InvalidPolicyError, {"field": "overlap"}),
+    (lambda c: c.get("report").resume(), errors.ScheduleStateError, {}),
+    (lambda c: c.list(limit=0), errors.InvalidInputError, {"field": "limit"}),
+    (lambda c: c.create("y", "note", Every("1m"), idempotency_key="k"), errors.IdempotencyConflictError, {}),
+]
+
+
+@pytest.mark.parametrize(("act", "kind", "has"), RAISED, ids=[row[1].__name__ for row in RAISED])
+def test_errors_are_those_of_the_in_process_api(
+    client: Client, act: Callable[[Client], Any], kind: type[Exception], has: dict[str, str]
+) -> None:
+    client.create("report", "note", Every("1m"), idempotency_key="k")
+    with pytest.raises(errors.RqschedError) as caught:
+        act(client)
+    assert type(caught.value) is kind
+    assert str(caught.value)
+    assert {name: getattr(caught.value, name) for name in has} == has
+
+
+def test_every_error_of_the_tree_can_be_rebuilt() -> None:
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.RqschedError)]
+    for kind in kinds:
+        rebuilt = error_of(httpx.Response(409, json={"code": kind.code, "detail": "what to do"}))
+        if kind is not errors.RqschedError:
+            assert isinstance(rebuilt, kind), kind
+        assert "what to do" in str(rebuilt)
+
+
+def test_what_only_http_knows_is_an_answer_error(make_web: MakeWeb) -> None:
+    tokens = json.dumps([{"name": "t", "role": "read", "token": "0123456789abcdef"}])
+    web = make_web(tokens=tokens)
+    with pytest.raises(AnswerError) as caught:
+        client_of(web).list()
+    assert (caught.value.status, caught.value.code) == (401, "unauthorized")
+    with pytest.raises(AnswerError) as caught:
+        client_of(web, token="0123456789abcdef").create("x", "note", Every("1m"))
+    assert (caught.value.status, caught.value.code) == (403, "forbidden")
+
+
+def test_a_client_may_be_of_one_namespace(web: Web) -> None:
+    client_of(web, namespace="mine").create("x", "note", Every("1m"))
+    assert client_of(web).count() == 0
+    assert client_of(web, namespace="mine").count() == 1
+
+
+# ---- retries
+
+
+REPEATED: list[tuple[str, Callable[[Client], Any]]] = [
+    ("create", lambda c: c.create("x", "note", Every("1m"))),
+    ("upsert", lambda c: c.upsert("x", "note", Every("1m"))),
+    ("get", lambda c: c.get("report")),
+    ("list", lambda c: c.list()),
+    ("update", lambda c: c.get("report").update(note="n")),
+    ("trigger", lambda c: c.handle("report").trigger()),
+    ("delete", lambda c: c.handle("report").delete()),
+    ("batch delete", lambda c: c.batch_delete(["report"])),
+]
+
+
+@pytest.mark.parametrize("act", [act for _, act in REPEATED], ids=[name for name, _ in REPEATED])
+def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(web: Web, act: Callable[[Client], Any]) -> None:
+    web.create(overlap="allow_all")
+    transport = InProcess(web, lost=2)
+    act(client_of(web, transport))
+    assert len(transport.sent) >= 3
+    assert len(list(web.rig.scheduler.iter(status=["active", "deleted"]))) <= 2
+    assert len(web.rig.scheduler.newest("report").runs().items) <= 1
+
+
+ONCE: list[tuple[str, Callable[[sync.ScheduleHandle], Any]]] = [
+    ("pause", lambda handle: handle.pause()),
+    ("conditional update", lambda handle: handle.update(note="n", if_version=1)),
+    ("backfill", lambda handle: handle.backfill(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))),
+]
+
+
+@pytest.mark.parametrize("act", [act for _, act in ONCE], ids=[name for name, _ in ONCE])
+def test_what_would_not_be_the_same_twice_is_sent_once(web: Web, act: Callable[[sync.ScheduleHandle], Any]) -> None:
+    web.create()
+    transport = InProcess(web)
+    handle = client_of(web, transport).get("report")
+    transport.lost = 99
+    transport.sent.clear()
+    with pytest.raises(errors.BackendUnavailableError):
+        act(handle)
+    assert len(transport.sent) == 1
+
+
+def test_what_never_arrived_is_sent_again(web: Web) -> None:
+    web.create()
+    assert client_of(web, InProcess(web, refused=2)).handle("report").pause().status == "paused"
+
+
+def test_an_api_that_does_not_answer_is_unavailable(web: Web) -> None:
+    transport = InProcess(web, refused=99)
+    with pytest.raises(errors.BackendUnavailableError, match="does not answer"):
+        client_of(web, transport, retries=Retries(most=2, first=0.0)).list()
+    assert len(transport.sent) == 3
+
+
+def test_a_rate_limit_is_waited_out(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(rate=1000, burst=1)})
+    client = client_of(web, retries=Retries(most=5, first=0.0, longest=0.01))
+    assert [client.count() for _ in range(3)] == [0, 0, 0]
+
+
+# ---- asynchronously
+
+
+@asynccontextmanager
+async def asynchronous(web: Web) -> AsyncIterator[AsyncClient]:
+    transport = httpx.ASGITransport(web.app, client=("127.0.0.1", 1))
+    async with AsyncClient("http://testserver", transport=transport, retries=AT_ONCE) as client:
+        yield client
+
+
+def test_the_asynchronous_client_does_the_same(web: Web) -> None:
+    async def live() -> None:
+        async with asynchronous(web) as client:
+            made = await client.create("report", "note", Every("1m"))
+            assert (await made.pause()).status == "paused"
+            assert (await (await made.resume()).trigger()).outcome == "triggered"
+            assert (await (await made.run("1")).cancel()).status == "cancelled"
+            assert [run.status for run in (await made.runs()).items] == ["cancelled"]
+            assert [found.schedule_id async for found in client.iter()] == ["report"]
+            assert [event.sequence async for event in made.iter_history()] == [1, 2, 3, 4]
+            with pytest.raises(errors.ScheduleNotFoundError):
+                await client.get("nope")
+            with pytest.raises(LookupError):
+                _ = client.handle("report").status
+
+    asyncio.run(live())
+
+
+PAIRS = [
+    (Client, AsyncClient),
+    (sync.ScheduleHandle, aio.AsyncScheduleHandle),
+    (sync.RunHandle, aio.AsyncRunHandle),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["client", "schedule", "run"])
+def test_both_clients_have_the_same_operations_and_parameters(one: type, other: type) -> None:
+    assert operations(one) == operations(other)
+
+
+def operations(kind: type) -> dict[str, list[str]]:
+    public = inspect.getmembers(kind, lambda member: inspect.isfunction(member))
+    return {name: list(inspect.signature(member).parameters) for name, member in public if not name.startswith("__")}

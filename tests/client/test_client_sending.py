@@ -1,0 +1,143 @@
+"""How our client sends: over real sockets, within its timeout, again where that is safe; both senders alike."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+
+from rqsched import Every, errors
+from rqsched.client import AsyncClient, Client, Retries
+from tests.client.test_client import AT_ONCE, InProcess, client_of
+from tests.http.conftest import MakeWeb
+from tests.http.test_durable_workflow_sdk import served
+from tests.support.processes import REPOSITORY
+from tests.support.web import Web
+from tests.system.acceptance.snippets import snippets_of
+
+
+@pytest.fixture
+def url(web: Web) -> Iterator[str]:
+    with served(web) as url:
+        yield url
+
+
+# ---- over real sockets
+
+
+def test_both_clients_speak_to_a_served_application(url: str) -> None:
+    async def refresh() -> str:
+        async with AsyncClient(url) as client:
+            return (await (await client.get("report")).resume()).status
+
+    with Client(url) as client:
+        assert client.create("report", "note", Every("1m")).pause().status == "paused"
+        assert asyncio.run(refresh()) == "active"
+        assert client.get("report").status == "active"
+
+
+def test_the_documentations_example_runs(make_web: MakeWeb, capsys: pytest.CaptureFixture[str]) -> None:
+    token = "a-secret-of-twenty-four-chars"
+    web = make_web(tokens=f'[{{"name": "ci", "token": "{token}", "role": "admin", "namespaces": ["billing"]}}]')
+    web.rig.register("invoice-sync", lambda region: region)
+    (code,) = [one.code for one in snippets_of(page_of("http.md")) if "from rqsched.client import" in one.code]
+
+    with served(web) as url:
+        exec(code.replace("http://127.0.0.1:8000", url).replace('token="..."', f'token="{token}"'), {})
+
+    assert capsys.readouterr().out.splitlines() == [
+        "2026-01-16 02:00:00+00:00", "1 ScheduleCreated", "2 SchedulePaused", "3 ScheduleResumed",
+    ]  # fmt: skip
+
+
+def page_of(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text()
+
+
+# ---- within its timeout
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def ask_silence(url: str) -> Any:
+    with Client(url, timeout=0.05, retries=Retries(most=1, first=0.0)) as client:
+        return client.list()
+
+
+def ask_silence_asynchronously(url: str) -> Any:
+    async def ask() -> Any:
+        async with AsyncClient(url, timeout=0.05, retries=Retries(most=1, first=0.0)) as client:
+            return await client.list()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("ask", [ask_silence, ask_silence_asynchronously], ids=["sync", "async"])
+def test_a_server_that_never_answers_is_given_up_after_the_timeout(silent_url: str, ask: Callable[[str], Any]) -> None:
+    with pytest.raises(errors.BackendUnavailableError, match="in time"):
+        ask(silent_url)
+
+
+# ---- again where that is safe
+
+
+class Unavailable(InProcess):
+    """Answers the first few requests as the application does when SQL is away."""
+
+    times = 2
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if len(self.sent) < self.times:
+            self.sent.append((request.method, request.url.path))
+            problem = {"code": "database_unavailable", "detail": "the database does not answer."}
+            return httpx.Response(503, json=problem, headers={"Retry-After": "0"})
+        return super().handle_request(request)
+
+
+def test_a_503_is_asked_again_where_that_is_safe(web: Web) -> None:
+    transport = Unavailable(web)
+    assert client_of(web, transport, retries=Retries()).create("x", "note", Every("1m")).status == "active"
+    assert len(transport.sent) == 3
+
+
+def test_a_503_is_the_callers_where_it_is_not(web: Web) -> None:
+    web.create()
+    transport = Unavailable(web)
+    with pytest.raises(errors.DatabaseUnavailableError, match="does not answer"):
+        client_of(web, transport, retries=Retries()).handle("report").pause()
+    assert len(transport.sent) == 1
+    assert web.read()["status"] == "active"
+
+
+def test_a_lost_answer_is_asked_for_again_asynchronously_too(web: Web) -> None:
+    inner = InProcess(web, lost=2)
+
+    class Transport(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return await asyncio.to_thread(inner.handle_request, request)
+
+    async def create() -> None:
+        async with AsyncClient("http://testserver", transport=Transport(), retries=AT_ONCE) as client:
+            assert (await client.create("x", "note", Every("1m"))).status == "active"
+
+    asyncio.run(create())
+    assert len(inner.sent) == 3
+    assert len(web.rig.scheduler.history("x")) == 1
+
+
+def test_a_purge_leaves_nothing(web: Web) -> None:
+    client = client_of(web)
+    made = client.create("x", "note", Every("1m"))
+    made.delete(purge=True)
+    with pytest.raises(errors.ScheduleNotFoundError):
+        made.history()

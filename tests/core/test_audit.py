@@ -1,0 +1,181 @@
+"""The audit contract: which keys an event may carry, and that every event a decision writes keeps to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rqsched.core import audit, lifecycle
+from rqsched.core import settle as settlement
+from rqsched.core import start as starts
+from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
+from rqsched.core.fire import decide_fire_failed
+from rqsched.core.model import Change, ScheduleStatus
+from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.settle import Ending, Verdict
+from rqsched.errors import InvalidPayloadError
+from rqsched.spec.spec import Every, Once
+from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run
+
+DOCUMENT = {
+    "ScheduleCreated": {"spec", "action", "overlap_policy", "next_fire_at"},
+    "SchedulePaused": {"reason", "paused_at"},
+    "ScheduleResumed": {"next_fire_at"},
+    "ScheduleUpdated": {"changed_fields", "spec", "action", "overlap_policy", "next_fire_at"},
+    "ScheduleTriggered": {
+        "workflow_instance_id", "workflow_run_id", "outcome", "effective_overlap_policy", "trigger_number",
+        "occurrence_time",
+    },
+    "ScheduleTriggerSkipped": {"reason", "skipped_trigger_count", "last_skipped_at"},
+    "ScheduleDeleted": {"reason", "deleted_at"},
+}  # fmt: skip
+"""The durable-workflow document's table, `command_context` apart."""
+OURS = {
+    "ScheduleBuffered",
+    "ScheduleFireFailed",
+    "ScheduleMissed",
+    "ScheduleCompleted",
+    "ScheduleDied",
+    "ScheduleRecovered",
+}
+
+
+def every_event() -> list[Event]:
+    """One decision of each kind, so that every type is written with every key it ever has."""
+    hourly, two = active(), [run(1), run(2, "buffered")]
+    dying = active(policies=Policies(retry=RetryPolicy(0)))
+    paused = lifecycle.pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
+    done = replace(hourly, status=ScheduleStatus.DONE)
+    trigger = starts.Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
+    kill = replace(trigger, overlap=OverlapPolicy.TERMINATE_OTHER)
+    changes: list[Change] = [
+        lifecycle.create(IDENTITY, definition(), now=NOON),
+        lifecycle.update(hourly, definition("@daily"), now=NOON + 2 * HOUR),
+        lifecycle.pause(hourly, now=NOON + 2 * HOUR, reason="moving"),
+        lifecycle.resume(paused, [], now=NOON),
+        lifecycle.restart(done, [], now=NOON),
+        lifecycle.delete(holding(hourly, *two), now=NOON, reason="obsolete"),
+        lifecycle.retimed(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
+        starts.trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
+        starts.trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
+        fire(holding(hourly, run(1)), run(1)),
+        fire(hourly, now=NOON + 3 * HOUR),
+        fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),
+        fire(holding(overlapping("buffer_all"), run(1)), run(1)),
+        fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
+        fire(active(Once(NOON + HOUR))),
+        decide_fire_failed(hourly, "boom", now=NOON),
+        settlement.settle(holding(dying, *two), two, two[0], Verdict(Ending.FAILED, error="boom"), now=NOON),
+    ]
+    return [event for change in changes for event in change.events]
+
+
+def test_the_contract_has_the_document_s_types_and_keys_and_ours() -> None:
+    assert set(CONTRACT) == set(DOCUMENT) | OURS
+    assert all(keys <= CONTRACT[name] for name, keys in DOCUMENT.items())
+
+
+def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
+    """Adding one is a change of the wire format: document it, then change this."""
+    added = {name: set(CONTRACT[name] - keys) for name, keys in DOCUMENT.items()}
+    assert added == {
+        "ScheduleCreated": set(),
+        "SchedulePaused": set(),
+        "ScheduleResumed": {"reason"},
+        "ScheduleUpdated": set(),
+        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids"},
+        "ScheduleTriggerSkipped": {"occurrence_time", "blocking_run_id"},
+        "ScheduleDeleted": {"dropped_buffered"},
+    }
+
+
+def test_decisions_write_every_type_and_leave_no_key_of_the_contract_unused() -> None:
+    written: dict[str, set[str]] = {}
+    for event in every_event():
+        written.setdefault(event.type, set()).update(event.payload)
+    unused = {name: set(keys - written.get(name, set())) for name, keys in CONTRACT.items()}
+    assert {name: keys for name, keys in unused.items() if keys} == {
+        "ScheduleBuffered": {"trigger_number"},
+        "ScheduleRecovered": {"workflow_run_id", "previous_status"},
+    }
+
+
+@pytest.mark.parametrize("event", every_event(), ids=lambda event: event.type)
+def test_an_event_is_plain_json_and_names_no_blank(event: Event) -> None:
+    assert all(value is not None for key, value in event.payload.items() if key != "next_fire_at")
+    assert all(isinstance(value, (str, int, list, dict, type(None))) for value in event.payload.values())
+    assert "command_context" not in event.payload
+
+
+def test_what_the_document_requires_is_always_there() -> None:
+    optional = {"SchedulePaused": {"reason"}, "ScheduleDeleted": {"reason"}}
+    for event in every_event():
+        required = DOCUMENT.get(event.type, set()) - optional.get(event.type, set())
+        assert required <= set(event.payload), event
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_an_unknown_key_is_refused(name: str) -> None:
+    with pytest.raises(InvalidPayloadError, match="surprise"):
+        Event(name, {"surprise": 1})
+    assert Event(name, dict.fromkeys(CONTRACT[name], 1) | {"command_context": {}}).type == name
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(InvalidPayloadError, match="ScheduleExploded"):
+        Event("ScheduleExploded")
+
+
+@pytest.mark.parametrize(
+    ("context", "facts"),
+    [
+        (CommandContext("ops", "r-1", "cli", "deploy", {"ip": "::1"}), ("ops", "r-1", "cli", "deploy", {"ip": "::1"})),
+        (CommandContext(principal="ops"), ("ops", None, None, None, None)),
+    ],
+)
+def test_a_context_is_recorded_without_its_blanks(context: CommandContext, facts: tuple[Any, ...]) -> None:
+    names = ("principal", "request_id", "source", "reason", "context")
+    given = {name: value for name, value in zip(names, facts, strict=True) if value is not None}
+    change = lifecycle.pause(active(), now=NOON, context=context)
+    assert change.events[0].payload["command_context"] == given
+
+
+@pytest.mark.parametrize("context", [None, CommandContext()], ids=["none", "empty"])
+def test_no_context_leaves_no_key(context: CommandContext | None) -> None:
+    change = lifecycle.pause(active(), now=NOON, context=context)
+    assert "command_context" not in change.events[0].payload
+    event = Event(audit.PAUSED, {"paused_at": "now"}, "run", "instance")
+    assert with_context(event, context) is event
+
+
+def test_a_context_accompanies_every_event_of_its_operation() -> None:
+    schedule = active("*/10 * * * *")
+    change = lifecycle.delete(schedule, now=NOON + HOUR, context=CommandContext(source="http"))
+    assert len(change.events) == 3
+    assert all(event.payload["command_context"] == {"source": "http"} for event in change.events)
+
+
+def test_an_event_keeps_its_run() -> None:
+    (event,) = fire(active()).events
+    assert event.run_uid == event.payload["workflow_run_id"]
+    assert event.instance_id == event.payload["workflow_instance_id"]
+    assert with_context(event, CommandContext("ops")).run_uid == event.run_uid
+
+
+def test_the_lineage_of_a_run_has_the_document_s_keys() -> None:
+    assert (
+        frozenset(
+            {
+                "schedule_id",
+                "schedule_ulid",
+                "cron_expression",
+                "timezone",
+                "overlap_policy",
+                "trigger_number",
+                "occurrence_time",
+            }
+        )
+        == audit.LINEAGE_KEYS
+    )

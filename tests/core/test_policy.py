@@ -1,0 +1,264 @@
+"""Policies: their names, the combinations that contradict each other, backoff to the second, and their text."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rqsched.core.policy import (
+    CatchUp,
+    Exhausted,
+    MissedPolicy,
+    OverlapPolicy,
+    Policies,
+    RetryPolicy,
+    for_backfill,
+    with_retry,
+)
+from rqsched.errors import InvalidPolicyError
+from rqsched.spec.spec import Cron, Every, Once, Spec
+from tests.support.decisions import HOUR, MINUTE, NOON, SECOND
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((policy.value, policy) for policy in OverlapPolicy),
+        ("allow", OverlapPolicy.ALLOW_ALL),
+        ("cancel_previous", OverlapPolicy.CANCEL_OTHER),
+        ("enqueue", OverlapPolicy.BUFFER_ALL),
+        (" Skip ", OverlapPolicy.SKIP),
+        ("ALLOW", OverlapPolicy.ALLOW_ALL),
+        (OverlapPolicy.BUFFER_ONE, OverlapPolicy.BUFFER_ONE),
+    ],
+    ids=str,
+)
+def test_an_overlap_policy_has_the_names_of_every_document(name: str, policy: OverlapPolicy) -> None:
+    assert OverlapPolicy.of(name) is policy
+    assert Policies(overlap=name).overlap is policy
+
+
+@pytest.mark.parametrize("name", ["allow_duplicate", "", "none", "buffer", None, 1])
+def test_an_unknown_overlap_policy_is_refused_with_the_known_names(name: Any) -> None:
+    with pytest.raises(InvalidPolicyError, match=r"skip, buffer_one.*enqueue"):
+        OverlapPolicy.of(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        pytest.param({"overlap": "allow_all", "buffer_limit": 3}, "buffer_limit", id="a cap without a queue"),
+        pytest.param({"overlap": "buffer_one", "buffer_limit": 3}, "buffer_limit", id="a cap on a queue of one"),
+        pytest.param({"missed": "all"}, "missed", id="all under skip"),
+        pytest.param({"missed": "all", "overlap": "buffer_one"}, "missed", id="all under buffer_one"),
+        pytest.param({"missed": "all", "overlap": "cancel_other"}, "missed", id="all under cancel_other"),
+        pytest.param({"missed": "all", "overlap": "terminate_other"}, "missed", id="all under terminate_other"),
+        pytest.param({"catch_up_limit": 5}, "catch_up_limit", id="a bound without all"),
+        pytest.param({"missed": "skip", "catch_up_limit": 5}, "catch_up_limit", id="a bound under skip"),
+    ],
+)
+def test_a_contradiction_is_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidPolicyError) as refused:
+        Policies(**options)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlap": "buffer_all", "buffer_limit": 1},
+        {"overlap": "enqueue", "missed": "all", "catch_up_limit": 1000},
+        {"overlap": "allow", "missed": "all", "catch_up_limit": 1, "catch_up_window": HOUR},
+        {"missed": "skip", "catch_up_window": SECOND},
+        {"catch_up_window": HOUR, "resume": "once"},
+    ],
+    ids=str,
+)
+def test_what_goes_together_is_accepted(options: dict[str, Any]) -> None:
+    assert Policies(**options) == Policies.loads(Policies(**options).dumps())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("overlap", "sometimes"),
+        ("missed", "never"),
+        ("resume", "later"),
+        ("on_exhausted", "dead"),
+        ("buffer_limit", 0),
+        ("buffer_limit", True),
+        ("max_successes", 0),
+        ("max_successes", 1.5),
+        ("catch_up_window", timedelta(0)),
+        ("catch_up_window", 60),
+        ("catch_up_limit", 0),
+        ("catch_up_limit", 1001),
+    ],
+    ids=str,
+)
+def test_a_value_out_of_bounds_is_refused(option: str, value: Any) -> None:
+    base = {"overlap": "buffer_all", "missed": "all"} if option in {"buffer_limit", "catch_up_limit"} else {}
+    with pytest.raises(InvalidPolicyError):
+        Policies(**base | {option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_retries", -1),
+        ("max_retries", True),
+        ("max_retries", 1.0),
+        ("factor", 0.99),
+        ("factor", float("nan")),
+        ("factor", float("inf")),
+        ("factor", "2"),
+        ("base", timedelta(0)),
+        ("base", 60),
+        ("base", timedelta.max),
+        ("cap", -SECOND),
+        ("cap", 600),
+        ("cap", timedelta(days=366, microseconds=1)),
+        ("jitter", -SECOND),
+        ("jitter", 5),
+        ("jitter", timedelta.max),
+        ("then", "retry"),
+        ("max_consecutive_failures", 0),
+    ],
+    ids=str,
+)
+def test_a_retry_policy_out_of_bounds_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(InvalidPolicyError) as refused:
+        RetryPolicy(**{option: value})
+    assert refused.value.field == f"retry.{option}"
+
+
+def test_a_cap_below_the_base_is_refused() -> None:
+    assert RetryPolicy(base=MINUTE, cap=MINUTE).cap == MINUTE
+    with pytest.raises(InvalidPolicyError, match="below base"):
+        RetryPolicy(base=MINUTE, cap=59 * SECOND)
+
+
+def delays(policy: RetryPolicy, interval: timedelta, count: int = 7) -> list[float]:
+    return [policy.delay(attempt, interval=interval).total_seconds() for attempt in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "interval", "seconds"),
+    [
+        pytest.param(RetryPolicy(), 60 * SECOND, [60, 120, 240, 480, 600, 600, 600], id="Pipelit, 60 s"),
+        pytest.param(RetryPolicy(), 300 * SECOND, [300, 600, 1200, 2400, 3000, 3000, 3000], id="Pipelit, 300 s"),
+        pytest.param(RetryPolicy(), 10 * SECOND, [10, 20, 40, 80, 100, 100, 100], id="a short interval"),
+        pytest.param(RetryPolicy(), 24 * HOUR, [3600, 7200, 14400, 28800, 36000, 36000, 36000], id="a base of an hour"),
+        pytest.param(RetryPolicy(base=5 * SECOND), HOUR, [5, 10, 20, 40, 50, 50, 50], id="a base of its own"),
+        pytest.param(RetryPolicy(factor=1), MINUTE, [60] * 7, id="no growth"),
+        pytest.param(RetryPolicy(factor=3), MINUTE, [60, 180, 540, 600, 600, 600, 600], id="another factor"),
+        pytest.param(RetryPolicy(factor=1.5), MINUTE, [60, 90, 135, 202.5, 303.75, 455.625, 600], id="a fraction"),
+        pytest.param(RetryPolicy(cap=90 * SECOND), MINUTE, [60, 90, 90, 90, 90, 90, 90], id="a cap of its own"),
+        pytest.param(RetryPolicy(cap=SECOND), MINUTE, [1] * 7, id="a cap below the interval"),
+        pytest.param(
+            RetryPolicy(base=SECOND, cap=HOUR), MINUTE, [1, 2, 4, 8, 16, 32, 64], id="a cap far from the base"
+        ),
+    ],
+)
+def test_the_backoff_doubles_from_its_base_to_its_cap(
+    policy: RetryPolicy, interval: timedelta, seconds: list[float]
+) -> None:
+    assert delays(policy, interval) == seconds
+
+
+def test_a_thousandth_retry_still_waits_the_cap() -> None:
+    assert RetryPolicy().delay(100_000, interval=MINUTE) == 10 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("spec", "base"),
+    [
+        (Spec("0 2 * * *"), MINUTE),
+        (Spec(Once(NOON)), MINUTE),
+        (Spec(Every("5m")), 5 * MINUTE),
+        (Spec(Cron("@every 45s")), 45 * SECOND),
+        (Spec(Every("24h", offset="0s")), HOUR),
+        (Spec(Every("5m", from_completion=True)), 5 * MINUTE),
+        (Spec([Every("30m"), Every("10m")]), 10 * MINUTE),
+        (Spec(["0 2 * * *", Every("30m")]), MINUTE),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, Spec) else "",
+)
+def test_the_base_is_the_smallest_interval_up_to_an_hour_and_a_minute_for_crons(spec: Spec, base: timedelta) -> None:
+    assert spec.backoff_base() == base
+
+
+def test_jitter_adds_a_repeatable_share_to_a_delay() -> None:
+    policy = RetryPolicy(factor=1, jitter=30 * SECOND)
+    found = [policy.delay(attempt, interval=MINUTE, salt="run") - MINUTE for attempt in range(1, 200)]
+    assert found == [policy.delay(attempt, interval=MINUTE, salt="run") - MINUTE for attempt in range(1, 200)]
+    assert timedelta(0) <= min(found) < 2 * SECOND
+    assert 28 * SECOND < max(found) < 30 * SECOND
+    assert policy.delay(1, interval=MINUTE, salt="run") != policy.delay(1, interval=MINUTE, salt="another")
+
+
+@pytest.mark.parametrize(
+    ("policy", "kills"),
+    [
+        (RetryPolicy(then="dead"), [True, True, True]),
+        (RetryPolicy(then="continue"), [False, False, False]),
+        (RetryPolicy(then="dead", max_consecutive_failures=2), [False, True, True]),
+        (RetryPolicy(then="continue", max_consecutive_failures=3), [False, False, True]),
+    ],
+    ids=["dead", "continue", "dead after two", "continue until three"],
+)
+def test_failed_runs_in_a_row_kill_the_schedule_where_asked(policy: RetryPolicy, kills: list[bool]) -> None:
+    assert [policy.kills_after(failures) for failures in (1, 2, 3)] == kills
+
+
+def test_every_parameter_survives_its_text() -> None:
+    policies = Policies(
+        overlap=OverlapPolicy.BUFFER_ALL,
+        buffer_limit=7,
+        missed=MissedPolicy.ALL,
+        catch_up_window=timedelta(hours=1, microseconds=1),
+        catch_up_limit=9,
+        resume=CatchUp.FROM_NOW,
+        on_exhausted="delete",
+        max_successes=4,
+        environments=("production", "staging"),
+        retry=RetryPolicy(5, 2 * SECOND, 1.5, MINUTE, SECOND, Exhausted.CONTINUE, 6),
+    )
+    assert Policies.loads(policies.dumps()) == policies
+    assert policies != Policies()
+
+
+def test_equal_policies_have_equal_texts_and_one_object() -> None:
+    assert Policies(overlap="allow").dumps() == Policies(overlap="ALLOW_ALL").dumps()
+    assert Policies.loads(Policies().dumps()) is Policies.loads(Policies().dumps())
+
+
+def test_the_defaults_are_those_of_the_documents() -> None:
+    assert Policies() == Policies(
+        overlap="skip", missed="fire_once", resume="next", on_exhausted="done", retry=RetryPolicy(3, then="dead")
+    )
+    assert Policies().window is None
+    assert Policies(missed="skip").window == MINUTE
+    assert Policies(missed="skip", catch_up_window=HOUR).window == HOUR
+
+
+def test_one_environment_may_be_given_by_its_name() -> None:
+    assert Policies(environments="production").environments == ("production",)
+    assert Policies(environments=["a", "b"]).environments == ("a", "b")
+
+
+def test_a_backfill_treats_buffering_as_allow_all() -> None:
+    assert [for_backfill(policy).value for policy in OverlapPolicy] == [
+        "skip",
+        "allow_all",
+        "allow_all",
+        "allow_all",
+        "cancel_other",
+        "terminate_other",
+    ]
+
+
+def test_the_retry_policy_is_replaced_alone() -> None:
+    assert with_retry(Policies(overlap="allow"), RetryPolicy(0)) == Policies(overlap="allow", retry=RetryPolicy(0))

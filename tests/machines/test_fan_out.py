@@ -1,0 +1,583 @@
+"""What a machine's run does: the instances it finds, a job for each, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from rq.job import Job
+from statemachine import State, StateChart, StateMachine
+
+from rqsched import Once
+from rqsched.chain.worker import horse_died
+from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.errors import InvalidInputError
+from rqsched.machines import MachineScheduler, MachineStates, machine
+from rqsched.store import targets
+from rqsched.store.targets import Batch
+from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
+from tests.api.conftest import MakeDesk
+from tests.support.applications import EXPIRY, Application, open_office
+from tests.support.desk import MINUTE, Desk, module_level, newest, types
+from tests.support.servers import free_port
+
+
+def targets_of(desk: Desk, run: Any, status: str | None = None) -> list[str]:
+    return [row["target_id"] for row in MachineScheduler.targets(desk.scheduler, run.uid, status=status)]
+
+
+# ---- resolvers
+
+
+@dataclass
+class ExpiredApplications:
+    """A resolver with a dependency."""
+
+    found: list[Any]
+
+    def __call__(self) -> list[Any]:
+        return self.found
+
+
+RESOLVERS: dict[str, Any] = {
+    "a function": lambda: ["a-1", "a-2"],
+    "a generator": lambda: (name for name in ("a-1", "a-2")),
+    "an object": ExpiredApplications(["a-1", "a-2"]),
+    "a class with what it depends on": ExpiredApplications,
+}
+
+
+@pytest.mark.parametrize("resolver", RESOLVERS.values(), ids=RESOLVERS.keys())
+def test_a_resolver_names_the_instances(any_desk: Desk, resolver: Any) -> None:
+    office = open_office(any_desk, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
+    office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3"]))
+
+    run = office.run()
+
+    assert (run.status, run.result) == ("succeeded", {"targets": 2, "filtered": 0})
+    assert office.log == ["a-1", "a-2"]
+    assert office.count(run) == {"succeeded": 2}
+    assert [office.states.get(name) for name in ("a-1", "a-3")] == ["expired", "waiting"]
+
+
+def test_a_resolver_class_is_made_without_arguments_unless_told_otherwise(desk: Desk) -> None:
+    class Everybody:
+        def __call__(self) -> list[str]:
+            return ["a-1"]
+
+    office = open_office(desk, {"CHECK_EXPIRY": Everybody})
+    office.states.put("a-1")
+    assert office.run().result == {"targets": 1, "filtered": 0}
+
+
+def test_ids_of_other_machines_are_filtered_and_counted_and_none_is_sent_to_twice(
+    make_desk: MakeDesk, database_url: str
+) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=2)
+    ids = ["a-1", "order-1", "a-2", "a-1", 7, "nobody", "a-2", "order-1"]
+    office = open_office(desk, {"CHECK_EXPIRY": lambda: ids})
+    office.states.put_all(dict.fromkeys(["a-1", "a-2", "7"]))
+    order = machine(name="Order", workflows=desk.runtime.workflows)(
+        type(office.machine)("Order", (office.machine,), {})
+    )
+    MachineStates(desk.scheduler, order).put("order-1", "waiting")
+
+    run = office.run()
+
+    assert run.result == {"targets": 3, "filtered": 2}
+    assert office.log == ["a-1", "a-2", "7"]
+    assert MachineStates(desk.scheduler, order).get("order-1") == "waiting"
+
+
+def test_a_resolver_that_raises_fails_the_run_which_is_tried_again_later(any_desk: Desk) -> None:
+    def resolve() -> Iterator[str]:
+        yield "a-1"
+        raise ConnectionError("the model's database is away")
+
+    office = open_office(any_desk, {"CHECK_EXPIRY": resolve})
+    office.states.put("a-1")
+
+    run = office.run()
+
+    assert run.status == "retrying"
+    assert run.error.startswith("ConnectionError: the model's database is away")
+    assert (office.log, office.count(run)) == ([], {}), "nothing was dispatched"
+    assert run.retry_at - any_desk.clock.now() == MINUTE
+    schedule = any_desk.scheduler.get(EXPIRY)
+    for _ in range(3):
+        any_desk.turn(timedelta(hours=1))
+    assert newest(schedule).status == "failed"
+    assert schedule.refresh().status == "dead"
+    assert types(schedule)[-1] == "Died", "audited, and never green"
+
+
+@pytest.mark.parametrize("found", [None, "a-1", 5], ids=["nothing at all", "a text", "a number"])
+def test_a_resolver_that_gives_no_ids_fails_the_run(desk: Desk, found: Any) -> None:
+    office = open_office(desk, {"CHECK_EXPIRY": lambda: found})
+    run = office.run()
+    assert run.status == "retrying"
+    assert "must return ids" in run.error
+
+
+@pytest.mark.parametrize(
+    "resolver", [None, ExpiredApplications([])], ids=["found by their state", "named by a resolver"]
+)
+def test_no_instances_are_a_success_with_zero(any_desk: Desk, resolver: Any) -> None:
+    run = open_office(any_desk, {"CHECK_EXPIRY": resolver}).run()
+    assert (run.status, run.result) == ("succeeded", {"targets": 0, "filtered": 0})
+    assert execute_pending(any_desk.scheduler) == 0
+
+
+# ---- without a resolver
+
+
+def test_without_a_resolver_every_instance_whose_state_takes_the_event_gets_it(
+    make_desk: MakeDesk, database_url: str
+) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=2)
+    office = open_office(desk)
+    states = {"a-1": "waiting", "a-2": "approved", "a-3": "expired", "a-4": "approved", "a-5": "approved"}
+    office.states.put_all(states)
+
+    reminded, expired = office.run("SEND_REMINDER"), office.run("CHECK_EXPIRY")
+
+    assert targets_of(desk, reminded) == ["a-2", "a-4", "a-5"]
+    assert targets_of(desk, expired) == ["a-1", "a-2", "a-4", "a-5"]
+
+
+def make_order(desk: Desk) -> Any:
+    class Order(StateMachine):
+        class shopping(State.Compound):  # noqa: N801 - a state
+            cart = State(initial=True)
+            payment = State()
+            pay = cart.to(payment)
+
+        class shipping(State.Parallel):  # noqa: N801 - a state
+            class parcel(State.Compound):  # noqa: N801 - a state
+                packed = State(initial=True)
+                sent = State(final=True)
+                SEND = packed.to(sent)
+
+            class bill(State.Compound):  # noqa: N801 - a state
+                open_ = State(initial=True)
+                paid = State(final=True)
+                settle = open_.to(paid)
+
+        abandoned = State(final=True)
+        ABANDON = shopping.to(abandoned)
+        ship = shopping.to(shipping)
+        done_state_shipping = shipping.to(abandoned)
+
+        schedules = {"ABANDON": None, "SEND": None}  # noqa: RUF012 - as users write it
+
+    return machine(workflows=desk.runtime.workflows)(Order)
+
+
+def test_a_state_takes_what_a_state_around_it_takes(any_desk: Desk) -> None:
+    order = make_order(any_desk)
+    states = MachineStates(any_desk.scheduler, order)
+    states.put_all({"o-1": "shopping cart", "o-2": "payment", "o-3": "abandoned"})
+
+    MachineScheduler.register(order, "ABANDON", workflows=any_desk.runtime.workflows).daily_at("1:00")
+    any_desk.scheduler.sync()
+    run = run_schedule(any_desk.scheduler, "machine:Order:ABANDON")
+
+    assert targets_of(any_desk, run, "succeeded") == ["o-1", "o-2"]
+    assert [states.get(name) for name in ("o-1", "o-2")] == ["abandoned"] * 2
+
+
+def test_a_machine_in_several_states_at_once_goes_on_in_all_of_them(any_desk: Desk) -> None:
+    order = make_order(any_desk)
+    live = order()
+    live.ship()
+    states = MachineStates(any_desk.scheduler, order)
+    states.put("o-1", live)
+
+    done = MachineScheduler.run(any_desk.scheduler, order, "SEND")
+    execute_pending(any_desk.scheduler)
+
+    assert done.targets == 1
+    assert set((states.get("o-1") or "").split()) == {"shipping", "parcel", "sent", "bill", "open_"}
+
+
+# ---- a job for each
+
+
+def test_each_instance_has_a_job_of_its_own_whose_id_says_schedule_occurrence_and_target(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+
+    first, ids = office.start(), any_desk.queued()
+    assert len(set(ids)) == 2
+    assert all(name.startswith("target-") for name in ids)
+    any_desk.work()
+    office.states.put_all({"a-1": "waiting", "a-2": "waiting"})
+    any_desk.advance()
+    second, others = office.start(), any_desk.queued()
+
+    assert not set(ids) & set(others), "another run has other jobs"
+    assert [office.count(run) for run in (first, second)] == [{"succeeded": 2}, {"pending": 2}]
+
+
+def test_the_next_chunk_is_put_on_the_queue_when_the_one_before_was_taken(
+    make_desk: MakeDesk, database_url: str
+) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=3)
+    office = open_office(desk)
+    names = [f"a-{number}" for number in range(8)]
+    office.states.put_all(dict.fromkeys(names))
+
+    run = office.start()
+
+    assert office.count(run) == {"pending": 3, "waiting": 5}
+    assert [name.split("-")[0] for name in desk.queued()] == ["target"] * 3 + ["batch"]
+    for _ in range(4):
+        office.work_one()
+    assert [name.split("-")[0] for name in desk.queued()] == ["target"] * 3 + ["batch"]
+    desk.work()
+    assert office.log == names
+    assert office.count(run) == {"succeeded": 8}
+
+
+def test_what_redis_lost_is_put_on_the_queue_again(make_desk: MakeDesk, database_url: str) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=2)
+    office = open_office(desk)
+    names = ["a-1", "a-2", "a-3"]
+    office.states.put_all(dict.fromkeys(names))
+    run = office.start()
+    desk.redis.flushdb()
+
+    assert desk.scheduler.recover().targets == 3, "two targets, and what goes on with the third"
+    assert desk.scheduler.recover().targets == 0
+    desk.work()
+
+    assert sorted(office.log) == names
+    assert office.count(run) == {"succeeded": 3}
+
+
+def test_a_connection_that_is_away_keeps_no_target_of_another_from_its_queue(
+    make_desk: MakeDesk, sqlite_url: str
+) -> None:
+    desk = make_desk(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
+    office = open_office(desk)
+    office.states.put("a-1")
+    for id_, connection in (("far", "eu"), ("near", None)):
+        office.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
+    desk.scheduler.sync()
+    for id_ in ("far", "near"):
+        run = desk.scheduler.get(id_).trigger().run
+        assert run is not None
+        batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", desk.clock.now(), timeout=5)
+        far = replace(batch, connection="eu" if id_ == "far" else None)
+        desk.runtime.database.transact(
+            partial(targets.record, batch=far, target_ids=["a-1"], first=1, now=desk.clock.now())
+        )
+        job = BatchJobId(run.uid, 1)
+        desk.runtime.database.transact(partial(targets.take_chunk, job=job, limit=1, now=desk.clock.now()))
+    desk.advance(MINUTE)
+
+    desk.scheduler.recover()
+
+    assert len(desk.redis.keys("rq:job:target-*")) == 1
+
+
+def test_a_run_that_is_cancelled_while_it_names_its_targets_dispatches_none(
+    make_desk: MakeDesk, database_url: str
+) -> None:
+    desk = make_desk(database_url=database_url, target_chunk=1)
+
+    def resolve() -> list[str]:
+        newest(desk.scheduler.get(EXPIRY)).cancel()
+        return ["a-1", "a-2"]
+
+    office = open_office(desk, {"CHECK_EXPIRY": resolve})
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+
+    run = office.run()
+    desk.advance()
+    desk.scheduler.recover()
+
+    assert (run.status, desk.work(), office.log) == ("cancelled", 0, [])
+    assert office.count(run) == {"failed": 1}, "what waited for it is given up"
+
+
+def test_targets_go_to_the_queue_and_connection_of_their_run(
+    make_desk: MakeDesk, sqlite_url: str, redis_url: str
+) -> None:
+    desk = make_desk(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")}, target_chunk=1)
+    office = open_office(desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    office.register().daily_at("00:10").option(queue="low", connection="eu")
+    desk.scheduler.sync()
+
+    desk.scheduler.get(EXPIRY).trigger()
+
+    assert execute_pending(desk.scheduler, "low") == 4, "the run, two targets and what follows the first"
+    assert office.log == ["a-1", "a-2"]
+    assert desk.redis.keys("rq:job:target-*") == []
+
+
+@pytest.mark.timeout(60)
+def test_a_target_that_fails_or_loops_touches_only_itself(any_desk: Desk) -> None:
+    def act(instance_id: str) -> None:
+        if instance_id == "a-2":
+            raise RuntimeError("as the test wants it")
+        while instance_id == "a-3":
+            pass
+
+    office = open_office(any_desk, acts=act, timeout=1)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3", "a-4"]))
+
+    run = office.run()
+
+    assert (run.status, office.count(run)) == ("succeeded", {"succeeded": 2, "failed": 2})
+    states = [office.states.get(f"a-{number}") for number in (1, 2, 3, 4)]
+    assert states == ["expired", "waiting", "waiting", "expired"]
+    rows = MachineScheduler.targets(any_desk.scheduler, run.uid, status="failed")
+    assert [row["error"].splitlines()[0] for row in rows] == [
+        "RuntimeError: as the test wants it",
+        "timeout: Task exceeded maximum timeout value (1 seconds)",
+    ]
+
+
+def test_an_instance_that_does_not_take_the_event_is_ignored(any_desk: Desk) -> None:
+    office = open_office(any_desk, {"CHECK_EXPIRY": lambda: ["a-1", "a-2", "a-3"]}, is_old=lambda name: name != "a-1")
+    office.states.put_all({"a-1": "waiting", "a-2": "expired", "a-3": "approved"})
+
+    run = office.run()
+
+    assert targets_of(any_desk, run, "ignored") == ["a-1", "a-2"], "a guard refuses, a state has no such transition"
+    assert targets_of(any_desk, run, "succeeded") == ["a-3"]
+
+
+def test_a_chart_that_says_nothing_of_what_it_does_not_take_is_ignored_too(desk: Desk) -> None:
+    class Chart(StateChart):
+        waiting = State(initial=True)
+        done = State(final=True)
+        finish = waiting.to(done)
+        schedules = {"finish": lambda: ["c-1", "c-2"]}  # noqa: RUF012 - as owners write it
+
+    machine(workflows=desk.runtime.workflows)(Chart)
+    MachineStates(desk.scheduler, Chart).put_all({"c-1": "done", "c-2": "waiting"})
+
+    started = MachineScheduler.run(desk.scheduler, Chart, "finish")
+
+    assert execute_pending(desk.scheduler) == 2
+    assert MachineScheduler.count(desk.scheduler, started.run_uid) == {"ignored": 1, "succeeded": 1}
+
+
+def test_an_instance_that_is_gone_before_its_turn_is_ignored(any_desk: Desk) -> None:
+    office = open_office(any_desk, load=lambda name: None)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = office.start()
+    office.states.forget("a-1")
+    any_desk.work()
+    assert office.count(run) == {"ignored": 2}
+
+
+def test_a_workflow_that_vanished_fails_its_targets_with_the_reason(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put("a-1")
+    run = office.start()
+    any_desk.runtime.workflows.remove(EXPIRY)
+    any_desk.work()
+    (row,) = MachineScheduler.targets(any_desk.scheduler, run.uid)
+    assert (row["status"], EXPIRY in row["error"]) == ("failed", True)
+
+
+def test_a_target_whose_horse_died_fails_at_once_and_the_others_go_on(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = office.start()
+    target = parse_target_job_id(any_desk.queued()[0])
+    assert isinstance(target, TargetJobId)
+    now = any_desk.clock.now()
+    any_desk.runtime.database.transact(lambda c: targets.claim(c, target.uid, new_uid(now), now))
+
+    horse_died(any_desk.runtime, Job.create(module_level, id=str(target), connection=any_desk.redis))
+    any_desk.work()
+
+    assert office.count(run) == {"failed": 1, "succeeded": 1}
+    (row,) = MachineScheduler.targets(any_desk.scheduler, run.uid, status="failed")
+    assert row["error"] == "its work horse died"
+
+
+# ---- loading and saving
+
+
+def test_an_instance_is_loaded_sent_its_event_and_saved(any_desk: Desk) -> None:
+    rows = {"a-1": "approved"}
+
+    @dataclass
+    class Row:
+        id: str
+        state: Any
+
+    def save(instance_id: str, row: Row) -> None:
+        rows[instance_id] = row.state
+
+    office = open_office(any_desk, load=lambda name: Row(name, rows[name]), save=save)
+    office.states.put("a-1")
+
+    office.run()
+
+    assert rows == {"a-1": "expired"}, "the model's own state counts, not the one rqsched knew"
+    assert_state(any_desk.scheduler, office.machine, "a-1", "expired")
+
+
+def test_load_may_give_the_machine_itself(any_desk: Desk) -> None:
+    saved: list[Any] = []
+    office = open_office(
+        any_desk, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a)
+    )
+    model = Application("a-1", "approved")
+    made = {"a-1": office.machine(model)}
+    office.states.put("a-1", "approved")
+
+    office.run("SEND_REMINDER")
+
+    assert (office.log, saved) == (["reminded a-1"], [("a-1", model)])
+
+
+def test_without_load_and_save_an_instance_is_its_state(any_desk: Desk) -> None:
+    class Lamp(StateMachine):
+        on = State(initial=True)
+        off = State()
+        TURN_OFF = on.to(off)
+        turn_on = off.to(on)
+        schedules = {"TURN_OFF": None}  # noqa: RUF012 - as users write it
+
+    machine(workflows=any_desk.runtime.workflows)(Lamp)
+    MachineStates(any_desk.scheduler, Lamp).put_all({"hall": "on", "attic": "off"})
+
+    done = MachineScheduler.run(any_desk.scheduler, Lamp, "TURN_OFF")
+    execute_pending(any_desk.scheduler)
+
+    assert done.targets == 1
+    assert_state(any_desk.scheduler, Lamp, "hall", "off")
+
+
+def test_an_event_is_sent_anew_when_somebody_else_moved_the_instance_meanwhile(any_desk: Desk) -> None:
+    seen: list[str] = []
+
+    class Job(StateMachine):
+        idle = State(initial=True)
+        busy = State()
+        NUDGE = idle.to(busy) | busy.to.itself()
+        rest = busy.to(idle)
+        schedules = {"NUDGE": None}  # noqa: RUF012 - as users write it
+
+        def on_NUDGE(self, source: State) -> None:  # noqa: N802 - the event's name
+            seen.append(source.id)
+            if len(seen) == 1:
+                MachineStates(any_desk.scheduler, Job).put("j-1", "busy")
+                any_desk.clock.advance(timedelta(microseconds=1))
+
+    machine(workflows=any_desk.runtime.workflows)(Job)
+    MachineStates(any_desk.scheduler, Job).put("j-1")
+
+    MachineScheduler.run(any_desk.scheduler, Job, "NUDGE")
+    execute_pending(any_desk.scheduler)
+
+    assert seen == ["idle", "busy"]
+    assert_state(any_desk.scheduler, Job, "j-1", "busy")
+
+
+# ---- by its schedule, by hand, and forgotten
+
+
+def test_at_its_time_the_schedule_fires_one_event_at_all_matching_instances(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    schedule = assert_has_schedule(any_desk.scheduler, office.schedule())
+
+    any_desk.clock.advance(timedelta(hours=12, minutes=10))
+    rows = run_due(any_desk.scheduler)
+
+    assert [row["outcome"] for row in rows] == ["triggered"]
+    assert newest(schedule).result == {"targets": 2, "filtered": 0}
+    assert office.log == ["a-1", "a-2"]
+
+
+def test_the_timer_of_one_instance_is_a_schedule_of_its_own(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+
+    def expire(instance_id: str) -> None:
+        live = office.machine(Application(instance_id, office.states.get(instance_id)))
+        live.send("CHECK_EXPIRY")
+        office.states.put(instance_id, live)
+
+    any_desk.register("expire-one", expire)
+    timer = any_desk.create("expire-a-1", Once(any_desk.clock.now() + timedelta(hours=1)), "expire-one", args=["a-1"])
+    any_desk.turn(timedelta(hours=1))
+
+    assert (timer.refresh().status, office.log) == ("done", ["a-1"])
+    assert [office.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
+
+
+def test_an_event_is_sent_by_hand_without_any_schedule(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put("a-1")
+
+    done = MachineScheduler.run(any_desk.scheduler, office.machine, "CHECK_EXPIRY", queue="low")
+
+    assert (done.targets, done.filtered) == (1, 0)
+    assert execute_pending(any_desk.scheduler, "low") == 1
+    assert MachineScheduler.count(any_desk.scheduler, done.run_uid) == {"succeeded": 1}
+    with pytest.raises(InvalidInputError, match="does not declare"):
+        MachineScheduler.run(any_desk.scheduler, office.machine, "approve")
+    with pytest.raises(InvalidInputError, match="control queue"):
+        MachineScheduler.run(any_desk.scheduler, office.machine, "CHECK_EXPIRY", queue="rqsched")
+
+
+def test_purging_a_schedule_removes_its_targets(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put("a-1")
+    run = office.run()
+    any_desk.scheduler.get(EXPIRY).delete(purge=True)
+    assert office.count(run) == {}
+
+
+def test_ended_targets_are_pruned_with_the_history(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.states.put("a-1")
+    ended = office.run()
+    office.states.put("a-1", "waiting")
+    waits = office.start()
+    any_desk.advance()
+    for namespace, left in (("other", 1), (None, 0)):
+        any_desk.scheduler.prune_history(any_desk.clock.now(), namespace=namespace)
+        assert (office.count(ended).get("succeeded", 0), office.count(waits)) == (left, {"pending": 1})
+
+
+def test_targets_are_read_page_by_page_in_the_resolvers_order(any_desk: Desk) -> None:
+    names = [f"a-{number}" for number in (3, 1, 2)]
+    office = open_office(any_desk, {"CHECK_EXPIRY": lambda: names})
+    office.states.put_all(dict.fromkeys(names))
+    run = office.run()
+    first = MachineScheduler.targets(any_desk.scheduler, run.uid, limit=2)
+    rest = MachineScheduler.targets(any_desk.scheduler, run.uid, after=first[-1]["number"])
+    assert [row["target_id"] for row in (*first, *rest)] == names
+
+
+def test_assert_state_says_what_the_instance_is_in(any_desk: Desk) -> None:
+    office, scheduler = open_office(any_desk), any_desk.scheduler
+    office.states.put("a-1", "approved")
+
+    assert_state(scheduler, office.machine, "a-1", "approved")
+    assert_state(scheduler, "ApplicationMachine", "a-1", "approved")
+
+    wrong: dict[str, Callable[[], None]] = {
+        "instance 'a-1' of ApplicationMachine is in 'approved', not in 'expired'": lambda: assert_state(
+            scheduler, office.machine, "a-1", "expired"
+        ),
+        "ApplicationMachine has no instance 'a-2'": lambda: assert_state(scheduler, office.machine, "a-2", "expired"),
+    }
+    for message, check in wrong.items():
+        with pytest.raises(AssertionError, match=message):
+            check()

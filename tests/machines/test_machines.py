@@ -1,0 +1,203 @@
+"""What a machine declares (WHAT) and what the application registers (WHEN); no run is executed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from statemachine import State, StateMachine
+
+from rqsched import Cron, Every
+from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import InvalidInputError
+from rqsched.machines import MachineScheduler, MachineStates, machine
+from rqsched.testing import assert_has_schedule
+from rqsched.timing import Timing
+from rqsched.workflows import Registry
+from tests.support.applications import EXPIRY, REMINDER, open_office
+from tests.support.desk import Desk
+
+
+def make_class(schedules: Any) -> Any:
+    class Ticket(StateMachine):
+        new = State(initial=True)
+        closed = State(final=True)
+        close = new.to(closed)
+
+    Ticket.schedules = schedules
+    return Ticket
+
+
+# ---- WHAT
+
+
+def test_each_event_a_machine_declares_is_a_workflow_with_the_machines_routing() -> None:
+    workflows = Registry()
+
+    made = machine(name="support", queue="slow", timeout=5, workflows=workflows)(make_class({"close": None}))
+
+    (known,) = workflows.all()
+    assert (known.name, known.queue, known.timeout) == ("machine:support:close", "slow", 5)
+    assert known.path.endswith("Ticket.close")
+    assert made.__name__ == "Ticket", "the class itself is left alone"
+
+
+def test_an_event_may_be_named_by_the_machines_own_event() -> None:
+    workflows = Registry()
+    made = make_class(None)
+    made.schedules = {made.close: None}
+    machine(workflows=workflows)(made)
+    assert [known.name for known in workflows.all()] == ["machine:Ticket:close"]
+    assert MachineScheduler.register(made, made.close, workflows=workflows).daily_at("1:00")
+
+
+def test_a_machine_without_schedules_is_known_and_has_no_workflow() -> None:
+    workflows = Registry()
+    made = make_class({})
+    del made.schedules
+    machine(workflows=workflows)(made)
+    assert workflows.all() == []
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "an event the machine does not have": (lambda: machine(make_class({"reopen": None})), "no event 'reopen'; it has"),
+    "a state in place of an event": (lambda: machine(make_class({"closed": None})), "no event 'closed'"),
+    "an event that is no text": (lambda: machine(make_class({7: None})), "name events by their text"),
+    "a resolver that cannot be called": (lambda: machine(make_class({"close": ["a"]})), "the resolver of close"),
+    "schedules that are a list": (lambda: machine(make_class(["close"])), "must be a dict"),
+    "a class that is no machine": (lambda: machine(dict), "no StateMachine"),  # type: ignore[type-var]
+    "load without save": (lambda: machine(load=str)(make_class({})), "save go together"),
+    "a name that is no id": (lambda: machine(name="a b")(make_class({})), "is refused"),
+}
+
+
+@pytest.mark.parametrize(("define", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_definition_is_refused_where_it_stands(define: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        define()
+
+
+# ---- WHEN
+
+
+def test_registering_says_when_and_sync_makes_an_ordinary_schedule(any_desk: Desk) -> None:
+    office, scheduler = open_office(any_desk), any_desk.scheduler
+
+    office.register().daily_at("00:10").environments(["production"]).without_overlapping()
+
+    assert scheduler.list().items == [], "nothing is written before sync"
+    assert scheduler.sync().created == [EXPIRY]
+    schedule = assert_has_schedule(scheduler, EXPIRY, workflow=EXPIRY, spec=Cron("10 0 * * *"), status="active")
+    assert schedule.describe().policies["environments"] == ["production"]
+    assert schedule.state.policies.overlap is OverlapPolicy.SKIP
+    assert scheduler.sync().unchanged == [EXPIRY]
+
+
+def test_a_machine_has_as_many_schedules_as_it_is_registered_for(any_desk: Desk) -> None:
+    office, scheduler = open_office(any_desk), any_desk.scheduler
+    office.register("CHECK_EXPIRY").daily_at("00:10")
+    office.register("SEND_REMINDER").daily_at("11:00").environments("production")
+    office.register("SEND_REMINDER", schedule_id="second-reminder").every("5h")
+
+    assert scheduler.sync().created == [EXPIRY, REMINDER, "second-reminder"]
+
+    assert_has_schedule(scheduler, EXPIRY, workflow=EXPIRY, spec=Cron("10 0 * * *"))
+    assert_has_schedule(scheduler, REMINDER, workflow=REMINDER, spec=Cron("0 11 * * *"))
+    assert_has_schedule(scheduler, "second-reminder", workflow=REMINDER, spec=Every("5h"))
+
+
+def test_what_is_declared_and_not_registered_never_runs(any_desk: Desk) -> None:
+    office = open_office(any_desk)
+    office.register("CHECK_EXPIRY").daily_at("00:10")
+    any_desk.scheduler.sync()
+    assert [schedule.schedule_id for schedule in any_desk.scheduler.iter()] == [EXPIRY]
+
+
+def test_an_event_that_is_not_declared_is_refused_at_registration(desk: Desk) -> None:
+    office = open_office(desk, {"CHECK_EXPIRY": None})
+    for event in ("SEND_REMINDER", "NO_SUCH_EVENT"):
+        with pytest.raises(InvalidInputError, match=f"does not declare '{event}'.* it declares CHECK_EXPIRY"):
+            office.register(event)
+    assert desk.scheduler.sync().created == []
+
+
+def test_a_class_that_was_not_decorated_is_refused_also_below_one_that_was() -> None:
+    decorated = machine(workflows=Registry())(make_class({"close": None}))
+
+    class Below(decorated):  # type: ignore[misc, valid-type]
+        pass
+
+    for plain in (make_class({"close": None}), Below):
+        with pytest.raises(InvalidInputError, match="decorate the class with @machine"):
+            MachineScheduler.register(plain, "close")
+
+
+def test_a_users_own_steps_extend_the_builder(any_desk: Desk) -> None:
+    class Ours(Timing):
+        def nightly(self) -> Ours:
+            return self.daily_at("00:10").timezone("Europe/Istanbul")
+
+    Ours.extend("countries", lambda builder, *codes: builder.option(labels={"countries": ",".join(codes)}))
+    office = open_office(any_desk)
+
+    office.register(builder=Ours).nightly().countries("TR", "DE").without_overlapping()
+    any_desk.scheduler.sync()
+
+    schedule = assert_has_schedule(any_desk.scheduler, EXPIRY, spec=Cron("10 0 * * *", "Europe/Istanbul"))
+    assert schedule.describe().labels == {"countries": "TR,DE"}
+
+
+def test_registrations_and_decorators_are_one_set_to_sync(desk: Desk) -> None:
+    office = open_office(desk)
+
+    @desk.scheduler.every("1h")
+    def tidy() -> None: ...
+
+    timing = office.register().daily_at("00:10")
+    desk.scheduler.sync()
+    timing.daily_at("00:20")
+    assert desk.scheduler.sync(prune=True).updated == [EXPIRY]
+    assert set(desk.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
+
+
+# ---- which instances there are
+
+
+def test_an_instance_is_put_moved_and_forgotten(any_desk: Desk) -> None:
+    states = open_office(any_desk).states
+    assert states.get("a-1") is None
+    states.put("a-1")
+    assert states.get("a-1") == "waiting"
+    states.put("a-1", "approved")
+    assert states.get("a-1") == "approved"
+    assert states.forget("a-1")
+    assert not states.forget("a-1")
+    assert states.get("a-1") is None
+
+
+def test_the_state_of_a_live_machine_is_put_with_the_states_around_it(any_desk: Desk) -> None:
+    class Order(StateMachine):
+        class shopping(State.Compound):  # noqa: N801 - a state
+            cart = State(initial=True)
+            payment = State()
+            pay = cart.to(payment)
+
+        closed = State(final=True)
+        close = shopping.to(closed)
+
+    states = MachineStates(any_desk.scheduler, machine(workflows=Registry())(Order))
+    live = Order()
+    live.pay()  # type: ignore[attr-defined]
+    states.put_all({"o-1": live, "o-2": None, "o-3": "closed"})
+    assert [states.get(f"o-{number}") for number in (1, 2, 3)] == ["shopping payment", "shopping cart", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "state"),
+    [("a", "unheard_of"), ("a", ""), ("", None), ("a" * 256, None), ("a\n", None)],
+    ids=["no such state", "no state", "no id", "a long id", "a line feed"],
+)
+def test_what_no_instance_can_be_is_refused(desk: Desk, instance_id: str, state: str | None) -> None:
+    with pytest.raises(InvalidInputError):
+        open_office(desk).states.put(instance_id, state)

@@ -1,0 +1,126 @@
+"""Durations are exact lengths; what has no exact length is refused with a pointer to cron."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rqsched.errors import InvalidDurationError
+from rqsched.spec.duration import format_duration, format_short, parse_duration, parse_span, require_interval
+
+LENGTHS = {
+    "PT30M": timedelta(minutes=30),
+    "PT1H30M": timedelta(minutes=90),
+    "P1D": timedelta(seconds=86_400),
+    "P1DT12H": timedelta(hours=36),
+    "P1W": timedelta(days=7),
+    "P2W": timedelta(days=14),
+    "PT1S": timedelta(seconds=1),
+    "PT90S": timedelta(seconds=90),
+    "PT1.5S": timedelta(seconds=1.5),
+    "PT1,5S": timedelta(seconds=1.5),
+    "PT1H0M0.25S": timedelta(hours=1, seconds=0.25),
+    "P0DT1H": timedelta(hours=1),
+    "30m": timedelta(minutes=30),
+    "1h30m": timedelta(minutes=90),
+    "2h": timedelta(hours=2),
+    "45s": timedelta(seconds=45),
+    "1h2m3s": timedelta(hours=1, minutes=2, seconds=3),
+    "90m": timedelta(minutes=90),
+    "1.5s": timedelta(seconds=1.5),
+}
+
+REFUSED = {
+    "": "no duration",
+    "P": "no duration",
+    "PT": "no duration",
+    "P1DT": "no duration",
+    "T1H": "no duration",
+    "P1M": "cron expression",
+    "P1Y": "cron expression",
+    "P1Y2M3DT4H": "cron expression",
+    "P0.5M": "cron expression",
+    "P1W2D": "no duration",
+    "P1H": "no duration",
+    "PT1D": "no duration",
+    "PT1M1H": "no duration",
+    "PT0.5H": "no duration",
+    "P0.5D": "no duration",
+    "PT.5S": "no duration",
+    "pt30m": "no duration",
+    "-PT1H": "sign",
+    "+PT1H": "sign",
+    "P-1D": "sign",
+    "-1h": "sign",
+    "PT0S": "at least one second",
+    "P0D": "at least one second",
+    "0s": "at least one second",
+    "PT0.999S": "at least one second",
+    "1m1h": "no duration",
+    "1h 30m": "no duration",
+    "1d": "no duration",
+    "500ms": "no duration",
+    "1H": "no duration",
+    "30": "no duration",
+    "1:30:00": "no duration",
+    "PT30M\n": "no duration",
+    " PT30M": "no duration",
+    "PT٣M": "no duration",
+    "P" + "9" * 5000 + "D": "no duration",
+    "P" + "9" * 40 + "D": "longer than",
+}
+
+
+@pytest.mark.parametrize(("text", "length"), LENGTHS.items(), ids=LENGTHS)
+def test_a_duration_is_its_exact_length(text: str, length: timedelta) -> None:
+    assert parse_duration(text) == length
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED.items(), ids=lambda text: text[:20] or "empty")
+def test_what_is_no_exact_length_is_refused_with_its_reason(text: str, reason: str) -> None:
+    with pytest.raises(InvalidDurationError, match=reason):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("value", [None, 30, 1.5, timedelta(seconds=1)], ids=repr)
+def test_parse_refuses_what_is_no_text(value: object) -> None:
+    with pytest.raises(InvalidDurationError, match="no text"):
+        parse_duration(value)  # type: ignore[arg-type]
+
+
+def test_a_span_may_be_zero_or_under_a_second() -> None:
+    assert parse_span("PT0S") == timedelta(0)
+    assert parse_span("0.5s") == timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    "value", [timedelta(0), timedelta(seconds=-5), timedelta(microseconds=999_999), "PT0S", 60, None], ids=repr
+)
+def test_an_interval_is_at_least_one_second(value: object) -> None:
+    with pytest.raises(InvalidDurationError):
+        require_interval(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("length", "iso", "short"),
+    [
+        (timedelta(0), "PT0S", "0s"),
+        (timedelta(minutes=90), "PT1H30M", "1h30m"),
+        (timedelta(days=1), "P1D", "24h"),
+        (timedelta(days=7), "P7D", "168h"),
+        (timedelta(days=1, hours=2, seconds=3), "P1DT2H3S", "26h3s"),
+        (timedelta(seconds=1.5), "PT1.5S", "1.5s"),
+        (timedelta(microseconds=1), "PT0.000001S", "0.000001s"),
+        (timedelta(seconds=100), "PT1M40S", "1m40s"),
+    ],
+    ids=str,
+)
+def test_a_length_has_one_canonical_text(length: timedelta, iso: str, short: str) -> None:
+    assert (format_duration(length), format_short(length)) == (iso, short)
+    assert parse_span(iso) == parse_span(short) == length
+
+
+def test_a_negative_length_has_no_text() -> None:
+    with pytest.raises(InvalidDurationError, match="negative"):
+        format_duration(timedelta(seconds=-1))

@@ -1,0 +1,106 @@
+"""The state machines of the tests: applications that expire, are reminded, and log what happened to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from statemachine import State, StateMachine
+
+from rqsched import jobs
+from rqsched.api.schedule_handle import RunHandle
+from rqsched.chain.runtime import using
+from rqsched.machines import MachineScheduler, MachineStates, machine
+from rqsched.testing import run_schedule
+from tests.support.desk import Desk
+
+EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:ApplicationMachine:SEND_REMINDER"
+
+
+@dataclass
+class Office:
+    """One desk, the machine class registered there, and what its actions did."""
+
+    desk: Desk
+    machine: Any
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def states(self) -> MachineStates:
+        return MachineStates(self.desk.scheduler, self.machine)
+
+    def register(self, event: str = "CHECK_EXPIRY", **options: Any) -> Any:
+        return MachineScheduler.register(self.machine, event, workflows=self.desk.runtime.workflows, **options)
+
+    def schedule(self, event: str = "CHECK_EXPIRY") -> str:
+        """Have an ordinary schedule of an event, and give its id."""
+        self.register(event).daily_at("00:10")
+        self.desk.scheduler.sync()
+        return f"machine:ApplicationMachine:{event}"
+
+    def run(self, event: str = "CHECK_EXPIRY") -> RunHandle:
+        """Run an event's schedule to its end, targets included."""
+        return run_schedule(self.desk.scheduler, self.schedule(event))
+
+    def start(self, event: str = "CHECK_EXPIRY") -> RunHandle:
+        """Execute the run alone: its targets wait on their queue."""
+        run = self.desk.scheduler.get(self.schedule(event)).trigger().run
+        assert run is not None
+        self.work_one()
+        return run.refresh()
+
+    def work_one(self) -> str:
+        """Take the first job of the queue and execute it; gives its id."""
+        job_id: str = self.desk.redis.lpop("rq:queue:default").decode()  # type: ignore[union-attr]
+        with using(self.desk.runtime):
+            jobs.execute(job_id)
+        return job_id
+
+    def count(self, run: RunHandle) -> dict[str, int]:
+        return MachineScheduler.count(self.desk.scheduler, run.uid)
+
+
+def open_office(
+    desk: Desk,
+    schedules: dict[Any, Any] | None = None,
+    *,
+    acts: Callable[[str], None] | None = None,
+    is_old: Callable[[str], bool] = lambda instance_id: True,
+    **options: Any,
+) -> Office:
+    """An office whose machine declares `schedules`; `acts` is called with the id in each transition to expired."""
+    log: list[str] = []
+
+    class ApplicationMachine(StateMachine):
+        waiting = State(initial=True)
+        approved = State()
+        expired = State(final=True)
+
+        approve = waiting.to(approved)
+        CHECK_EXPIRY = waiting.to(expired, cond="is_old") | approved.to(expired, cond="is_old")
+        SEND_REMINDER = approved.to.itself()
+
+        def is_old(self) -> bool:
+            return is_old(self.model.id)
+
+        def on_CHECK_EXPIRY(self) -> None:  # noqa: N802 - the event's name
+            log.append(self.model.id)
+            if acts is not None:
+                acts(self.model.id)
+
+        def on_SEND_REMINDER(self) -> None:  # noqa: N802 - the event's name
+            log.append(f"reminded {self.model.id}")
+
+    ApplicationMachine.schedules = {"CHECK_EXPIRY": None, "SEND_REMINDER": None} if schedules is None else schedules
+    given = {"load": Application, "save": lambda instance_id, model: None, **options}
+    made = machine(workflows=desk.runtime.workflows, **given)(ApplicationMachine)
+    return Office(desk, made, log)
+
+
+@dataclass
+class Application:
+    """A model without a database: its state is the one that rqsched keeps."""
+
+    id: str
+    state: Any = None

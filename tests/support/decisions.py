@@ -1,0 +1,127 @@
+"""What the tests of the decisions are written in: schedules and runs in a few words, and a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rqsched.core import lifecycle
+from rqsched.core.audit import Event
+from rqsched.core.fire import World, decide_fire
+from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
+from rqsched.core.policy import Policies, RetryPolicy
+from rqsched.spec.spec import Spec, SpecLike
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+UID = "01KF0000000000000000000000"
+IDENTITY = lifecycle.Identity(UID, "default", "nightly")
+CONTINUE = RetryPolicy(max_retries=0, then="continue")
+
+
+def definition(spec: SpecLike = "@hourly", *, policies: Policies | None = None, **fields: Any) -> Definition:
+    policies = policies or Policies(retry=CONTINUE)
+    return Definition(dump_spec(Spec.coerce(spec)), "report", policies=policies.dumps(), **fields)
+
+
+def active(spec: SpecLike = "@hourly", *, now: datetime = NOON, **fields: Any) -> Schedule:
+    """A schedule created at `now`; its first occurrence is later than that."""
+    return lifecycle.create(IDENTITY, definition(spec, **fields), now=now).after
+
+
+def overlapping(overlap: str, spec: SpecLike = "@hourly", **fields: Any) -> Schedule:
+    policies = Policies(overlap=overlap, buffer_limit=fields.pop("buffer_limit", None), retry=CONTINUE)
+    return active(spec, policies=policies, **fields)
+
+
+def run(number: int, status: str = "running", kind: str = "scheduled", **fields: Any) -> Run:
+    """The schedule's run of this number, for an occurrence long ago."""
+    values = {
+        "uid": f"01KF{number:022d}",
+        "schedule_uid": UID,
+        "number": number,
+        "instance_id": f"schedule:nightly:{number}",
+        "occurrence_at": NOON - timedelta(days=1) + number * MINUTE,
+        "created_at": NOON,
+        "workflow": "report",
+    }
+    return Run(**values | {"status": RunStatus(status), "kind": RunKind(kind)} | fields)
+
+
+def holding(schedule: Schedule, *runs: Run) -> Schedule:
+    """The schedule with the counts that its runs make."""
+    waiting = [r for r in runs if r.status is RunStatus.BUFFERED]
+    backfilled = [r for r in runs if r.kind is RunKind.BACKFILL]
+    return replace(
+        schedule,
+        run_number=max([schedule.run_number, *(r.number for r in runs)]),
+        buffer_depth=sum(r.kind is not RunKind.BACKFILL for r in waiting),
+        backfill_waiting=sum(r.kind is RunKind.BACKFILL for r in waiting),
+        backfill_unfinished=sum(r.is_unfinished for r in backfilled),
+    )
+
+
+def fire(
+    schedule: Schedule, *runs: Run, now: datetime | None = None, env: str = "", ran: Iterable[datetime] = ()
+) -> Change:
+    """Fire a schedule, at its due time unless told otherwise."""
+    at = now or schedule.due_at
+    assert at is not None
+    return decide_fire(schedule, runs, now=at, world=World(env, frozenset(ran)))
+
+
+def types(change: Change) -> list[str]:
+    """The events' types, without the common beginning."""
+    return [event.type.removeprefix("Schedule") for event in change.events]
+
+
+def event(change: Change, name: str) -> dict[str, Any]:
+    """The payload of the one event of this type."""
+    found = [event for event in change.events if event.type == f"Schedule{name}"]
+    assert len(found) == 1, types(change)
+    return found[0].payload
+
+
+def ended(change: Change) -> dict[int, str]:
+    """By number, the new status of runs that were open before."""
+    return {new.number: new.status.value for old, new in change.changed_runs if old.status is not new.status}
+
+
+class Memory:
+    """A store in memory for one schedule: reads what the store reads, writes what it writes."""
+
+    def __init__(self, change: Change) -> None:
+        self.schedule = change.after
+        self.runs: dict[str, Run] = {}
+        self.events: list[tuple[int, datetime, Event]] = []
+        self.write(change)
+
+    def write(self, change: Change) -> Change:
+        first = change.after.event_sequence - len(change.events) + 1
+        self.events += [(first + i, change.after.updated_at, event) for i, event in enumerate(change.events)]
+        self.schedule = change.after
+        for new in change.new_runs:
+            assert new.uid not in self.runs
+            self.runs[new.uid] = new
+        for old, new in change.changed_runs:
+            assert self.runs[old.uid] == old
+            self.runs[new.uid] = new
+        dropped = {RunStatus.BUFFERED} if change.drops_buffer else set()
+        dropped |= {RunStatus.RETRYING} if change.drops_retries else set()
+        for uid, kept in self.runs.items():
+            if kept.status in dropped:
+                self.runs[uid] = replace(kept, status=RunStatus.CANCELLED)
+        return change
+
+    def open_runs(self, *, with_backfill: bool = False) -> list[Run]:
+        """What a decision reads: unfinished runs, and the first waiting one of each kind."""
+        in_order = sorted(self.runs.values(), key=lambda found: found.number)
+        unfinished = [r for r in in_order if r.is_unfinished and (with_backfill or r.kind is not RunKind.BACKFILL)]
+        waiting = [r for r in in_order if r.status is RunStatus.BUFFERED]
+        live = [r for r in waiting if r.kind is not RunKind.BACKFILL][:1]
+        return unfinished + live + [r for r in waiting if r.kind is RunKind.BACKFILL][:1]
+
+    def ran(self) -> frozenset[datetime]:
+        return frozenset(r.occurrence_at for r in self.runs.values() if r.kind is not RunKind.MANUAL)

@@ -1,0 +1,280 @@
+"""The invariants I1-I8 (docs/guarantees.md), checked over every real row of a database and, if asked, its Redis.
+
+`check_invariants` reports every violation at once, by name. One thing rows cannot tell apart: a manual trigger refused
+at the very instant of an occurrence looks like that occurrence skipped. Tests trigger beside the grid.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from itertools import pairwise
+
+from rq.job import Job
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core import audit
+from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
+from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
+from rqsched.store.listing import AuditRecord
+from rqsched.transport.transport import Arm, job_id_of, link_of, retry_of
+from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
+
+SOON = timedelta(seconds=30)
+"""Links due within this long must be in Redis after a reconcile pass."""
+ONE_AT_A_TIME = frozenset({"skip", "buffer_one", "buffer_all"})
+
+
+def check_invariants(runtime: Runtime, *, with_redis: bool = True, skew: timedelta = timedelta(0)) -> None:
+    """Assert I1-I6 over everything in the database, and with Redis (after a `recover()`) that links and jobs live.
+
+    `skew` is how far the actors' clocks were apart: comparisons between instants of two actors allow for it.
+    """
+    stories = read_stories(runtime, skew)
+    checks: list[Callable[[Story], Iterator[str]]] = [i1_one_outcome, i2_one_run, i3_next_time, i4_never_early]
+    checks += [i5_one_at_a_time, i6_events, counters_are_true]
+    if with_redis:
+        checks.append(lambda story: i3_live_links(runtime, story))
+        checks.append(lambda story: i7_live_deliveries(runtime, story))
+    problems = {story.name: [problem for check in checks for problem in check(story)] for story in stories}
+    bad = {name: found for name, found in problems.items() if found}
+    if bad:
+        texts = [f"{name}:\n" + "\n".join(f"  * {problem}" for problem in found) for name, found in bad.items()]
+        raise AssertionError("\n".join(texts + [story.lines() for story in stories if story.name in bad]))
+
+
+def i1_one_outcome(story: Story) -> Iterator[str]:
+    """Each occurrence of the active time ends in exactly one recorded live outcome."""
+    required = required_occurrences(story)
+    outcomes, wrong = live_outcomes(story, required)
+    yield from wrong
+    backfilled = {run.occurrence_at for run in story.runs if run.kind is RunKind.BACKFILL}
+    for at in sorted(required):
+        if not outcomes.get(at) and at not in backfilled:
+            yield f"I1: the occurrence {at} has no outcome"
+    for at, found in sorted(outcomes.items()):
+        if len(found) > 1:
+            yield f"I1: the occurrence {at} has {len(found)} outcomes: {', '.join(found)}"
+    upcoming = story.schedule.next_run_at
+    if upcoming is not None and not story.skew and outcomes.get(upcoming):
+        yield f"I1: the occurrence {upcoming} is still to fire but has an outcome: {', '.join(outcomes[upcoming])}"
+
+
+# ---- I2 to I6
+
+
+def i2_one_run(story: Story) -> Iterator[str]:
+    """At most one run per occurrence, live and backfill together."""
+    counts = Counter(run.occurrence_at for run in story.runs if run.kind is not RunKind.MANUAL)
+    yield from (f"I2: the occurrence {at} has {count} runs" for at, count in counts.items() if count > 1)
+
+
+def i3_next_time(story: Story) -> Iterator[str]:
+    """An active schedule has a next time, or waits for an unfinished run, or drains its last runs."""
+    schedule = story.schedule
+    if not schedule.is_active:
+        if schedule.next_run_at or schedule.due_at:
+            yield f"I3: it is {schedule.status.value} and has a next time"
+        return
+    if schedule.remaining == 0:
+        yield "I3: it is active with no run remaining"
+    if schedule.next_run_at is not None:
+        return
+    awaited = story.by_uid.get(schedule.awaiting_run_uid or "")
+    is_draining = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
+    if not (awaited is not None and awaited.is_unfinished) and not is_draining:
+        yield f"I3: it is active without a next time and waits for {schedule.awaiting_run_uid}"
+
+
+def i4_never_early(story: Story) -> Iterator[str]:
+    """Nothing fires before it is due, while paused, or after delete."""
+    status = ScheduleStatus.PAUSED
+    for event in story.events:
+        run = story.by_uid.get(event.workflow_run_id or "")
+        if event.event_type in {audit.TRIGGERED, audit.BUFFERED} and run is not None:
+            yield from _early(story, event, run, status)
+        status = _status_after(event, status)
+
+
+def _early(story: Story, event: AuditRecord, run: Run, status: ScheduleStatus) -> Iterator[str]:
+    due_at = run.due_at or run.occurrence_at
+    if run.kind is not RunKind.MANUAL and event.recorded_at + story.skew < max(due_at, run.occurrence_at):
+        yield f"I4: run {run.number} started at {event.recorded_at}, due {due_at}"
+    if run.kind is RunKind.SCHEDULED and status is not ScheduleStatus.ACTIVE:
+        yield f"I4: run {run.number} of {run.occurrence_at} started while the schedule was {status.value}"
+    if status is ScheduleStatus.DELETED:
+        yield f"I4: run {run.number} started after delete"
+
+
+def _status_after(event: AuditRecord, status: ScheduleStatus) -> ScheduleStatus:
+    if event.event_type == audit.CREATED:
+        return ScheduleStatus.ACTIVE if event.payload.get("next_fire_at") else ScheduleStatus.PAUSED
+    if event.event_type == audit.RESUMED:
+        return ScheduleStatus.ACTIVE
+    has_ended = status in {ScheduleStatus.DEAD, ScheduleStatus.DELETED}
+    if event.event_type == audit.COMPLETED and has_ended:
+        return status  # what a backfill of a schedule that has ended could not start
+    return CLOSING.get(event.event_type, status)
+
+
+def i5_one_at_a_time(story: Story) -> Iterator[str]:
+    """Under skip and buffer policies no two runs are started and unfinished at once, backfill and overrides apart."""
+    begun = {e.workflow_run_id: e for e in story.events if e.event_type == audit.TRIGGERED}
+    alone = [
+        run
+        for run in story.runs
+        if run.overlap in ONE_AT_A_TIME and not run.is_override and run.kind is not RunKind.BACKFILL
+    ]
+    started = sorted((run for run in alone if run.uid in begun), key=lambda run: begun[run.uid].sequence)
+    unfinished = [run.number for run in started if run.is_unfinished]
+    if len(unfinished) > 1:
+        yield f"I5: the runs {unfinished} are unfinished at once"
+    for before, after in pairwise(started):
+        started_at, ended_at = begun[after.uid].recorded_at, before.ended_at
+        if ended_at is not None and started_at + story.skew < ended_at:
+            yield f"I5: run {after.number} started at {started_at}, run {before.number} ended at {ended_at}"
+
+
+def i6_events(story: Story) -> Iterator[str]:
+    """Sequences have no gaps, and rows say what the events say."""
+    schedule = story.schedule
+    sequences = [event.sequence for event in story.events]
+    if sequences != list(range(1, schedule.event_sequence + 1)):
+        yield f"I6: the sequences are {sequences}, the row says {schedule.event_sequence}"
+    status = ScheduleStatus.PAUSED
+    for event in story.events:
+        status = _status_after(event, status)
+    if status is not schedule.status:
+        yield f"I6: the events say {status.value}, the row says {schedule.status.value}"
+    triggered = Counter(event.workflow_run_id for event in story.events if event.event_type == audit.TRIGGERED)
+    buffered = Counter(event.workflow_run_id for event in story.events if event.event_type == audit.BUFFERED)
+    for run in story.runs:
+        if triggered.pop(run.uid, 0) != int(run.trigger_number is not None):
+            yield f"I6: run {run.number} has no ScheduleTriggered event, or several, or was never started"
+        waited = run.trigger_number is None and run.kind is not RunKind.BACKFILL
+        if waited and buffered[run.uid] != 1:
+            yield f"I6: run {run.number} waits or waited without one ScheduleBuffered event"
+    yield from (f"I6: a ScheduleTriggered event names run {uid}, which is not there" for uid in triggered)
+
+
+def counters_are_true(story: Story) -> Iterator[str]:
+    """The counters of the schedule's row equal what its runs and events say."""
+    schedule, events = story.schedule, story.since_restart
+    waiting = [run.kind for run in story.runs if run.status is RunStatus.BUFFERED]
+    unfinished = [run.kind for run in story.runs if run.is_unfinished]
+    truth = {
+        "buffer_depth": sum(kind is not RunKind.BACKFILL for kind in waiting),
+        "backfill_waiting": waiting.count(RunKind.BACKFILL),
+        "backfill_unfinished": unfinished.count(RunKind.BACKFILL),
+        "run_number": len(story.runs),
+        "run_count": sum(event.event_type == audit.TRIGGERED for event in events),
+        "skipped_count": sum(event.event_type == audit.SKIPPED for event in events),
+        "missed_count": sum(event.payload["count"] for event in events if event.event_type == audit.MISSED),
+    }
+    if len(events) == len(story.events):
+        truth["success_count"] = sum(run.status is RunStatus.SUCCEEDED for run in story.runs)
+    if schedule.status is ScheduleStatus.DELETED:
+        del truth["backfill_unfinished"]  # a delete drops retrying runs unread; nothing counts on it afterwards
+    limit = schedule.definition.max_runs
+    if limit is not None and schedule.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}:
+        truth["remaining"] = limit - truth["run_count"]
+    for name, value in truth.items():
+        if getattr(schedule, name) != value:
+            yield f"counter {name} is {getattr(schedule, name)}, the rows say {value}"
+
+
+# ---- Redis
+
+
+def i3_live_links(runtime: Runtime, story: Story) -> Iterator[str]:
+    """After a reconcile pass, what is due soon has a live link: the schedule's own, and that of each retry."""
+    horizon = runtime.now() + SOON
+    retries = [retry_of(run) for run in story.runs if run.status is RunStatus.RETRYING]
+    for arm in [*link_of(story.schedule), *retries]:
+        if arm.due_at <= horizon and not _is_armed(runtime, arm):
+            yield f"I3: {arm.id} is due at {arm.due_at} and not in Redis"
+
+
+def _is_armed(runtime: Runtime, arm: Arm) -> bool:
+    transport, job_id = runtime.transport, str(arm.id)
+    if not transport.redis.hexists(Job.key_for(job_id), "data"):
+        return False
+    is_listed = transport.redis.lpos(transport.list_key, job_id) is not None
+    return is_listed or transport.redis.zscore(transport.scheduled_key, job_id) is not None
+
+
+def i7_live_deliveries(runtime: Runtime, story: Story) -> Iterator[str]:
+    """After a reconcile pass, each pending run beyond the grace has its job on a queue."""
+    overdue = runtime.now() - runtime.settings.grace
+    for run in story.runs:
+        is_late = run.queued_at is not None and run.queued_at <= overdue
+        if run.status is RunStatus.PENDING and run.executor == "rq" and is_late and not _is_queued(runtime, run):
+            yield f"I7: {job_id_of(run)} is pending since {run.queued_at} and on no queue"
+
+
+def _is_queued(runtime: Runtime, run: Run) -> bool:
+    redis = runtime.transport.connections[run.connection] if run.connection else runtime.transport.redis
+    key = f"rq:queue:{run.queue or runtime.settings.default_queue}"
+    job_id = str(job_id_of(run))
+    return bool(redis.hexists(Job.key_for(job_id), "data")) and redis.lpos(key, job_id) is not None
+
+
+def i7_redis_follows_sql(runtime: Runtime, forgotten: Iterable[str] = ()) -> None:
+    """Assert that Redis knows nothing SQL does not know: commit first, enqueue second.
+
+    It holds at every moment, in the middle of a crash too. `forgotten` are uids that a purge may have taken.
+    """
+    stories = {story.schedule.uid: story for story in read_stories(runtime)}
+    runs_by_uid = {run.uid: run for story in stories.values() for run in story.runs}
+    purged = set(forgotten) - {*stories, *runs_by_uid}
+    ahead = [text for text in _ids_in_redis(runtime) if _is_ahead(text, stories, runs_by_uid)]
+    ahead = [text for text in ahead if not any(uid in text for uid in purged)]
+    assert not ahead, f"I7: Redis is ahead of SQL: {', '.join(ahead)}"
+
+
+def _ids_in_redis(runtime: Runtime) -> set[str]:
+    redis = runtime.transport.redis
+    lists = [redis.lrange(key, 0, -1) for key in redis.keys("rq:queue:*")]
+    found = {entry for entries in lists for entry in entries}
+    return {entry.decode() for entry in found | set(redis.zrange(runtime.transport.scheduled_key, 0, -1))}
+
+
+def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run]) -> bool:
+    if (job := parse_run_job_id(text)) is not None:
+        run = runs_by_uid.get(job.uid)
+        is_unknown = run is None or run.status is RunStatus.BUFFERED
+        return is_unknown or (run is not None and (job.attempt, job.delivery) > (run.attempt, run.delivery))
+    link = parse_link_id(text)
+    story = link and stories.get(link.uid)
+    if link is None or story is None:
+        return True
+    if isinstance(link, LinkId):
+        return link.n > story.schedule.n
+    return not any(run.number == link.number and link.attempt <= _attempts_ended(run) for run in story.runs)
+
+
+def _attempts_ended(run: Run) -> int:
+    return run.attempt - int(run.status in {RunStatus.BUFFERED, RunStatus.PENDING, RunStatus.RUNNING})
+
+
+# ---- I8
+
+
+def i8_executions(runtime: Runtime, executed: Iterable[tuple[str, int]]) -> None:
+    """Assert that user code ran at most once an attempt, and at least once for each run that succeeded.
+
+    `executed` is the side-effect log: (run uid, attempt) for each time the workflow's body began.
+    """
+    counts = Counter(executed)
+    doubled = [f"I8: attempt {attempt} of run {uid} ran {n} times" for (uid, attempt), n in counts.items() if n > 1]
+    ran = Counter(uid for uid, _ in counts.elements())
+    for story in read_stories(runtime):
+        had_another_policy = any("policies" in event.payload.get("changed_fields", ()) for event in story.events)
+        at_most_once = story.schedule.policies.retry.max_retries == 0 and not had_another_policy
+        for run in story.runs:
+            if run.status is RunStatus.SUCCEEDED and not ran[run.uid]:
+                doubled.append(f"I8: run {run.number} of {story.name} succeeded and never ran")
+            if at_most_once and ran[run.uid] > 1:
+                doubled.append(f"I8: run {run.number} of {story.name} ran {ran[run.uid]} times, max_retries is 0")
+    assert not doubled, "\n".join(doubled)

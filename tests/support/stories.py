@@ -1,0 +1,252 @@
+"""What happened, from the rows of a real database: each schedule's story, and the occurrences it should have had.
+
+What should have happened is reconstructed from the audit events alone, so that a bug in the code that plans
+occurrences cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+import sqlalchemy as sa
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core import audit
+from rqsched.core.model import Run, RunKind, Schedule, ScheduleStatus
+from rqsched.spec.members import Once
+from rqsched.spec.spec import Spec
+from rqsched.store.listing import AuditRecord
+from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
+from rqsched.store.tables import audit_events, runs, schedules
+
+TICK = timedelta(microseconds=1)
+_NEVER = datetime.min.replace(tzinfo=UTC)
+CLOSING = {
+    audit.PAUSED: ScheduleStatus.PAUSED,
+    audit.DELETED: ScheduleStatus.DELETED,
+    audit.COMPLETED: ScheduleStatus.DONE,
+    audit.DIED: ScheduleStatus.DEAD,
+}
+"""The events that end a schedule's active time, and the status they bring."""
+
+
+@dataclass
+class Window:
+    """Time in which a schedule was active with one spec: occurrences in (opened_at, closed_at] need an outcome."""
+
+    spec: Spec
+    opened_at: datetime
+    closed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Story:
+    """One incarnation: its row, its runs in order, its audit events in order."""
+
+    schedule: Schedule
+    runs: list[Run]
+    events: list[AuditRecord]
+    skew: timedelta = timedelta(0)
+    """How far the clocks of the actors may have been apart."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule.namespace}/{self.schedule.schedule_id} ({self.schedule.uid})"
+
+    @cached_property
+    def by_uid(self) -> dict[str, Run]:
+        return {run.uid: run for run in self.runs}
+
+    @cached_property
+    def since_restart(self) -> list[AuditRecord]:
+        """The events since the counters were set to zero last."""
+        starts = [index for index, event in enumerate(self.events) if event.payload.get("reason") == "restart"]
+        return self.events[starts[-1] + 1 :] if starts else self.events
+
+    def lines(self) -> str:
+        """Everything there is to know, for a failure's message."""
+        rows = [f"  {event.sequence}. {event.recorded_at} {event.event_type} {event.payload}" for event in self.events]
+        rows += [
+            f"  run {run.number} {run.kind.value} {run.occurrence_at} {run.status.value} attempt {run.attempt} "
+            f"delivery {run.delivery} started {run.started_at} ended {run.ended_at} {run.error or ''}"
+            for run in self.runs
+        ]
+        schedule = self.schedule
+        state = f"{schedule.status.value} n={schedule.n} next={schedule.next_run_at} due={schedule.due_at}"
+        return "\n".join([f"{self.name} {state} evaluated_to={schedule.evaluated_to}", *rows])
+
+
+def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story]:
+    """Read every schedule with its runs and events on one snapshot."""
+
+    def read(connection: sa.Connection) -> list[Story]:
+        ordered_runs = connection.execute(sa.select(*RUN_COLUMNS).order_by(runs.c.schedule_uid, runs.c.number))
+        by_schedule: dict[str, list[Run]] = defaultdict(list)
+        for row in ordered_runs:
+            run = to_run(row)
+            by_schedule[run.schedule_uid].append(run)
+        rows = connection.execute(sa.select(*SCHEDULE_COLUMNS).order_by(schedules.c.uid))
+        found = [to_schedule(row) for row in rows]
+        events = _events(connection)
+        return [Story(s, by_schedule[s.uid], events[s.uid], skew) for s in found]
+
+    return runtime.database.read(read)
+
+
+def _events(connection: sa.Connection) -> dict[str, list[AuditRecord]]:
+    """Read every audit event, by schedule and in order."""
+    found: dict[str, list[AuditRecord]] = defaultdict(list)
+    ordered = sa.select(audit_events).order_by(audit_events.c.schedule_uid, audit_events.c.sequence)
+    for row in connection.execute(ordered):
+        facts = row.event_type, json.loads(row.payload), row.workflow_instance_id, row.workflow_run_id, row.recorded_at
+        found[row.schedule_uid].append(AuditRecord(row.schedule_uid, row.sequence, *facts))
+    return found
+
+
+# ---- when it was active
+
+
+@dataclass
+class _Walk:
+    """The windows of a story while its events are read."""
+
+    spec: Spec | None = None
+    windows: list[Window] = field(default_factory=list)
+    extra: set[datetime] = field(default_factory=set)
+    """Occurrences a `resume(catch_up="once")` brought back, where the timing tells which."""
+    timed_at: datetime = _NEVER
+    """Since when the timing holds: an actor whose clock is behind does not reach back before it.
+
+    Where clocks differ, how far another one has evaluated: what fired by a clock that is ahead does not fire again.
+    """
+    is_other_timing: bool = False
+    """The timing changed since the last window closed."""
+
+    @property
+    def current(self) -> Window | None:
+        return self.windows[-1] if self.windows and self.windows[-1].closed_at is None else None
+
+    def open(self, at: datetime) -> None:
+        assert self.spec is not None
+        self.is_other_timing = False
+        self.windows.append(Window(self.spec, max(at, self.timed_at)))
+
+    def close(self, at: datetime) -> None:
+        if self.current is not None:
+            self.current.closed_at = at
+
+    def cut(self, at: datetime) -> None:
+        """A clock that is behind ended it: what one ahead had found due already was not due yet."""
+        for window in self.windows:
+            window.closed_at = min(window.closed_at or at, at)
+
+
+def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
+    """Reconstruct from the audit events when the schedule was active, and with which spec."""
+    walk = _Walk()
+    for event in story.events:
+        at = event.recorded_at
+        if story.skew:
+            walk.timed_at = max(walk.timed_at, at)
+        if event.event_type == audit.CREATED:
+            walk.spec, walk.timed_at = Spec.from_json(event.payload["spec"]), max(walk.timed_at, at)
+            if event.payload.get("next_fire_at") is not None:
+                walk.open(at)
+        elif event.event_type == audit.UPDATED and "spec" in event.payload["changed_fields"]:
+            _respecify(walk, event)
+        elif event.event_type == audit.RESUMED:
+            _reopen(walk, event)
+        elif event.event_type in CLOSING:
+            walk.close(at)
+            if story.skew:
+                walk.cut(at)
+    if walk.current is not None:
+        walk.current.spec = story.schedule.spec
+    return walk.windows, walk.extra
+
+
+def _respecify(walk: _Walk, event: AuditRecord) -> None:
+    old, new = walk.spec, Spec.from_json(event.payload["spec"])
+    walk.spec, walk.timed_at = new, max(walk.timed_at, event.recorded_at)
+    if walk.current is None:
+        walk.is_other_timing = True
+        return
+    at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
+    kept = None if next_fire is None or old is None else datetime.fromisoformat(next_fire)
+    is_kept = kept is not None and old is not None and kept == old.next_after(at) and kept != new.next_after(at)
+    edge = kept if is_kept and kept is not None else at
+    walk.close(edge)
+    walk.open(edge)
+
+
+def _reopen(walk: _Walk, event: AuditRecord) -> None:
+    at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
+    spec = walk.spec
+    assert spec is not None
+    if event.payload.get("reason") == "from_now":
+        walk.spec, walk.timed_at = _reanchored(spec, at), max(walk.timed_at, at)
+    is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == at
+    if is_at_once and walk.windows and not spec.is_from_completion and not walk.is_other_timing:
+        since = walk.windows[-1].closed_at or at
+        walk.extra |= set(spec.last_between(since, at, 1)) or set(walk.windows[-1].spec.last_between(since, at, 1))
+    walk.open(at)
+
+
+def _reanchored(spec: Spec, at: datetime) -> Spec:
+    members = [m if isinstance(m, Once) or m.anchor is None else replace(m, anchor=at) for m in spec.members]
+    return replace(spec, members=tuple(members))
+
+
+def required_occurrences(story: Story) -> set[datetime]:
+    """Enumerate the occurrences of the active time that must have an outcome by now."""
+    windows, extra = active_windows(story)
+    required = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
+    upcoming = story.schedule.next_run_at if story.schedule.is_active else None
+    until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
+    for window in windows:
+        end = window.closed_at or until
+        if end > window.opened_at and not window.spec.is_from_completion:
+            required |= set(window.spec.between(window.opened_at + TICK, end + TICK))
+    return required - {upcoming} if upcoming else required
+
+
+def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime, list[str]], list[str]]:
+    """Read each occurrence's live outcomes from runs and events; also what is wrong with the counts of the missed."""
+    outcomes: dict[datetime, list[str]] = defaultdict(list)
+    wrong: list[str] = []
+    for event in story.events:
+        run = story.by_uid.get(event.workflow_run_id or "")
+        at = event.payload.get("occurrence_time")
+        is_first = event.event_type == audit.BUFFERED or event.payload.get("outcome") == "triggered"
+        if event.event_type in {audit.TRIGGERED, audit.BUFFERED} and is_first:
+            if run is not None and run.kind is RunKind.SCHEDULED:
+                outcomes[run.occurrence_at].append(f"run {run.number} (event {event.sequence})")
+        elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
+            instant = datetime.fromisoformat(at)
+            if instant != event.recorded_at or instant in required:  # else a trigger was refused, maybe several at once
+                outcomes[instant].append(f"skipped {event.payload['reason']} (event {event.sequence})")
+        elif event.event_type == audit.MISSED:
+            wrong += _miss(story, event, required, outcomes)
+    return outcomes, wrong
+
+
+def _miss(
+    story: Story, event: AuditRecord, required: Iterable[datetime], outcomes: dict[datetime, list[str]]
+) -> Iterator[str]:
+    first, last = (datetime.fromisoformat(event.payload[name]) for name in ("first", "last"))
+    fired = {datetime.fromisoformat(text) for text in event.payload.get("fired") or []}
+    in_range = {at for at in required if first <= at <= last} | {first}
+    covered = {at for at in in_range if at not in fired and not outcomes.get(at)}
+    backfilled = {run.occurrence_at for run in story.runs if run.kind is RunKind.BACKFILL}
+    count, least, most = event.payload["count"], len(covered - backfilled), len(covered)
+    is_capped = bool(event.payload.get("count_capped"))
+    is_exact = not story.skew  # a clock that was ahead counts beyond the window of one that is behind
+    if is_exact and not (least <= count <= most or (is_capped and count <= most)):
+        yield f"I1: event {event.sequence} counts {count} missed in [{first}, {last}], there are {least}..{most}"
+    for at in covered:
+        outcomes[at].append(f"missed (event {event.sequence})")

@@ -1,0 +1,87 @@
+"""A caller of the application: plain requests in, answers out, and the rig behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from tests.support.rig import Rig
+
+SCHEDULES = "/api/v1/schedules/"
+MINUTELY = {"workflow": "note", "interval": "1m"}
+
+
+@dataclass
+class Web:
+    """Speaks to an application in process, each request in an event loop of its own."""
+
+    app: FastAPI
+    rig: Rig
+    headers: dict[str, str] = field(default_factory=dict)
+    peer: str = "127.0.0.1"
+    host: str = "testserver"
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content: bytes | str | None = None,
+        headers: dict[str, str] | None = None,
+        params: Any = None,
+    ) -> httpx.Response:
+        """Send one request; `body` is sent as JSON, `content` as it is with a JSON content type."""
+        if body is not None:
+            content = json.dumps(body)
+        sent = {"content-type": "application/json"} if content is not None else {}
+        request = {"content": content, "params": params, "headers": {**sent, **self.headers, **(headers or {})}}
+        return asyncio.run(self._send(method, path, request))
+
+    async def _send(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(self.peer, 50_000))
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{self.host}") as client:
+            return await client.request(method, path, **request)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self("GET", path, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self("POST", path, body, **options)
+
+    def create(self, schedule_id: str = "report", **fields: Any) -> dict[str, Any]:
+        """A schedule every minute; gives the answer's body."""
+        answer = self.post(SCHEDULES, {"schedule_id": schedule_id, **MINUTELY, **fields})
+        assert answer.status_code == 201, answer.text
+        created: dict[str, Any] = answer.json()
+        return created
+
+    def read(self, schedule_id: str = "report") -> dict[str, Any]:
+        answer = self.get(f"{SCHEDULES}{schedule_id}/")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def acting_as(self, token: str) -> Web:
+        """The same application, as the holder of a token sees it."""
+        return Web(self.app, self.rig, {**self.headers, "authorization": f"Bearer {token}"}, self.peer, self.host)
+
+
+def at(schedule_id: str = "report", operation: str = "") -> str:
+    """The path of a schedule, or of an operation on it."""
+    return f"{SCHEDULES}{schedule_id}/{operation}"
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Expect problem details with this status and code; gives them."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert (found["status"], found["code"]) == (status, code), found
+    assert found["request_id"] == answer.headers["x-request-id"]
+    return found

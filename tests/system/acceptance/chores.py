@@ -1,0 +1,44 @@
+"""The user code of the acceptance tests. Each execution leaves a line in a file before it does anything else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rqsched import current_run, workflow
+from tests.support.processes import wait_until
+
+NOTE = "acceptance.note"
+HOLD = "acceptance.hold"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One time that the body of a workflow began."""
+
+    run_uid: str
+    attempt: int
+    pid: int
+
+
+@workflow(NOTE)
+def note(log: str) -> str:
+    """Leave a line."""
+    run = current_run()
+    with Path(log).open("a") as lines:
+        lines.write(f"{run.uid} {run.attempt} {os.getpid()}\n")
+    return "done"
+
+
+@workflow(HOLD)
+def hold(log: str, gate: str) -> str:
+    """Leave a line, then wait until the gate exists."""
+    note(log)
+    wait_until(Path(gate).exists, timeout=250, what="the gate")
+    return "passed"
+
+
+def read_executions(log: Path) -> list[Execution]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [Execution(uid, int(attempt), int(pid)) for uid, attempt, pid in (line.split() for line in lines)]

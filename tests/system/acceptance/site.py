@@ -1,0 +1,94 @@
+"""A site: one database, one Redis, and the worker processes a test starts and kills there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rqsched import Every, Scheduler
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.spec.spec import SpecLike
+from tests.support.invariants import check_invariants, i8_executions
+from tests.support.processes import Process, rqsched_command, start, wait_until
+from tests.support.stories import Story, read_stories
+from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
+
+
+@dataclass
+class Site:
+    """Where the processes of one test meet; the test itself watches with a scheduler of its own."""
+
+    scheduler: Scheduler
+    folder: Path
+    environment: dict[str, str]
+    processes: list[Process] = field(default_factory=list)
+
+    # ---- schedules
+
+    def note_every(self, schedule_id: str, spec: SpecLike, **options: Any) -> ScheduleHandle:
+        """Have a schedule whose runs leave a line in the log."""
+        return self.scheduler.create(schedule_id, NOTE, spec, kwargs={"log": str(self.log)}, **options)
+
+    def hold_now(self, schedule_id: str = "hold", **options: Any) -> RunHandle:
+        """Have a run that is to execute until `open_gate`."""
+        kwargs = {"log": str(self.log), "gate": str(self.gate)}
+        schedule = self.scheduler.create(schedule_id, HOLD, Every("24h"), kwargs=kwargs, **options)
+        run = schedule.trigger().run
+        assert run is not None
+        return run
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "executions"
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate"
+
+    def open_gate(self) -> None:
+        self.gate.touch()
+
+    # ---- processes
+
+    def start(self, command: Sequence[str | Path]) -> Process:
+        """Start a process that ends with the site, if not before."""
+        log_path = self.folder / f"process-{len(self.processes)}.log"
+        self.processes.append(start(command, log_path=log_path, env=self.environment))
+        return self.processes[-1]
+
+    def start_worker(self) -> Process:
+        return self.start(rqsched_command("worker"))
+
+    def close(self) -> None:
+        self.open_gate()
+        for process in self.processes:
+            process.kill_tree()
+        self.scheduler.close()
+
+    # ---- watching
+
+    def executions(self) -> list[Execution]:
+        return read_executions(self.log)
+
+    def stories(self) -> list[Story]:
+        return read_stories(self.scheduler.runtime)
+
+    def wait_for_execution(self, run: RunHandle, *, timeout: float = 30) -> Execution:
+        """Wait until the body of a run has begun."""
+        found = wait_until(
+            lambda: [one for one in self.executions() if one.run_uid == run.uid],
+            timeout=timeout,
+            what=f"an execution of {run}",
+        )
+        return found[-1]
+
+    def wait_for_status(self, run: RunHandle, *statuses: str, timeout: float = 30) -> RunHandle:
+        wait_until(lambda: run.refresh().status in statuses, timeout=timeout, what=f"{run} in {statuses}")
+        return run
+
+    def check(self, *, with_redis: bool = False) -> None:
+        """Assert the invariants, and that no attempt was executed twice."""
+        check_invariants(self.scheduler.runtime, with_redis=with_redis)
+        i8_executions(self.scheduler.runtime, [(one.run_uid, one.attempt) for one in self.executions()])

@@ -1,0 +1,80 @@
+"""FLUSHALL under a working worker: Redis is transport, and SQL knows everything that was in it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from redis import Redis
+
+from rqsched import Every, RetryPolicy
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.model import RunKind
+from tests.support.processes import wait_until
+from tests.system.acceptance.site import Site
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+SOON = 60.0
+"""Seconds that everything but the flush itself may take on a machine that many share."""
+LATER = timedelta(seconds=12)
+
+
+@pytest.mark.parametrize("flushes", [1, 3])
+def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_site: Site, flushes: int) -> None:
+    often = [any_site.note_every(f"often-{n}", Every(timedelta(seconds=1)), overlap="allow_all") for n in range(5)]
+    seldom = any_site.note_every("seldom", Every(LATER), overlap="allow_all")
+    held = any_site.hold_now(retry=RetryPolicy(max_retries=2))
+    any_site.start_worker()
+    any_site.wait_for_execution(held, timeout=SOON)
+
+    for _ in range(flushes):
+        planned = seldom.refresh().next_run_at
+        assert planned is not None
+        flushed_at = flush(any_site)
+        wait_for_fires(often, flushed_at)
+    wait_for_fires([seldom], planned - timedelta(microseconds=1))
+    any_site.open_gate()
+    any_site.wait_for_status(held, "succeeded", timeout=SOON)
+
+    assert held.attempt == 1
+    assert [one.attempt for one in any_site.executions() if one.run_uid == held.uid] == [1]
+    assert lateness(seldom, planned) < any_site.scheduler.settings.reconcile_interval
+    any_site.processes[-1].terminate()
+    any_site.check()
+
+
+def test_a_run_that_waits_on_its_queue_survives_a_flush(site: Site) -> None:
+    waiting = site.note_every("waiting", Every(timedelta(hours=1))).trigger().run
+    assert waiting is not None
+
+    flush(site)
+    site.start_worker()
+
+    site.wait_for_status(waiting, "succeeded", timeout=SOON)
+    site.check()
+
+
+def flush(site: Site) -> datetime:
+    with Redis.from_url(site.environment["RQSCHED_REDIS_URL"]) as redis:
+        redis.flushall()
+    return site.scheduler.runtime.now()
+
+
+def wait_for_fires(schedules: list[ScheduleHandle], after: datetime) -> None:
+    """Wait until each has started a run for an occurrence after the instant."""
+    for schedule in schedules:
+        wait_until(
+            lambda schedule=schedule: occurrences(schedule, after),
+            timeout=SOON,
+            what=f"a run of {schedule.schedule_id} after {after}",
+        )
+
+
+def occurrences(schedule: ScheduleHandle, after: datetime) -> list[datetime]:
+    runs = [run.state for run in schedule.runs(limit=100).items if run.kind == RunKind.SCHEDULED]
+    return [run.occurrence_at for run in runs if run.occurrence_at > after]
+
+
+def lateness(schedule: ScheduleHandle, occurrence_at: datetime) -> timedelta:
+    run = next(run.state for run in schedule.runs().items if run.occurrence_at == occurrence_at)
+    return run.created_at - occurrence_at

@@ -1,0 +1,108 @@
+"""What the documentation shows is what happens: every python and console snippet of every page is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rqsched import embedded
+from tests.support.processes import BIN, REPOSITORY
+
+PAGES = [
+    REPOSITORY / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *(REPOSITORY / "examples").rglob("*.md"),
+]
+
+
+def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's snippets where nothing is set and nothing is there."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RQSCHED_")},
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+        "COLUMNS": "120",
+    }
+    command = [sys.executable, "-m", "tests.system.acceptance.snippets", str(page)]
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
+    finally:
+        embedded.stop(folder / ".rqsched")
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_snippet_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    done = run_page(page, tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WRONG = {
+    "a python block that raises": "```python\n1 / 0\n```",
+    "a doctest that is not true": "```pycon\n>>> 1 + 1\n3\n```",
+    "a command that fails": "```console\n$ false\n```",
+    "a command that prints something else": "```console\n$ echo one\ntwo\n```",
+    "a command that does not fail as it should": "```console\n$ true # exits with 2\n```",
+    "an unknown order": "<!-- snippet: skip -->\n```python\n1\n```",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
+def test_a_snippet_that_is_wrong_is_found(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+
+    assert run_page(page, tmp_path).returncode != 0
+
+
+RIGHT = """
+```python
+def double(number):
+    return 2 * number
+```
+
+```pycon
+>>> double(2)
+4
+```
+
+<!-- snippet: file=jobs/hello.py -->
+```python
+print("hello")
+```
+
+```console
+$ python jobs/hello.py
+hello
+$ export NAME=value
+$ echo $NAME
+value
+$ echo a b \\
+    c
+a ... c
+$ python -c 'raise SystemExit(2)' # exits with 2
+```
+
+<!-- snippet: skip because it never ends -->
+```console
+$ sleep 1000
+```
+"""
+
+
+def test_a_page_may_write_files_compare_output_and_leave_out_what_cannot_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(RIGHT)
+
+    done = run_page(page, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "4 snippets\n"

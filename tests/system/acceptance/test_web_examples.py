@@ -1,0 +1,207 @@
+"""The web applications of `examples/`, started with the commands of their READMEs: what a request creates fires."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from rqsched import Scheduler
+from tests.support.processes import BIN, REPOSITORY, Process, start, wait_until
+from tests.support.servers import free_port
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+SOON = 40.0
+Request = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One application and what its users send and get."""
+
+    folder: str
+    create: Callable[[str, int], Request]
+    """Asks for something under a name, in or every so many seconds."""
+    path: Callable[[str, httpx.Response], str]
+    """Where it is shown, from its name and the answer."""
+    effect: tuple[str, str]
+    """The files that a run of the name `ada` writes, as a pattern, and what one of them holds."""
+    refused: Request
+    """Asks for a time that there is none of."""
+
+
+def of_fastapi(name: str, seconds: int) -> Request:
+    return {"method": "PUT", "url": f"/exports/{name}", "json": {"every": f"{seconds}s"}}
+
+
+def of_flask(name: str, seconds: int) -> Request:
+    return {"method": "POST", "url": "/reminders", "json": {"text": name, "seconds": seconds}}
+
+
+def of_django(name: str, seconds: int) -> Request:
+    form = {"name": name, "to": f"{name}@example.org", "every": f"{seconds}s"}
+    return {"method": "POST", "url": "/digests/", "data": form}
+
+
+EXAMPLES = {
+    "fastapi": Example(
+        "fastapi_app",
+        of_fastapi,
+        lambda name, _: f"/exports/{name}",
+        ("exports/ada-*.csv", "day,orders"),
+        {"method": "PUT", "url": "/exports/ada", "json": {"every": "soon"}},
+    ),
+    "flask": Example(
+        "flask_app",
+        of_flask,
+        lambda _, answer: answer.headers["location"],
+        ("reminders.txt", "ada"),
+        {"method": "POST", "url": "/reminders", "json": {"seconds": "soon"}},
+    ),
+    "django": Example(
+        "django_app",
+        of_django,
+        lambda name, _: f"/digests/{name}/",
+        ("mails/*", "To: ada@example.org"),
+        {"method": "POST", "url": "/digests/", "data": {"name": "ada", "to": "ada@example.org", "every": "soon"}},
+    ),
+}
+
+
+@dataclass
+class Place:
+    """Where one application and its worker run: a folder, a port, and the servers of the tests."""
+
+    example: Example
+    folder: Path
+    environment: dict[str, str]
+    port: int = field(default_factory=free_port)
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that the README says to run: the application's and the worker's."""
+        page = (REPOSITORY / "examples" / self.example.folder / "README.md").read_text()
+        return [line.strip() for line in page.splitlines() if line.startswith("    ") and "curl" not in line]
+
+    def start(self, command: str) -> Process:
+        command = command.replace("8000", str(self.port))
+        log_path = self.folder / f"process-{len(self.processes)}.log"
+        words = ["env", *shlex.split(command)]
+        self.processes.append(start(words, log_path=log_path, env=self.environment, cwd=self.folder))
+        return self.processes[-1]
+
+    def start_web(self) -> Process:
+        """Start the application; it answers when this returns."""
+        web = self.start(self.commands[0])
+        wait_until(self.answers, timeout=SOON, what=f"an answer of {self.example.folder}:\n{web.log()}")
+        return web
+
+    def answers(self) -> bool:
+        try:
+            return self.send({"method": "GET", "url": "/"}).status_code == 404
+        except httpx.TransportError:
+            return False
+
+    def start_worker(self) -> Process:
+        return self.start(self.commands[1])
+
+    def send(self, request: Request) -> httpx.Response:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10) as client:
+            return client.request(**request)
+
+    def ask(self, name: str, seconds: int) -> str:
+        """Ask for something; gives the path that shows it."""
+        answer = self.send(self.example.create(name, seconds))
+        assert answer.status_code in {200, 201}, answer.text
+        return self.example.path(name, answer)
+
+    def runs(self, path: str) -> list[dict[str, Any]]:
+        answer = self.send({"method": "GET", "url": path})
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["runs"]
+        return found
+
+    def effects(self) -> list[str]:
+        return [path.read_text() for path in self.folder.glob(self.example.effect[0])]
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, redis_url: str, sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
+    environment = {
+        "RQSCHED_DATABASE_URL": sqlite_url,
+        "RQSCHED_REDIS_URL": redis_url,
+        "PYTHONPATH": str(REPOSITORY),
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    place = Place(request.param, tmp_path, environment)
+    yield place
+    for process in place.processes:
+        process.kill_tree()
+
+
+def armed(place: Place) -> int:
+    """How many links wait in Redis."""
+    urls = {name: place.environment[f"RQSCHED_{name.upper()}"] for name in ("database_url", "redis_url")}
+    with Scheduler(**urls) as scheduler:
+        transport = scheduler.runtime.transport
+        return transport.redis.zcard(transport.scheduled_key)
+
+
+of_each = pytest.mark.parametrize("place", EXAMPLES.values(), ids=EXAMPLES.keys(), indirect=True)
+
+
+@of_each
+def test_what_a_web_request_creates_is_fired_by_a_worker(place: Place) -> None:
+    place.start_web()
+    path = place.ask("ada", 1)
+    worker = place.start_worker()
+
+    wait_until(
+        lambda: any(run["status"] == "succeeded" for run in place.runs(path)),
+        timeout=SOON,
+        what=f"a run\n{worker.log()}",
+    )
+
+    assert any(place.example.effect[1] in text for text in place.effects())
+    assert place.send({"method": "DELETE", "url": path}).status_code == 204
+    assert place.send({"method": "GET", "url": path}).status_code == 404
+    assert place.send(place.example.refused).status_code == 422
+
+
+@of_each
+def test_a_boot_of_the_application_brings_back_what_redis_lost(place: Place, redis: Redis) -> None:
+    web = place.start_web()
+    place.ask("ada", 3_600)
+    assert armed(place) == 1
+    web.kill_tree()
+    redis.flushall()
+
+    place.start_web()
+
+    wait_until(lambda: armed(place) == 1, timeout=SOON, what="the link")
+
+
+@pytest.mark.parametrize("place", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)
+def test_the_mounted_api_serves_what_the_application_created(place: Place) -> None:
+    place.start_web()
+    place.ask("ada", 3_600)
+
+    listed = place.send({"method": "GET", "url": "/rqsched/api/v1/schedules/"}).json()["items"]
+    paused = place.send({"method": "POST", "url": "/rqsched/api/v1/schedules/export:ada/pause/"})
+    missing = place.send({"method": "GET", "url": "/rqsched/api/v1/schedules/other/"})
+
+    assert [(one["id"], one["workflow"], one["status"]) for one in listed] == [
+        ("export:ada", "export-orders", "active")
+    ]
+    assert paused.status_code == 200
+    assert place.send({"method": "GET", "url": "/exports/ada"}).json()["next_at"] is None
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+    assert place.send({"method": "GET", "url": "/rqsched/openapi.json"}).json()["servers"] == [{"url": "/rqsched"}]

@@ -1,0 +1,142 @@
+"""`rqsched worker`: its children come back, end with it, and the death of a work horse is known at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+
+import psutil
+import pytest
+
+from rqsched import Every, RetryPolicy
+from rqsched.chain.worker import ROLES
+from tests.support.processes import Process, is_gone, process_tree, wait_until
+from tests.system.acceptance.site import Site
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+SOON = 60.0
+"""Seconds that starting a process may take on a busy machine; 45 s is what a lost run takes without a witness."""
+
+
+def child(worker: Process, role: str) -> psutil.Process | None:
+    """The child of this role, once it shows its name (the kernel keeps 15 characters)."""
+    for process in psutil.Process(worker.pid).children():
+        try:
+            if process.name() == f"rqsched-{role}"[:15]:
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def wait_for_child(worker: Process, role: str, *, other_than: int = 0) -> psutil.Process:
+    def found() -> psutil.Process | None:
+        process = child(worker, role)
+        return process if process is not None and process.pid != other_than else None
+
+    process = wait_until(found, timeout=SOON, what=f"a child {role}, not {other_than}:\n{worker.log()}")
+    assert process is not None
+    return process
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_killed_child_comes_back_and_fires_and_runs_go_on(site: Site, role: str) -> None:
+    schedule = site.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+    worker = site.start_worker()
+    wait_until(site.executions, timeout=SOON, what="a first run")
+
+    killed = wait_for_child(worker, role)
+    killed.kill()
+    wait_for_child(worker, role, other_than=killed.pid)
+
+    fired, ran = schedule.refresh().run_count, len(site.executions())
+    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    wait_until(lambda: len(site.executions()) > ran + 1, timeout=SOON, what="further runs")
+    worker.terminate()
+    site.check()
+
+
+def test_a_child_that_is_killed_again_and_again_still_comes_back(site: Site) -> None:
+    worker = site.start_worker()
+    killed = wait_for_child(worker, "dispatcher")
+    for _ in range(3):
+        killed.kill()
+        killed = wait_for_child(worker, "dispatcher", other_than=killed.pid)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_nothing_is_left_of_a_worker_that_ended(site: Site, end: signal.Signals) -> None:
+    site.note_every("tick", Every(timedelta(seconds=1)))
+    worker = site.start_worker()
+    wait_until(site.executions, timeout=SOON, what="a first run")
+    tree = process_tree(worker.pid)
+    assert len(tree) >= 1 + len(ROLES)
+
+    worker.signal(end)
+
+    wait_until(lambda: all(is_gone(process) for process in tree), timeout=SOON, what=f"the end of {tree}")
+
+
+def test_a_worker_that_is_asked_to_end_finishes_the_run_it_executes(site: Site) -> None:
+    run = site.hold_now()
+    worker = site.start_worker()
+    site.wait_for_execution(run)
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: child(worker, "dispatcher") is None, timeout=SOON, what="the dispatcher's end")
+    assert worker.is_running
+    site.open_gate()
+
+    assert worker.popen.wait(SOON) == 0
+    assert run.refresh().status == "succeeded"
+    site.check()
+
+
+def test_a_worker_that_is_asked_twice_ends_the_run_too(site: Site) -> None:
+    run = site.hold_now()
+    worker = site.start_worker()
+    execution = site.wait_for_execution(run)
+    horse = psutil.Process(execution.pid)
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: child(worker, "dispatcher") is None, timeout=SOON, what="the dispatcher's end")
+    worker.signal(signal.SIGTERM)
+
+    worker.popen.wait(SOON)
+    wait_until(lambda: is_gone(horse), timeout=SOON, what="the horse's end")
+    site.check()
+
+
+@pytest.mark.parametrize(
+    ("retry", "status"),
+    [
+        pytest.param(RetryPolicy(max_retries=1, base=timedelta(hours=1)), "retrying", id="with attempts left"),
+        pytest.param(RetryPolicy(max_retries=0), "lost", id="without attempts left"),
+    ],
+)
+def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(
+    any_site: Site, retry: RetryPolicy, status: str
+) -> None:
+    run = any_site.hold_now(retry=retry)
+    any_site.start_worker()
+    execution = any_site.wait_for_execution(run)
+
+    os.kill(execution.pid, signal.SIGKILL)
+
+    any_site.wait_for_status(run, status, timeout=SOON)
+    assert "horse" in run.error
+    any_site.check()
+
+
+def test_the_worker_goes_on_after_one_of_its_horses_died(site: Site) -> None:
+    run = site.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    site.start_worker()
+    execution = site.wait_for_execution(run)
+    os.kill(execution.pid, signal.SIGKILL)
+    site.open_gate()
+
+    site.wait_for_status(run, "succeeded")
+
+    assert [one.attempt for one in site.executions()] == [1, 2]
+    site.check()

@@ -1,0 +1,234 @@
+"""Processes that freeze (SIGSTOP) in the middle of their work, beyond every lease, and wake up when others did it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from sqlalchemy.engine import Connection
+
+from rqsched import RetryPolicy
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain import execution as runs
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.config import Settings
+from rqsched.core.ids import parse_run_job_id
+from rqsched.core.model import Change
+from rqsched.store.database import Database
+from rqsched.testing import ManualClock
+from rqsched.transport.transport import Transport
+from rqsched.workflows import Registry, make_workflow
+from tests.store.children import FORK
+from tests.support.invariants import check_invariants, i8_executions
+from tests.support.stories import read_stories
+from tests.system.concurrency.crowd import RUN_LIST, Stage, come_to_rest, work_off
+
+T = TypeVar("T")
+SCHEDULES = 12
+MINUTE = timedelta(minutes=1)
+
+
+def freeze() -> None:
+    """This process stands still until somebody wakes it."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class _Leasing(Transport):
+    """Freezes with its links leased and nothing decided."""
+
+    def lease(self, **arguments: object) -> list[str]:  # type: ignore[override]
+        taken = super().lease(**arguments)  # type: ignore[arg-type]
+        freeze()
+        return taken
+
+
+class _Following(Transport):
+    """Freezes with everything committed and nothing of it in Redis."""
+
+    def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
+        freeze()
+        super().follow(changes, now=now)
+
+
+class _Dropping(Transport):
+    """Freezes with everything done but its links removed."""
+
+    def drop(self, ids: object) -> None:  # type: ignore[override]
+        freeze()
+        super().drop(ids)  # type: ignore[arg-type]
+
+
+class _Committing(Database):
+    """Freezes inside the transaction, with the rows locked."""
+
+    def transact(self, work: Callable[[Connection], T], **options: object) -> T:  # type: ignore[override]
+        def then_freeze(connection: Connection) -> T:
+            result = work(connection)
+            freeze()
+            return result
+
+        return super().transact(then_freeze, **options)  # type: ignore[arg-type]
+
+
+def _leased(scheduler: Scheduler) -> None:
+    scheduler.runtime.transport.__class__ = _Leasing
+
+
+def _committed(scheduler: Scheduler) -> None:
+    scheduler.runtime.transport.__class__ = _Following
+
+
+def _published(scheduler: Scheduler) -> None:
+    scheduler.runtime.transport.__class__ = _Dropping
+
+
+def _locked(scheduler: Scheduler) -> None:
+    scheduler.runtime.database.__class__ = _Committing
+
+
+@contextmanager
+def frozen(work: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """A child that froze itself during `work`; the block gets what wakes it and waits for its end."""
+    child = FORK.Process(target=work, daemon=True)
+    child.start()
+    assert child.pid is not None
+    _, status = os.waitpid(child.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "it ended without freezing"
+
+    def wake() -> None:
+        os.kill(child.pid, signal.SIGCONT)  # type: ignore[arg-type]
+        _, ended = os.waitpid(child.pid, 0)  # type: ignore[arg-type]
+        assert os.waitstatus_to_exitcode(ended) == 0
+
+    try:
+        yield wake
+    finally:
+        child.kill()
+
+
+def stage_of(database_url: str, redis_url: str, tmp_path: Path) -> Stage:
+    clock = ManualClock(datetime(2026, 1, 15, 12, 0, 0, 7, tzinfo=UTC))
+    return Stage(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+
+
+def clock_of(stage: Stage) -> ManualClock:
+    assert isinstance(stage.clock, ManualClock)
+    return stage.clock
+
+
+def make_due(stage: Stage) -> None:
+    with stage.scheduler() as scheduler:
+        for number in range(SCHEDULES):
+            scheduler.create(f"s{number}", "note", MINUTE)
+    clock_of(stage).advance(MINUTE)
+
+
+def dispatch_freezing(stage: Stage, prepare: Callable[[Scheduler], None]) -> Callable[[], None]:
+    def work() -> None:
+        with stage.scheduler() as scheduler:
+            prepare(scheduler)
+            Dispatcher(scheduler.runtime).run_once()
+
+    return work
+
+
+def runs_per_schedule(scheduler: Scheduler) -> list[int]:
+    return [len(story.runs) for story in read_stories(scheduler.runtime)]
+
+
+def fire_after_the_lease(stage: Stage) -> None:
+    clock_of(stage).advance(stage.settings.lease + timedelta(milliseconds=1))
+    with stage.scheduler() as scheduler:
+        dispatcher = Dispatcher(scheduler.runtime)
+        while dispatcher.run_once():
+            continue
+
+
+@pytest.mark.parametrize("moment", [_leased, _committed, _published], ids=["leased", "committed", "published"])
+def test_links_of_a_frozen_dispatcher_are_fired_by_another_and_not_again_when_it_wakes(
+    database_url: str, redis_url: str, tmp_path: Path, moment: Callable[[Scheduler], None]
+) -> None:
+    stage = stage_of(database_url, redis_url, tmp_path)
+    make_due(stage)
+
+    with frozen(dispatch_freezing(stage, moment)) as wake:
+        fire_after_the_lease(stage)
+        with stage.scheduler() as scheduler:
+            assert runs_per_schedule(scheduler) == [1] * SCHEDULES
+            work_off(scheduler)
+        wake()
+
+    with stage.scheduler() as scheduler:
+        assert runs_per_schedule(scheduler) == [1] * SCHEDULES
+        come_to_rest(scheduler, clock_of(stage))
+        check_invariants(scheduler.runtime)
+        i8_executions(scheduler.runtime, stage.executed())
+
+
+@pytest.mark.postgres
+def test_schedules_that_a_frozen_dispatcher_holds_wait_and_hold_up_no_others(
+    postgres_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    stage = stage_of(postgres_url, redis_url, tmp_path)
+    make_due(stage)
+
+    with frozen(dispatch_freezing(stage, _locked)) as wake:
+        with stage.scheduler() as scheduler:
+            scheduler.create("free", "note", timedelta(seconds=1))
+            clock_of(stage).advance(timedelta(seconds=1))
+        clock_of(stage).advance(stage.settings.lease + timedelta(milliseconds=1))
+        with stage.scheduler() as scheduler:
+            Dispatcher(scheduler.runtime).run_once()
+            assert scheduler.get("free").run_count == 1
+            assert scheduler.get("s0").run_count == 0
+        wake()
+
+    with stage.scheduler() as scheduler:
+        come_to_rest(scheduler, clock_of(stage))
+        check_invariants(scheduler.runtime)
+        i8_executions(scheduler.runtime, stage.executed())
+
+
+def test_a_run_whose_horse_froze_goes_on_elsewhere_and_its_late_end_is_not_recorded(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    stage = stage_of(database_url, redis_url, tmp_path)
+    with stage.scheduler() as scheduler:
+        retry = RetryPolicy(1, base=timedelta(seconds=5))
+        schedule = scheduler.create("s0", "note", timedelta(days=1), retry=retry)
+        schedule.trigger()
+
+    with frozen(lambda: _execute_freezing(stage)) as wake:
+        with stage.scheduler() as scheduler:
+            for _ in range(5):
+                clock_of(stage).advance(timedelta(seconds=16))
+                scheduler.recover()
+            assert schedule_runs(scheduler) == [("retrying", 1)]
+            come_to_rest(scheduler, clock_of(stage))
+            assert schedule_runs(scheduler) == [("succeeded", 2)]
+        wake()
+
+    with stage.scheduler() as scheduler:
+        assert schedule_runs(scheduler) == [("succeeded", 2)]
+        assert scheduler.get("s0").state.success_count == 1
+        check_invariants(scheduler.runtime)
+
+
+def schedule_runs(scheduler: Scheduler) -> list[tuple[str, int]]:
+    return [(run.status.value, run.attempt) for story in read_stories(scheduler.runtime) for run in story.runs]
+
+
+def _execute_freezing(stage: Stage) -> None:
+    registry = Registry()
+    registry.add(make_workflow("note", freeze))
+    with Scheduler(settings=stage.settings, clock=stage.clock, workflows=registry) as scheduler:
+        entry = scheduler.runtime.transport.redis.lpop(RUN_LIST)
+        job = parse_run_job_id(entry.decode())  # type: ignore[union-attr]
+        assert job is not None
+        runs.execute(scheduler.runtime, job)

@@ -1,0 +1,347 @@
+"""The flows that are crashed: what the world is like before, and what the process then does.
+
+A flow's steps are counted by running it, so a new statement in the code is crashed by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from rqsched import Cron, Every, RetryPolicy
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.api.scheduler import Declaration
+from rqsched.chain import execution as runs
+from rqsched.chain import firing as links
+from rqsched.core.ids import parse_run_job_id
+from rqsched.core.policy import Exhausted, OverlapPolicy
+from rqsched.store.tables import facts
+from rqsched.store.tables import runs as run_rows
+from rqsched.store.tables import schedules as schedule_rows
+from rqsched.transport.transport import link_of
+from tests.system.crash.workflows import WORK, AttemptFailedError
+from tests.system.crash.worlds import World
+
+START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
+FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
+SECOND = datetime(2026, 1, 15, 12, 10, tzinfo=UTC)
+HALF_A_SECOND = timedelta(milliseconds=500)
+RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5))
+ONCE = RetryPolicy(max_retries=0)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One thing a process does to one world."""
+
+    name: str
+    prepare: Callable[[World], None]
+    act: Callable[[World], None]
+    is_atomic: bool = True
+    """One transaction writes it all: a process that died in it has done everything or nothing."""
+    is_whole: bool = True
+    """No process died before it, and Redis is as it should be."""
+    is_long: bool = False
+    """It takes minutes: only beside SQLite are its steps in Redis tried and what it leaves delivered again."""
+
+
+# ---- worlds
+
+
+def make(world: World, schedule_id: str = "report", *, fails: int = 0, **options: Any) -> ScheduleHandle:
+    """Create a schedule of every five minutes, whose runs fail `fails` times."""
+    given = {"spec": Cron("*/5 * * * *"), "retry": RETRIES, **options}
+    spec = given.pop("spec")
+    return world.scheduler.create(
+        schedule_id, WORK, spec, kwargs={"log": str(world.log), "fails": fails}, note=None, **given
+    )
+
+
+def made(**options: Any) -> Callable[[World], None]:
+    """A schedule, and nothing else."""
+
+    def prepare(world: World) -> None:
+        make(world, **options)
+
+    return prepare
+
+
+def report(world: World) -> ScheduleHandle:
+    return world.scheduler.get("report")
+
+
+def fire(world: World, occurrence: datetime) -> None:
+    world.clock.set(occurrence + HALF_A_SECOND)
+    world.dispatch()
+
+
+def waiting(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+    """The first run is pending, its job on its queue."""
+
+    def prepare(world: World) -> None:
+        make(world, **options)
+        fire(world, FIRST)
+        world.clock.set(at or world.clock.now())
+
+    return prepare
+
+
+def popped(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+    """The first run is pending, and a worker has taken its job."""
+
+    def prepare(world: World) -> None:
+        waiting(at, **options)(world)
+        world.job = world.next_job()
+
+    return prepare
+
+
+def running(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+    """The first run has begun in a process that is heard of no more."""
+
+    def prepare(world: World) -> None:
+        popped(at, **options)(world)
+        claim(world)
+
+    return prepare
+
+
+def claim(world: World) -> None:
+    job = parse_run_job_id(world.job or "")
+    assert job is not None
+    assert runs.claim_run(world.runtime, job) is not None
+
+
+def execute(world: World) -> None:
+    """Execute the job a worker has taken."""
+    job = parse_run_job_id(world.job or "")
+    assert job is not None
+    try:
+        runs.execute(world.runtime, job)
+    except AttemptFailedError:
+        return
+
+
+def blocked(first: Callable[..., Callable[[World], None]], **options: Any) -> Callable[[World], None]:
+    """The second run waits for the first one."""
+
+    def prepare(world: World) -> None:
+        first(**{"overlap": "buffer_one", **options})(world)
+        fire(world, SECOND)
+
+    return prepare
+
+
+def retrying(world: World) -> None:
+    """The first attempt of the first run has failed."""
+    popped(fails=1, overlap="buffer_all")(world)
+    execute(world)
+
+
+def overdue(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[World], None]:
+    """Occurrences have passed and nothing fired them."""
+
+    def prepare(world: World) -> None:
+        make(world, **options)
+        world.clock.set(at)
+
+    return prepare
+
+
+def crowded(world: World) -> None:
+    """One run retries, one waits, and an occurrence is due."""
+    retrying(world)
+    fire(world, SECOND)
+    world.clock.set(SECOND + timedelta(minutes=5, seconds=1))
+
+
+def paused(world: World) -> None:
+    """Paused with a run waiting, and two occurrences passed since."""
+    blocked(waiting)(world)
+    report(world).pause()
+    world.clock.advance(timedelta(minutes=11))
+
+
+def ended(**options: Any) -> Callable[[World], None]:
+    """The schedule is done or dead."""
+
+    def prepare(world: World) -> None:
+        popped(**options)(world)
+        execute(world)
+
+    return prepare
+
+
+def flushed(world: World) -> None:
+    """Everything there is to mend: Redis is empty, time has passed, and a worker died."""
+    for schedule_id in ("pending", "running", "silent", "retrying", "waiting"):
+        make(world, schedule_id, overlap="buffer_all", fails=int(schedule_id == "retrying"))
+    fire(world, FIRST)
+    jobs = {run.uid: str(world.next_job()) for story in world.stories() for run in story.runs}
+    by_name = {story.schedule.schedule_id: story for story in world.stories()}
+    for schedule_id in ("running", "silent", "retrying"):
+        world.job = next(job for uid, job in jobs.items() if job.split("-")[1] == by_name[schedule_id].runs[0].uid)
+        execute(world) if schedule_id == "retrying" else claim(world)
+    fire(world, SECOND)
+    _spoil(world)
+    world.redis.flushdb()
+    world.clock.advance(timedelta(minutes=2))
+    make(world, "late", spec=Every("90s"))
+    world.redis.flushdb()
+    world.clock.advance(timedelta(minutes=2))
+
+
+def _spoil(world: World) -> None:
+    """Make rows as a crash of an older version, a dead worker and new timezone rules would leave them."""
+    silent = world.scheduler.get("silent").runs().items[-1].uid
+    ahead = world.scheduler.get("waiting").runs().items[-1].uid
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.update(run_rows).where(run_rows.c.uid == silent).values(sightings=3, seen_beat=0))
+        gone = {"status": "cancelled", "ended_at": world.clock.now()}
+        connection.execute(sa.update(run_rows).where(run_rows.c.uid == ahead).values(gone))
+        nextless = {"next_run_at": None, "due_at": None}
+        connection.execute(sa.update(schedule_rows).where(schedule_rows.c.schedule_id == "pending").values(nextless))
+        connection.execute(sa.update(facts).where(facts.c.name == "tzdata").values(value="older"))
+
+    world.scheduler.recover()
+    world.runtime.database.transact(write)
+
+
+# ---- what processes do
+
+
+def dispatch(world: World) -> None:
+    """Fire what is due, and what a lost answer left leased."""
+    world.dispatch()
+    world.clock.advance(world.runtime.settings.lease + HALF_A_SECOND)
+    world.dispatch()
+
+
+def fire_plainly(world: World) -> None:
+    """Fire the link as a plain `rq worker` does; RQ has taken it out of Redis."""
+    links.fire(world.runtime, [world.job or ""])
+
+
+def taken_by_rq(world: World) -> None:
+    make(world)
+    world.clock.set(FIRST + HALF_A_SECOND)
+    world.job = str(link_of(report(world).state)[0].id)
+    world.redis.zrem(world.runtime.transport.scheduled_key, world.job)
+
+
+def of_report(act: Callable[[ScheduleHandle], Any]) -> Callable[[World], None]:
+    def perform(world: World) -> None:
+        act(report(world))
+
+    return perform
+
+
+def first_run(world: World) -> RunHandle:
+    return report(world).run("1")
+
+
+def backfill(overlap: str) -> Callable[[World], None]:
+    start, end = START - timedelta(minutes=31), START - timedelta(minutes=15)
+    return of_report(lambda handle: handle.backfill(start, end, overlap=overlap))
+
+
+def sync(world: World) -> None:
+    world.scheduler.sync([Declaration("one", WORK, Every("60s"), {"kwargs": {"log": str(world.log)}})], prune=True)
+
+
+def declared(world: World) -> None:
+    declarations = [
+        Declaration(name, WORK, Every("90s"), {"kwargs": {"log": str(world.log)}}) for name in ("one", "two")
+    ]
+    world.scheduler.sync(declarations)
+
+
+def upsert(world: World) -> None:
+    world.scheduler.upsert("report", WORK, Cron("*/7 * * * *"), kwargs={"log": str(world.log)}, paused=False)
+
+
+def lose(world: World) -> None:
+    """The worker saw its own horse die."""
+    job = parse_run_job_id(world.job or "")
+    assert job is not None
+    runs.lose_run(world.runtime, job, "killed")
+
+
+def nothing(world: World) -> None:
+    del world
+
+
+OVERLAPS = [
+    Flow(
+        f"fire under {policy.value}, a run {state}",
+        prepare(SECOND + HALF_A_SECOND, overlap=policy.value),
+        dispatch,
+        is_whole=is_whole,
+    )
+    for policy in OverlapPolicy
+    for state, prepare, is_whole in (("pending", waiting, True), ("running", running, False))
+]
+OWNER = [
+    Flow("create", nothing, made()),
+    Flow("upsert creates", nothing, upsert),
+    Flow("upsert updates what is overdue", overdue(), upsert),
+    Flow("upsert resumes", paused, upsert),
+    Flow("update the timing of what is overdue", overdue(), of_report(lambda h: h.update(spec=Cron("*/7 * * * *")))),
+    Flow("update the overlap policy", waiting(), of_report(lambda h: h.update(overlap="allow_all"))),
+    Flow("pause", crowded, of_report(lambda h: h.pause("away"))),
+    Flow("resume", paused, of_report(lambda h: h.resume())),
+    Flow("resume and catch up", paused, of_report(lambda h: h.resume(catch_up="once"))),
+    Flow("delete", crowded, of_report(lambda h: h.delete())),
+    Flow("delete and purge", crowded, of_report(lambda h: h.delete(purge=True)), is_atomic=False),
+    Flow("restart a done one", ended(max_runs=1), of_report(lambda h: h.restart())),
+    Flow("restart a dead one", ended(fails=9, retry=ONCE), of_report(lambda h: h.restart())),
+    Flow("trigger", made(), of_report(lambda h: h.trigger())),
+    Flow("trigger with a key", made(), of_report(lambda h: h.trigger(idempotency_key="7"))),
+    Flow("trigger that waits", blocked(waiting, overlap="buffer_all"), of_report(lambda h: h.trigger())),
+    Flow("trigger that replaces", waiting(), of_report(lambda h: h.trigger(overlap="cancel_other"))),
+    Flow("backfill one after another", made(), backfill("skip"), is_atomic=False),
+    Flow("backfill at once", made(), backfill("allow_all"), is_atomic=False),
+    Flow("cancel a pending run", waiting(), lambda world: first_run(world).cancel() and None),
+    Flow("terminate a running run", running(), lambda world: first_run(world).terminate() and None, is_whole=False),
+    Flow("sync and prune", declared, sync, is_atomic=False),
+]
+CHAIN = [
+    Flow("fire under a plain rq worker", taken_by_rq, fire_plainly),
+    Flow("fire after three days", overdue(START + timedelta(days=3)), dispatch),
+    Flow("fire all of three", overdue(START + timedelta(minutes=15), missed="all", overlap="buffer_all"), dispatch),
+    Flow(
+        "fire all of three, of which max_runs allows two",
+        overdue(START + timedelta(minutes=15), missed="all", overlap="allow_all", max_runs=2),
+        dispatch,
+    ),
+    Flow("fire the last of max_runs", overdue(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
+    Flow("tick", overdue(), lambda world: world.scheduler.tick() and None),
+    Flow("retry", lambda world: (retrying(world), world.clock.advance(timedelta(seconds=6)))[0], dispatch),
+]
+RUNS = [
+    Flow("a run succeeds", popped(), execute, is_atomic=False),
+    Flow("a run that must not be repeated succeeds", popped(retry=ONCE), execute, is_atomic=False),
+    Flow("a run fails and is retried", popped(fails=1), execute, is_atomic=False),
+    Flow("a run exhausts its attempts and its schedule", popped(fails=9, retry=ONCE), execute, is_atomic=False),
+    Flow(
+        "a run exhausts its attempts, the schedule goes on",
+        popped(fails=9, retry=RetryPolicy(max_retries=0, then=Exhausted.CONTINUE)),
+        execute,
+        is_atomic=False,
+    ),
+    Flow("a run ends and the next is drained", blocked(popped), execute, is_atomic=False),
+    Flow(
+        "a run ends and the next is counted from then", popped(spec=Every("4m", from_completion=True)), execute, False
+    ),
+    Flow("the last run of max_runs ends", popped(max_runs=1), execute, is_atomic=False),
+    Flow("a horse dies under its worker", running(), lose, is_whole=False),
+]
+RECOVER = [
+    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, False, False, True),
+]
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

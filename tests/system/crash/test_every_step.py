@@ -1,0 +1,148 @@
+"""Every flow is killed, cut off and left without an answer at every one of its steps; I1-I8 hold afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.invariants import i7_redis_follows_sql
+from tests.system.crash.cases import Ended, run_in_child
+from tests.system.crash.flows import FLOWS, START, Flow
+from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps
+from tests.system.crash.worlds import World
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(900),  # the longest flow has a hundred steps, and a busy machine takes minutes for them
+]
+
+
+@pytest.fixture
+def world(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
+    with _opened(database_url, redis_url, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def sqlite_world(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
+    """For what is about Redis alone."""
+    with _opened(sqlite_url, redis_url, tmp_path) as world:
+        yield world
+
+
+@contextmanager
+def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[World]:
+    with closing(World(database_url, redis_url, folder, START)) as world:
+        world.scheduler.recover()
+        # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
+        world.redis.set(world.runtime.transport.turn_key, 1)
+        yield world
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
+    flow: Flow, world: World, database_kind: str, request: pytest.FixtureRequest
+) -> None:
+    flow.prepare(world)
+    crashes = Crashes(world, flow, database_kind)
+    before = crashes.judge("before it")
+    crashes.run(Steps(), "undisturbed")  # once more than counted: now Redis knows every script
+    steps = crashes.run(Steps(), "undisturbed").seen
+    assert steps, f"{flow.name!r} took no step"
+    after = crashes.judge("undisturbed")
+    tried = [(at, step, fate) for at, step in enumerate(steps) for fate in fates(flow, steps, at, database_kind)]
+    counts = {"steps": len(steps), "crashes": len(tried)}
+    request.node.user_properties.extend(counts.items())  # for whoever sums up a --junitxml report
+    for at, step, fate in tried:
+        name = f"at step {at} of {len(steps)} ({step}), process {fate.value}"
+        ended = crashes.run(Steps(at, fate), name)
+        found = crashes.judge(name)
+        if not ended.has_died:
+            assert found == after, crashes.named(f"{name}, did {found} in place of {after}")
+        elif flow.is_atomic:
+            assert found in (before, after), crashes.named(f"{name}, did {found}, which is a part of {after}")
+
+
+@pytest.mark.parametrize("flow", [flow for flow in FLOWS if flow.is_whole], ids=lambda flow: flow.name)
+def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, sqlite_world: World) -> None:
+    flow.prepare(sqlite_world)
+    flow.act(sqlite_world)
+    sqlite_world.go_on(lambda: None)
+
+
+def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
+    """Say what is tried at a step of a flow: once what would be done twice.
+
+    Where nothing happens beside SQL and Redis between two steps, dying after one is dying before the next; and the
+    steps of a long flow in Redis are the same beside either database.
+    """
+    if _is_tried_elsewhere(flow, steps[at], kind):
+        return []
+    is_tried_next = _is_tried_next(flow, steps, at, kind)
+    return [fate for fate in FATES[steps[at].kind] if not (is_tried_next and fate is Fate.DIES_AFTER)]
+
+
+def _is_tried_next(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> bool:
+    """Tell whether dying after a step is what dying before the next one tries."""
+    if at + 1 == len(steps):
+        return False
+    step, following = steps[at : at + 2]
+    return step.logged == following.logged and not _is_tried_elsewhere(flow, following, kind)
+
+
+def _is_tried_elsewhere(flow: Flow, step: Step, kind: str) -> bool:
+    return flow.is_long and step.kind is Kind.REDIS and kind == "postgres"
+
+
+class Crashes:
+    """The crashes of one flow in one world, which is put back before each of them."""
+
+    def __init__(self, world: World, flow: Flow, kind: str) -> None:
+        self._world = world
+        self._flow = flow
+        self._kind = kind
+        self._before = world.snapshot()
+        self._state_before = world.state()
+        self._is_as_before = True
+        self._judged: dict[str, Counter[str]] = {}
+
+    def named(self, what: str) -> str:
+        return f"flow {self._flow.name!r} on {self._kind}, {what}"
+
+    def run(self, steps: Steps, name: str) -> Ended:
+        """Put the world back and run the flow with its fate."""
+        if not self._is_as_before:
+            self._world.restore(self._before)
+        ended = run_in_child(self._world, self._flow, steps)
+        must_die = steps.at is not None and steps.fate in {Fate.DIES_BEFORE, Fate.DIES_AFTER}
+        assert ended.error is None, self.named(f"{name}:\n{ended.error}")
+        assert ended.has_died == must_die, self.named(f"{name}: exit code {ended.code}, {len(ended.seen)} steps")
+        return ended
+
+    def judge(self, name: str) -> Counter[str]:
+        """Say what was done, and let the world go on to its end unless it did so from the very same state before."""
+        state = self._world.state()
+        self._is_as_before = state == self._state_before and state in self._judged
+        if state not in self._judged:
+            self._judged[state] = digest(self._world)
+            try:
+                i7_redis_follows_sql(self._world.runtime, self._before.uids)
+                self._world.settle(redeliver=not (self._flow.is_long and self._kind == "postgres"))
+            except AssertionError as error:
+                raise AssertionError(self.named(f"{name}:\n{error}")) from error
+        return self._judged[state]
+
+
+def digest(world: World) -> Counter[str]:
+    """What happened, without times and uids."""
+    found: Counter[str] = Counter()
+    for story in world.stories():
+        name, schedule = story.schedule.schedule_id, story.schedule
+        found[f"{name} {schedule.status.value} n={schedule.n} next={schedule.next_run_at}"] += 1
+        found.update(f"{name} {event.event_type}" for event in story.events)
+        found.update(f"{name} run {run.number} {run.kind.value} {run.status.value}" for run in story.runs)
+    return found

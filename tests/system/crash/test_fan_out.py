@@ -1,0 +1,173 @@
+"""A fan-out is killed, cut off and left without an answer at every step: each target is dispatched and handled once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Once, jobs
+from rqsched.chain import fanout
+from rqsched.chain.runtime import using
+from rqsched.core.ids import BatchJobId, TargetJobId
+from rqsched.machines import MachineScheduler, MachineStates
+from rqsched.store.tables import targets
+from tests.system.crash.cases import run_in_child
+from tests.system.crash.flows import FIRST, RETRIES, START, Flow, fire
+from tests.system.crash.machines import NAMES, Door, Doors
+from tests.system.crash.steps import FATES, Steps
+from tests.system.crash.worlds import Snapshot, World
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(900),
+]
+WORKFLOW = "machine:CrashDoor:CLOSE"
+
+
+class Hall(World):
+    """A world whose worker executes targets too, and that is not settled before they are."""
+
+    def __init__(self, database_url: str, redis_url: str, folder: Path) -> None:
+        super().__init__(database_url, redis_url, folder, START)
+        Doors.log, Doors.executed = folder / "closed", self.log
+
+    def closed(self) -> Counter[str]:
+        """How often each door was closed."""
+        return Counter(Doors.log.read_text().split())
+
+    def execute_next(self) -> bool:
+        job = self.next_job()
+        if job is not None:
+            jobs.execute(job)
+        return job is not None
+
+    def count(self) -> Counter[str]:
+        return Counter(MachineScheduler.count(self.scheduler, self._run_uid()))
+
+    def _run_uid(self) -> str:
+        return str(self.scheduler.get("doors").runs().items[0].uid)
+
+    def _is_anything_open(self) -> bool:
+        return super()._is_anything_open() or any(self.count()[name] for name in ("waiting", "pending", "running"))
+
+    def _deliver_again(self) -> None:
+        super()._deliver_again()
+        batches = [str(BatchJobId(self._run_uid(), number)) for number in range(1, len(NAMES) + 1)]
+        for job in [*batches, *(str(TargetJobId(uid)) for uid in self._target_uids())]:
+            jobs.execute(job)
+
+    def _target_uids(self) -> list[str]:
+        return self.runtime.database.read(lambda c: list(c.execute(sa.select(targets.c.uid)).scalars()))
+
+    def snapshot(self) -> Snapshot:
+        Doors.log.touch()
+        self._lines_before = Doors.log.read_text()
+        return super().snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        super().restore(snapshot)
+        Doors.log.write_text(self._lines_before)
+
+
+@pytest.fixture
+def hall(database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
+    monkeypatch.setenv("RQSCHED_TARGET_CHUNK", "2")
+    monkeypatch.setenv("RQSCHED_COMPLETION_OUTAGE", "1")
+    hall = Hall(database_url, redis_url, tmp_path)
+    hall.scheduler.recover()
+    hall.redis.set(hall.runtime.transport.turn_key, 1)
+    with using(hall.runtime):
+        yield hall
+    hall.close()
+
+
+# ---- what happens
+
+
+def due(world: World) -> None:
+    """The run is pending, and a worker has taken its job."""
+    MachineStates(world.scheduler, Door).put_all(dict.fromkeys(NAMES))
+    world.scheduler.create("doors", WORKFLOW, Once(FIRST), retry=RETRIES)
+    fire(world, FIRST)
+    world.job = world.next_job()
+
+
+def after(jobs_done: int) -> Callable[[World], None]:
+    """So many jobs were executed, the run's first; a worker has taken the next one."""
+
+    def prepare(world: World) -> None:
+        due(world)
+        for _ in range(jobs_done):
+            act(world)
+            world.job = world.next_job()
+
+    return prepare
+
+
+def flushed(world: World) -> None:
+    """Two targets were on their queue, one waits, and Redis is empty."""
+    after(1)(world)
+    world.redis.flushdb()
+    world.clock.advance(timedelta(seconds=10))
+
+
+def act(world: World) -> None:
+    """Execute the job a worker has taken."""
+    jobs.execute(world.job)
+
+
+def mend(world: World) -> None:
+    """Do the part of a reconcile pass that looks at targets."""
+    for _ in fanout.mend(world.runtime, everything=True):
+        pass
+
+
+HANDLED = "a target is handled"
+FLOWS = [
+    Flow("the run records its targets chunk by chunk and dispatches the first", due, act, is_atomic=False),
+    Flow("the next chunk is dispatched", after(3), act, is_atomic=False),
+    Flow("everything is put on the queue again", flushed, mend, is_atomic=False),
+    Flow(HANDLED, after(1), act, is_atomic=False),
+]
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(flow: Flow, hall: Hall, database_kind: str) -> None:
+    flow.prepare(hall)
+    before = hall.snapshot()
+    run_in_child(hall, flow, Steps())  # once more than counted: now Redis knows every script
+    hall.restore(before)
+    steps = run_in_child(hall, flow, Steps()).seen
+    assert steps
+    judged = set[str]()
+    for at, step in enumerate(steps):
+        for fate in FATES[step.kind]:
+            hall.restore(before)
+            name = f"at step {at} of {len(steps)} ({step}), process {fate.value} on {database_kind}"
+            ended = run_in_child(hall, flow, Steps(at, fate))
+            assert ended.error is None, f"{name}:\n{ended.error}"
+            state = f"{hall.state()} {hall.closed()}"
+            if state not in judged:
+                judged.add(state)
+                _settle(hall, name, may_lose_one=ended.has_died and flow.name == HANDLED)
+
+
+def _settle(hall: Hall, name: str, *, may_lose_one: bool) -> None:
+    """Let everything come to its end; every door was closed once, or its process died on the way to it."""
+    try:
+        hall.settle()
+    except AssertionError as error:
+        raise AssertionError(f"{name}:\n{error}") from error
+    closed, counts = hall.closed(), hall.count()
+    assert counts.total() == len(NAMES), name
+    assert max(closed.values()) == 1, f"{name}: {closed}"
+    if may_lose_one and counts["failed"] == 1:
+        assert counts["succeeded"] == len(NAMES) - 1, f"{name}: {counts}"
+        return
+    assert counts == {"succeeded": len(NAMES)}, f"{name}: {counts}"
+    assert closed == Counter(NAMES), f"{name}: {closed}"

@@ -1,0 +1,249 @@
+"""A world: one scheduler over a real database and Valkey with a manual clock, which can be put back as it was.
+
+After a process died in it, a world goes on as production would: reconcile passes, a dispatcher, a worker of the run
+queue; only that time passes at a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from rqsched import Scheduler
+from rqsched.chain import execution as runs
+from rqsched.chain import firing as links
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.core.ids import LinkId, RetryLinkId, RunJobId, parse_run_job_id
+from rqsched.core.model import OPEN, Run, RunStatus
+from rqsched.store.database import Patience
+from rqsched.store.tables import metadata
+from rqsched.testing import ManualClock
+from tests.support.invariants import check_invariants, i8_executions
+from tests.support.stories import Story, read_stories
+from tests.system.crash.workflows import AttemptFailedError, executed
+
+RUN_QUEUE = "rq:queue:default"
+MOST_ROUNDS = 20
+BEYOND_GRACE = timedelta(seconds=6)
+BETWEEN_PASSES = timedelta(seconds=16)
+
+
+class World:
+    """The one scheduler of a test, its clock and its log of side effects."""
+
+    def __init__(self, database_url: str, redis_url: str, folder: Path, start: datetime) -> None:
+        self.clock = ManualClock(start)
+        self.scheduler = Scheduler(database_url=database_url, redis_url=redis_url, clock=self.clock)
+        self.runtime = self.scheduler.runtime
+        self.runtime.database.patience = Patience(first=timedelta(milliseconds=1))
+        if self.runtime.database.is_sqlite:
+            sa.event.listen(self.runtime.database.engine, "connect", _do_not_sync)
+        self.redis = self.runtime.transport.redis
+        self.log = folder / "executed"
+        self.job: str | None = None
+        """The job or link that a process of the flow has taken from Redis."""
+
+    def close(self) -> None:
+        self.scheduler.close()
+
+    # ---- what production does
+
+    def dispatch(self) -> None:
+        """Let a dispatcher fire every due link."""
+        dispatcher = Dispatcher(self.runtime)
+        while dispatcher.run_once():
+            pass
+
+    def next_job(self) -> str | None:
+        """Take the first job of the run queue, as a worker does."""
+        taken = self.redis.lpop(RUN_QUEUE)
+        return None if taken is None else taken.decode()
+
+    def execute_next(self) -> bool:
+        """Execute the first job of the run queue; False when there is none."""
+        text = self.next_job()
+        job = None if text is None else parse_run_job_id(text)
+        if job is None:
+            return False
+        with suppress(AttemptFailedError):
+            runs.execute(self.runtime, job)
+        return True
+
+    def work(self) -> None:
+        """Let a worker empty the run queue."""
+        while self.execute_next():
+            pass
+
+    def stories(self) -> list[Story]:
+        return read_stories(self.runtime)
+
+    # ---- after a crash
+
+    def settle(self, *, redeliver: bool = True) -> None:
+        """Recover, deliver everything again, let it come to its end; the invariants hold at once and at the end."""
+        self.clock.advance(BEYOND_GRACE)
+        self.scheduler.recover()
+        check_invariants(self.runtime)
+        if redeliver:
+            self._deliver_again()
+        self.go_on(self.scheduler.recover)
+
+    def go_on(self, reconcile: Callable[[], object]) -> None:
+        """Let every run end and the next occurrence fire, with `reconcile` called now and then."""
+        for _ in range(MOST_ROUNDS):
+            self.dispatch()
+            self.work()
+            if not self._is_anything_open():
+                break
+            self.clock.advance(BETWEEN_PASSES)
+            reconcile()
+        else:
+            raise AssertionError(f"runs are still open after {MOST_ROUNDS} rounds\n{self._lines()}")
+        self._fire_next(reconcile)
+        check_invariants(self.runtime)
+        i8_executions(self.runtime, executed(self.log))
+
+    def _deliver_again(self) -> None:
+        """Deliver every link and every run job there ever was a second time: a Redis or a worker that comes back."""
+        for story in self.stories():
+            ids = [str(LinkId(story.schedule.uid, n)) for n in range(story.schedule.n + 1)]
+            for link in [*ids, *(str(link) for run in story.runs for link in _retry_links(run))]:
+                links.fire(self.runtime, [link])
+            for job in (job for run in story.runs for job in _jobs(run)):
+                with suppress(AttemptFailedError):
+                    runs.execute(self.runtime, job)
+
+    def _is_anything_open(self) -> bool:
+        """Runs that wait because their owner paused the schedule do not count."""
+        return any(
+            run.status in OPEN and not (run.status is RunStatus.BUFFERED and not story.schedule.is_active)
+            for story in self.stories()
+            for run in story.runs
+        )
+
+    def _fire_next(self, reconcile: Callable[[], object]) -> None:
+        """The chain is alive: the next occurrence fires by its own link, armed at the latest shortly before it."""
+        due = [story.schedule.due_at for story in self.stories() if story.schedule.due_at is not None]
+        if not due:
+            return
+        next_due = max(due)
+        self.clock.set(max(self.clock.now(), next_due - timedelta(seconds=10)))
+        reconcile()
+        self.clock.set(max(self.clock.now(), next_due) + timedelta(milliseconds=1))
+        self.dispatch()
+        self.work()
+        now = self.clock.now()
+        for story in self.stories():
+            due_at = story.schedule.due_at
+            assert due_at is None or due_at > now, f"its chain is broken, nothing fired at {due_at}\n{story.lines()}"
+
+    def _lines(self) -> str:
+        return "\n".join(story.lines() for story in self.stories())
+
+    # ---- comparing it
+
+    def state(self) -> str:
+        """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random."""
+        rows = self.runtime.database.read(_read_rows)
+        tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
+        keys = {key.decode(): self._value(key) for key in self.redis.keys("*")}
+        ordered = sorted((repr(item) for item in keys.items()), key=_blank)
+        text = "\n".join([repr(tables), *ordered, str(self.clock.now()), str(executed(self.log))])
+        numbers: dict[str, str] = {}
+        return _UID.sub(lambda match: numbers.setdefault(match[0].upper(), f"uid{len(numbers)}"), text)
+
+    def _value(self, key: bytes) -> Any:
+        kind = self.redis.type(key)
+        if kind == b"hash":
+            # The data of a job is its function and its id, packed.
+            return sorted(item for item in self.redis.hgetall(key).items() if item[0] != b"data")
+        if kind == b"zset":
+            return sorted(
+                self.redis.zrange(key, 0, -1, withscores=True), key=lambda item: (item[1], _blank(str(item[0])))
+            )
+        if kind == b"list":
+            return self.redis.lrange(key, 0, -1)
+        return sorted(self.redis.smembers(key)) if kind == b"set" else self.redis.get(key)
+
+    # ---- putting it back
+
+    def snapshot(self) -> Snapshot:
+        """Remember every row, every key and the time."""
+        rows = self.runtime.database.read(_read_rows)
+        keys = {key: (self.redis.dump(key), max(self.redis.pttl(key), 0)) for key in self.redis.keys("*")}
+        log = self.log.read_text() if self.log.exists() else ""
+        return Snapshot(rows, keys, self.clock.now(), log)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Everything is as it was."""
+        self.runtime.database.transact(snapshot.write_rows)
+        with self.redis.pipeline(transaction=False) as pipe:
+            pipe.flushdb()
+            for key, (value, ttl) in snapshot.keys.items():
+                pipe.restore(key, ttl, value)
+            pipe.execute()
+        self.clock.set(snapshot.at)
+        self.log.write_text(snapshot.log)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Rows, keys with what is left of their lives, time, and the log of side effects."""
+
+    rows: dict[str, list[Any]]
+    keys: dict[bytes, tuple[bytes, int]]
+    at: datetime
+    log: str
+
+    @property
+    def uids(self) -> list[str]:
+        """The schedules and runs there were."""
+        return [row["uid"] for name in ("rqsched_schedules", "rqsched_runs") for row in self.rows[name]]
+
+    def write_rows(self, connection: sa.Connection) -> None:
+        """Replace every row of every table."""
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(sa.delete(table))
+        for table in metadata.sorted_tables:
+            if rows := self.rows[table.name]:
+                connection.execute(sa.insert(table), rows)
+
+
+def _jobs(run: Run) -> Iterator[RunJobId]:
+    """Name every delivery a run has had, as far as its row tells."""
+    yield from (RunJobId(run.uid, attempt, 1) for attempt in range(1, run.attempt))
+    yield from (RunJobId(run.uid, run.attempt, delivery) for delivery in range(1, run.delivery + 1))
+
+
+def _retry_links(run: Run) -> Iterator[RetryLinkId]:
+    yield from (RetryLinkId(run.schedule_uid, run.number, attempt) for attempt in range(1, run.attempt + 1))
+
+
+def _do_not_sync(connection: Any, entry: object) -> None:
+    # Processes crash here, not the machine.
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+_UID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.IGNORECASE)
+
+
+def _blank(text: str) -> str:
+    return _UID.sub("*", text)
+
+
+def _text(row: dict[str, Any]) -> str:
+    return repr({name: value for name, value in row.items() if name != "worker"})  # the process's own number
+
+
+def _read_rows(connection: sa.Connection) -> dict[str, list[Any]]:
+    return {
+        table.name: [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+        for table in metadata.sorted_tables
+    }

@@ -1,0 +1,389 @@
+"""Every mutation: which safety is taken out, and the tests that notice it.
+
+Only what stands between a crash and a lost or doubled occurrence is here; ordinary behaviour has ordinary tests.
+"""
+
+from __future__ import annotations
+
+from tests.system.mutation.edits import Edit, Mutation
+
+_CHAIN = "tests/chain/test_"
+_STORE = "tests/store/test_"
+_CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
+_ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
+_WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
+
+
+def _edit(name: str, path: str, before: str, after: str, *noticed_by: str) -> Mutation:
+    return Mutation(name, (Edit(f"rqsched/{path}", before, after),), noticed_by)
+
+
+FENCES = (
+    _edit(
+        "a fire does not compare n",
+        "core/fire.py",
+        "not schedule.is_active or schedule.n != n or schedule.due_at is None",
+        "not schedule.is_active or schedule.due_at is None",
+        _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[older]",
+        _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[never armed]",
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "a fire does not look at the status",
+        "core/fire.py",
+        "not schedule.is_active or schedule.n != n or schedule.due_at is None",
+        "schedule.n != n",
+        _CHAIN + "fire.py::test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing[paused]",
+        _CHAIN + "fire.py::test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing[deleted]",
+    ),
+    _edit(
+        "a fire does not wait until it is due",
+        "chain/firing.py",
+        "elif schedule.due_at is not None and schedule.due_at > now:",
+        "elif False:",
+        _CHAIN + "fire.py::test_an_early_link_waits_for_its_time[sqlite]",
+        _WORLDS.format(200),
+    ),
+    _edit(
+        "nobody locks the schedule",
+        "store/changes.py",
+        ".with_for_update(key_share=True, skip_locked=skip_locked)",
+        "",
+        _STORE + "transactions.py::test_two_processes_that_add_one_under_the_lock_lose_no_update[postgres]",
+        "tests/system/concurrency/test_starters.py::test_of_many_who_trigger_under_skip_one_starts_a_run[postgres]",
+    ),
+    _edit(
+        "a run starts whatever delivery asks",
+        "store/changes.py",
+        '"pending",\n            runs.c.attempt == attempt,\n            runs.c.delivery == delivery,\n',
+        '"pending",\n',
+        _CHAIN + "runs.py::test_a_delivery_of_another_number_gets_nothing[delivery]",
+        _CHAIN + "runs.py::test_a_delivery_of_another_number_gets_nothing[attempt]",
+    ),
+    _edit(
+        "a run starts whatever its status",
+        "store/changes.py",
+        '            runs.c.status == "pending",\n            runs.c.attempt == attempt,',
+        "            runs.c.attempt == attempt,",
+        _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
+        _CHAIN + "drain.py::test_a_replaced_pending_run_never_starts[sqlite-cancel]",
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "an end is recorded whoever holds the run",
+        "chain/execution.py",
+        "return run.token == claim.token and run.status is RunStatus.RUNNING",
+        "return True",
+        _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-returns]",
+        _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-fails]",
+        _WORLDS.format(250),
+    ),
+    _edit(
+        "a horse's death is settled whatever has become of its run",
+        "chain/execution.py",
+        "return is_same and run.status is RunStatus.RUNNING",
+        "return True",
+        _CHAIN + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
+    ),
+    _edit(
+        "a beat counts whoever holds the run",
+        "store/changes.py",
+        'runs.c.uid == run_uid, runs.c.token == token, runs.c.status == "running"',
+        'runs.c.uid == run_uid, runs.c.status == "running"',
+        _STORE + "runs.py::test_a_beat_with_another_token_does_not_count[sqlite]",
+    ),
+    _edit(
+        "a retry link makes an attempt of any run that ended badly",
+        "chain/firing.py",
+        "run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt",
+        "run is None or run.error is None",
+        _CHAIN + "retries.py::test_a_retry_link_delivered_twice_makes_one_attempt[sqlite]",
+        _CHAIN + "retries.py::test_the_retry_link_of_an_earlier_attempt_is_stale",
+    ),
+    _edit(
+        "a retry link does not compare its attempt",
+        "chain/firing.py",
+        "run.status is not RunStatus.RETRYING or run.attempt != link.attempt",
+        "run.status is not RunStatus.RETRYING",
+        _CHAIN + "retries.py::test_the_retry_link_of_an_earlier_attempt_is_stale",
+    ),
+    Mutation(
+        "an incarnation is not unique",
+        (
+            Edit(
+                "rqsched/store/tables.py",
+                "    schedules.c.namespace,\n    schedules.c.schedule_id,\n    unique=True,",
+                "    schedules.c.namespace,\n    schedules.c.schedule_id,\n    unique=False,",
+            ),
+            Edit(
+                "rqsched/store/migrations/versions/0001_initial.py",
+                '        ["namespace", "schedule_id"],\n        unique=True,',
+                '        ["namespace", "schedule_id"],\n        unique=False,',
+            ),
+        ),
+        (
+            _STORE + "write.py::test_only_one_schedule_of_an_identity_is_not_deleted[sqlite]",
+            _STORE + "write.py::test_only_one_schedule_of_an_identity_is_not_deleted[postgres]",
+        ),
+    ),
+    Mutation(
+        "an occurrence may have two runs",
+        (
+            Edit(
+                "rqsched/store/tables.py",
+                "    runs.c.schedule_uid,\n    runs.c.occurrence_at,\n    unique=True,",
+                "    runs.c.schedule_uid,\n    runs.c.occurrence_at,\n    unique=False,",
+            ),
+            Edit(
+                "rqsched/store/migrations/versions/0001_initial.py",
+                '        ["schedule_uid", "occurrence_at"],\n        unique=True,',
+                '        ["schedule_uid", "occurrence_at"],\n        unique=False,',
+            ),
+        ),
+        (_STORE + "write.py::test_one_occurrence_has_one_run_live_and_backfill_together[sqlite]",),
+    ),
+)
+"""What tells an old, early or second delivery from the one that is due."""
+
+ORDER = (
+    Mutation(
+        "a fire is published before it is committed",
+        (
+            Edit(
+                "rqsched/chain/firing.py",
+                "    store.write(connection, [result.change for result in fired if result.change is not None])\n",
+                "    runtime.publish([result.change for result in fired if result.change is not None])\n"
+                "    store.write(connection, [result.change for result in fired if result.change is not None])\n",
+            ),
+            Edit("rqsched/chain/firing.py", "    runtime.publish(changes, must=must_follow)\n", ""),
+        ),
+        (_CRASH.format("fire under a plain rq worker"), _CRASH.format("retry")),
+    ),
+    Mutation(
+        "the end of a run is published before it is committed",
+        (
+            Edit(
+                "rqsched/chain/execution.py",
+                "            store.write(connection, [decided])\n",
+                "            runtime.publish([decided])\n            store.write(connection, [decided])\n",
+            ),
+            Edit("rqsched/chain/execution.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
+        ),
+        (_CRASH.format("a run fails and is retried"), _CRASH.format("a run ends and the next is drained")),
+    ),
+    _edit(
+        "an owner's operation is published before it is committed",
+        "chain/operations.py",
+        "    change = runtime.database.transact(work)\n    runtime.publish([change])\n    return change\n",
+        "    def early(connection: Connection) -> Change:\n"
+        "        change = work(connection)\n"
+        "        runtime.publish([change])\n"
+        "        return change\n\n"
+        "    return runtime.database.transact(early)\n",
+        _CRASH.format("resume"),
+        _CRASH.format("restart a done one"),
+    ),
+)
+"""SQL first, Redis second: the other order doubles a chain when its process dies in between."""
+
+FOLLOWING = (
+    _edit(
+        "no retry link is armed",
+        "transport/transport.py",
+        "    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING]\n",
+        "    return arms\n",
+        _CHAIN + "retries.py::test_a_failed_attempt_waits_for_its_retry_link[sqlite]",
+        _ALONE.format("a run fails and is retried"),
+    ),
+    _edit(
+        "a fire does not arm its successor",
+        "transport/transport.py",
+        "    arms = link_of(change.after)\n",
+        "    arms: list[Arm] = []\n",
+        _CHAIN + "fire.py::test_a_due_link_starts_a_run_and_arms_its_successor[sqlite]",
+        _ALONE.format("fire under a plain rq worker"),
+        _ALONE.format("create"),
+    ),
+    _edit(
+        "no run job is enqueued",
+        "transport/transport.py",
+        '    return [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]\n',
+        "    return []\n",
+        _ALONE.format("trigger"),
+        _ALONE.format("a run ends and the next is drained"),
+    ),
+    _edit(
+        "the end of a run drains nothing",
+        "core/settle.py",
+        "    draft.drain()\n    draft.complete_if_over()\n",
+        "    draft.complete_if_over()\n",
+        _CHAIN + "drain.py::test_what_waits_starts_as_soon_as_the_run_ahead_ends[sqlite]",
+        _ALONE.format("a run ends and the next is drained"),
+    ),
+    _edit(
+        "a stale link heals nothing",
+        "chain/firing.py",
+        "change=change if change.changed_runs or link_of(schedule) else None)",
+        "change=None)",
+        _CHAIN + "fire.py::test_a_stale_link_arms_the_current_one_where_it_is_missing[sqlite]",
+        _CHAIN + "lost_answers.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
+    ),
+    _edit(
+        "a leased link is taken out for good",
+        "transport/lua.py",
+        "for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end",
+        "for _, id in ipairs(taken) do redis.call('ZREM', KEYS[1], id) end",
+        _CHAIN + "dispatcher.py::test_the_links_of_a_dispatcher_that_died_return_by_themselves[sqlite]",
+    ),
+    _edit(
+        "what is due when a schedule stops gets no outcome",
+        "core/draft.py",
+        "if first is not None and first <= self.now:",
+        "if False:",
+        "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-pause]",
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "max_retries is not looked at",
+        "core/settle.py",
+        "if run.attempt <= retry.max_retries and not",
+        "if not",
+        _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
+        _WORLDS.format(0),
+    ),
+)
+"""What keeps a chain going when nothing goes wrong."""
+
+ANSWERS = (
+    _edit(
+        "a start does not look for its own token",
+        "store/changes.py",
+        'return row is not None and row.token == start["token"] and row.status == "running"',
+        "return False",
+        _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_still_this_processs",
+    ),
+    _edit(
+        "an end does not look for its own commit",
+        "chain/execution.py",
+        "            return decided, decided is not None\n",
+        "            return None, False\n",
+        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
+        _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_lets_what_waits_go_on",
+    ),
+    _edit(
+        "an end that is fenced out leaves Redis as it is",
+        "chain/execution.py",
+        "        return _standing(connection, schedule, run), False\n",
+        "        return None, False\n",
+        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_what_others_made_of_it",
+    ),
+    _edit(
+        "an operation does not look for its own commit",
+        "chain/operations.py",
+        "if schedule is not None and schedule.operation == operation:",
+        "if False:",
+        _CRASH.format("pause"),
+        _CRASH.format("restart a done one"),
+    ),
+)
+"""What keeps a transaction whose answer was lost from being made twice."""
+
+RECONCILE = (
+    _edit(
+        "reconcile arms no links",
+        "chain/reconcile.py",
+        "        _arm_links(runtime, everything=everything),\n",
+        "",
+        _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
+        _CRASH.format("create"),
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "reconcile leaves overdue rows alone",
+        "chain/reconcile.py",
+        "if everything or due_at > now or due_at <= fired_soon]",
+        "if everything or due_at > now]",
+        _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
+    ),
+    _edit(
+        "reconcile arms no retries",
+        "chain/reconcile.py",
+        "        _arm_retries(runtime, everything=everything),\n",
+        "",
+        _CHAIN + "reconcile.py::test_a_retry_whose_link_is_gone_is_armed_again[sqlite]",
+        _CRASH.format("a run fails and is retried"),
+    ),
+    _edit(
+        "reconcile delivers nothing again",
+        "chain/reconcile.py",
+        "        _redeliver(runtime, everything=everything),\n",
+        "",
+        _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
+        _CRASH.format("trigger"),
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "reconcile delivers again under the same number",
+        "store/changes.py",
+        "            .values(delivery=run.delivery + 1)\n        )\n        if taken.rowcount == 1:\n"
+        "            again.append(replace(run, delivery=run.delivery + 1))\n",
+        "            .values(delivery=run.delivery)\n        )\n        if taken.rowcount == 1:\n"
+        "            again.append(run)\n",
+        _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
+    ),
+    _edit(
+        "reconcile loses no run",
+        "chain/reconcile.py",
+        "        _settle_lost(runtime),\n",
+        "",
+        _CHAIN + "lost.py::test_a_run_without_beats_is_lost_after_three_sightings[sqlite]",
+        _CRASH.format("a run succeeds"),
+        _WORLDS.format(0),
+    ),
+    _edit(
+        "reconcile loses a run at first sight",
+        "chain/reconcile.py",
+        "SIGHTINGS = 3\n",
+        "SIGHTINGS = 0\n",
+        _CHAIN + "lost.py::test_a_run_without_beats_is_lost_after_three_sightings[sqlite]",
+        _CHAIN + "lost.py::test_a_jump_of_the_clock_loses_no_run[forward]",
+    ),
+    _edit(
+        "reconcile loses a run that beats",
+        "chain/reconcile.py",
+        "store.beat_of(connection, run.uid)) != beat:\n",
+        "store.beat_of(connection, run.uid)) == -1:\n",
+        _CHAIN + "lost.py::test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone",
+    ),
+    _edit(
+        "reconcile drains nothing",
+        "chain/reconcile.py",
+        "        _drain(runtime),\n",
+        "",
+        _CHAIN + "reconcile.py::test_a_waiting_run_with_nothing_ahead_is_drained[sqlite]",
+    ),
+    _edit(
+        "reconcile gives no next time",
+        "chain/reconcile.py",
+        "        _heal_nextless(runtime),\n",
+        "",
+        _CHAIN + "reconcile.py::test_a_schedule_without_a_next_time_gets_the_one_it_owes[sqlite]",
+    ),
+    _edit(
+        "reconcile does not notice a flush",
+        "chain/reconcile.py",
+        "        return runtime.begin_epoch()\n",
+        "        return None\n",
+        _CHAIN + "reconcile.py::test_after_a_flush_everything_is_armed_again_at_once[sqlite]",
+    ),
+    _edit(
+        "reconcile does not notice a flush within its pass",
+        "transport/lua.py",
+        "if redis.call('DEL', KEYS[2]) == 0 then return 0 end\n",
+        "",
+        _CHAIN + "reconcile.py::test_a_flush_within_a_full_pass_starts_another",
+    ),
+)
+"""What mends the rest, sooner or later."""
+
+MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE)

@@ -1,0 +1,111 @@
+"""What is done to a cluster: each disaster is one that happens to somebody every day."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from random import Random
+
+import psutil
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.system.soak.cluster import Cluster
+
+
+class Disasters:
+    """Draws one disaster after the other, and thaws what it froze."""
+
+    def __init__(self, cluster: Cluster, random: Random) -> None:
+        self._cluster = cluster
+        self._random = random
+        self._frozen: list[tuple[float, psutil.Process]] = []
+        self.counts: dict[str, int] = {}
+
+    def strike(self) -> str:
+        """One disaster happens; returns its name."""
+        disaster = self._random.choices(_DISASTERS, _WEIGHTS)[0]
+        name = disaster.__name__.lstrip("_")
+        if disaster(self):
+            self.counts[name] = self.counts.get(name, 0) + 1
+        return name
+
+    def thaw(self, *, everything: bool = False) -> None:
+        """What was frozen long enough goes on."""
+        now = time.monotonic()
+        due = [process for until, process in self._frozen if everything or until <= now]
+        self._frozen = [(until, process) for until, process in self._frozen if process not in due]
+        for process in due:
+            _signal(process, signal.SIGCONT)
+
+    # ---- processes
+
+    def _sigkill(self) -> bool:
+        victim = self._victim()
+        return victim is not None and _signal(victim, signal.SIGKILL)
+
+    def _sigstop(self) -> bool:
+        victim = self._victim()
+        if victim is None or not _signal(victim, signal.SIGSTOP):
+            return False
+        self._frozen.append((time.monotonic() + self._random.uniform(0.5, 8), victim))
+        return True
+
+    def _victim(self) -> psutil.Process | None:
+        living = self._cluster.processes()
+        return self._random.choice(living) if living else None
+
+    # ---- Redis
+
+    def _flushall(self) -> bool:
+        return self._on_redis("FLUSHALL")
+
+    def _redis_connections_cut(self) -> bool:
+        return self._on_redis("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def _on_redis(self, *command: str) -> bool:
+        try:
+            with Redis.from_url(self._cluster.valkey.url) as redis:
+                redis.execute_command(*command)
+        except RedisError:
+            return False
+        return True
+
+    def _redis_restarted_empty(self) -> bool:
+        self._cluster.valkey.kill()
+        self._cluster.valkey.start()
+        return True
+
+    # ---- SQL
+
+    def _sql_restarted(self) -> bool:
+        self._cluster.postgres.kill()
+        self._cluster.postgres.start()
+        return True
+
+    def _sql_connections_cut(self) -> bool:
+        self._cluster.postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'soak'"
+        )
+        return True
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> bool:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+_CHANCES: dict[Callable[[Disasters], bool], int] = {
+    Disasters._sigkill: 60,
+    Disasters._sigstop: 12,
+    Disasters._flushall: 8,
+    Disasters._redis_connections_cut: 6,
+    Disasters._redis_restarted_empty: 4,
+    Disasters._sql_connections_cut: 6,
+    Disasters._sql_restarted: 4,
+}
+_DISASTERS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())

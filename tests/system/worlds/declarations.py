@@ -1,0 +1,48 @@
+"""What schedules of a world may look like: a seed draws spec, policies and bounds that go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from rqsched import Cron, Every, Once, RetryPolicy, Spec
+from tests.system.worlds.stage import START
+
+_SPECS: tuple[Callable[[], Any], ...] = (
+    lambda: Every("1m"),
+    lambda: Every("90s"),
+    lambda: Every("5m", offset="0s"),
+    lambda: Every("20s", offset="7s"),
+    lambda: Cron("* * * * *"),
+    lambda: Cron("*/7 * * * *"),
+    lambda: Spec([Every("3m", offset="0s"), Cron("*/5 * * * *")]),
+    lambda: Spec([Cron("* * * * *")], end_at=START + timedelta(minutes=20)),
+    lambda: Spec([Once(START + timedelta(minutes=4)), Once(START + timedelta(minutes=9))]),
+)
+_OVERLAPS = ("skip", "skip", "buffer_one", "buffer_all", "allow_all", "cancel_other", "terminate_other")
+
+
+def declaration(random: Random) -> dict[str, Any]:
+    """Draw a spec and the options that go with it."""
+    retry = RetryPolicy(
+        max_retries=random.choice((0, 0, 1, 2)),
+        base=timedelta(seconds=random.choice((5, 30))),
+        then=random.choice(("dead", "continue")),
+    )
+    options: dict[str, Any] = {"retry": retry, "max_runs": random.choice((None, None, None, 1, 3))}
+    if random.random() < 0.15:
+        return {"spec": Every("1m", from_completion=True), "overlap": "skip", "missed": "fire_once", **options}
+    options["overlap"] = random.choice(_OVERLAPS)
+    options["missed"] = random.choice(_missed_with(options["overlap"]))
+    options["jitter"] = timedelta(seconds=random.choice((0, 0, 0, 15)))
+    if random.random() < 0.2:
+        options["catch_up_window"] = timedelta(seconds=random.choice((30, 300)))
+    if options["missed"] == "all":
+        options["catch_up_limit"] = random.choice((2, 5))
+    return {"spec": random.choice(_SPECS)(), **options}
+
+
+def _missed_with(overlap: str) -> tuple[str, ...]:
+    return ("fire_once", "skip", "all") if overlap in {"buffer_all", "allow_all"} else ("fire_once", "skip")

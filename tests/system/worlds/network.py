@@ -1,0 +1,224 @@
+"""A network in place of Redis: what is sent over it is lost, repeated, late or out of order, as a seed says.
+
+It keeps what a Redis keeps (the scheduled set, the control list, the run queue, single keys) and speaks through the
+public methods of `rqsched.transport.transport.Transport`, so the chain above it is the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from rqsched.clock import Clock
+from rqsched.config import Settings
+from rqsched.core.model import Run, RunStatus
+from rqsched.transport.transport import Arm, Transport, job_id_of
+from tests.system.worlds.faults import Faults
+
+Message = Callable[[], None]
+
+
+class Network:
+    """What every actor shares: Redis, and the messages on their way to it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.flush()
+
+    faults: Faults
+    """Those of the world that is played."""
+
+    def flush(self) -> None:
+        """Everything is forgotten, as after FLUSHALL or a failover that dropped writes."""
+        self.scheduled: dict[str, float] = {}
+        self.control: list[str] = []
+        self.jobs: list[str] = []
+        self.keys: dict[str, tuple[object, datetime | None]] = {}
+        self.in_flight: list[Message] = []
+
+    # ---- messages
+
+    def send(self, message: Message) -> None:
+        """Apply a message now, never, later, or twice."""
+        fate = self.faults.random.random() if self.faults.is_on else 1.0
+        if fate < 0.04:
+            return
+        if fate < 0.12:
+            self.in_flight.append(message)
+            return
+        if fate < 0.16:
+            self.in_flight.append(message)
+        message()
+
+    def arrive(self) -> None:
+        """Some message that was on its way arrives."""
+        if self.in_flight:
+            self.in_flight.pop(self.faults.random.randrange(len(self.in_flight)))()
+
+    # ---- what Redis does
+
+    def is_armed(self, job_id: str) -> bool:
+        return job_id in self.scheduled or job_id in self.control
+
+    def place(self, job_id: str, due_at: datetime | None) -> None:
+        """Arm a link unless it is live; without a due time it goes on the list."""
+        if self.is_armed(job_id):
+            return
+        if due_at is None:
+            self.control.append(job_id)
+        else:
+            self.scheduled[job_id] = due_at.timestamp()
+
+    def enqueue(self, job_id: str) -> None:
+        if job_id not in self.jobs:
+            self.jobs.append(job_id)
+
+    def lease(self, now: datetime, until: datetime, limit: int) -> list[str]:
+        """Take what is due in any order; some of it twice, some of it gone for good."""
+        random = self.faults.random
+        listed, self.control = self.control[:limit], self.control[limit:]
+        due = [job_id for job_id, score in self.scheduled.items() if score <= now.timestamp()]
+        taken = [*listed, *due[: limit - len(listed)]]
+        for job_id in taken:
+            self.scheduled[job_id] = until.timestamp()
+        if self.faults.is_on:
+            random.shuffle(taken)
+            gone = [job_id for job_id in taken if random.random() < 0.03]
+            for job_id in gone:
+                del self.scheduled[job_id]
+            taken = [job_id for job_id in taken if job_id not in gone] + [j for j in taken if random.random() < 0.05]
+        return taken
+
+    def pop_link(self, now: datetime) -> str | None:
+        """Take one due link as RQ's scheduler and a plain `rq worker` do: it is gone once it is taken."""
+        due = [*self.control, *(job_id for job_id, score in self.scheduled.items() if score <= now.timestamp())]
+        if not due:
+            return None
+        job_id = self.faults.random.choice(due)
+        self.scheduled.pop(job_id, None)
+        if job_id in self.control:
+            self.control.remove(job_id)
+        return job_id
+
+    def pop_job(self) -> str | None:
+        """Take one run job, in any order; now and then it is delivered again later."""
+        if not self.jobs:
+            return None
+        job_id = self.faults.random.choice(self.jobs) if self.faults.is_on else self.jobs[0]
+        self.jobs.remove(job_id)
+        if self.faults.happens(0.05):
+            self.in_flight.append(lambda: self.enqueue(job_id))
+        return job_id
+
+
+class Keys:
+    """The single keys the chain reads and sets on its connection."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def get(self, name: str) -> object | None:
+        value, expires_at = self._network.keys.get(name, (None, None))
+        return None if expires_at is not None and expires_at <= self._network.clock.now() else value
+
+    def set(self, name: str, value: object, *, nx: bool = False, px: int | None = None) -> bool:
+        self._network.faults.redis()
+        if nx and self.get(name) is not None:
+            return False
+        expires_at = None if px is None else self._network.clock.now() + timedelta(milliseconds=px)
+        self._network.keys[name] = (value, expires_at)
+        return True
+
+    def pipeline(self) -> None:
+        """What is added up for metrics alone is lost here."""
+        raise RedisConnectionError("the network keeps no tally")
+
+
+class NetworkTransport(Transport):
+    """The transport of one actor over the shared network."""
+
+    def __init__(self, settings: Settings, network: Network) -> None:
+        super().__init__(settings, Redis())
+        self._network = network
+        self.redis = Keys(network)  # type: ignore[assignment]
+
+    def _patiently(self, call: Callable[[], object]) -> object:  # type: ignore[override]
+        return call()
+
+    def _step(self) -> None:
+        self._network.faults.between_steps()
+        self._network.faults.redis()
+
+    def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
+        self._step()
+        for arm in arms:
+            due_at = arm.due_at if arm.due_at > now else None
+            self._network.send(lambda job_id=str(arm.id), due_at=due_at: self._network.place(job_id, due_at))
+        self._answer()
+        return len(arms)
+
+    def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
+        self._step()
+        wanted = [str(job_id_of(run)) for run in runs]
+        for job_id in wanted:
+            self._network.send(lambda job_id=job_id: self._network.enqueue(job_id))
+        self._answer()
+        return len(wanted)
+
+    def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
+        self._step()
+        return [str(job_id_of(run)) in self._network.jobs for run in runs]
+
+    def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
+        self._step()
+        taken = self._network.lease(now, now + lease, limit)
+        self._answer()
+        return taken
+
+    def drop(self, ids: Iterable[str]) -> None:
+        self._step()
+        for job_id in ids:
+            self._network.scheduled.pop(job_id, None)
+        self._answer()
+
+    def put_back(self, due: Mapping[str, datetime]) -> None:
+        self._step()
+        for job_id, instant in due.items():
+            if job_id in self._network.scheduled:
+                self._network.scheduled[job_id] = instant.timestamp()
+        self._answer()
+
+    def next_due(self) -> float | None:
+        return min(self._network.scheduled.values(), default=None)
+
+    def epoch(self) -> str | None:
+        self._step()
+        owner = self.redis.get(self.epoch_key)
+        return None if owner is None else str(owner)
+
+    def begin_epoch(self, uid: str) -> str:
+        self._step()
+        witness = super().begin_epoch(uid)
+        self._answer()
+        return witness
+
+    def mark_epoch(self, owner: str, witness: str) -> bool:
+        self._step()
+        is_there = self._network.keys.pop(witness, None) is not None
+        if is_there:
+            self.redis.set(self.epoch_key, owner, nx=True)
+        self._answer()
+        return is_there
+
+    def _withdraw(self, before: Run, after: Run) -> None:
+        job_id = str(job_id_of(before))
+        if before.status is RunStatus.PENDING and after.status is RunStatus.CANCELLED and job_id in self._network.jobs:
+            self._network.send(lambda: self._network.jobs.remove(job_id) if job_id in self._network.jobs else None)
+
+    def _answer(self) -> None:
+        """The answer may be lost after everything was done."""
+        if self._network.faults.happens(0.015):
+            raise RedisConnectionError("no answer")

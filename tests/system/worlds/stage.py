@@ -1,0 +1,122 @@
+"""What every world of a test process shares: one SQLite file with the schema, and a crew of schedulers over it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import sqlalchemy as sa
+
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.reconcile import Recovered
+from rqsched.clock import Clock
+from rqsched.config import Settings
+from rqsched.store import schema
+from rqsched.store.database import Database, Patience
+from rqsched.store.tables import metadata
+from rqsched.testing import ManualClock
+from rqsched.workflows import Registry, make_workflow
+from tests.system.worlds.faults import Faults, FaultyDatabase
+from tests.system.worlds.network import Network, NetworkTransport
+
+START = datetime(2026, 1, 15, 12, 0, 0, 123457, tzinfo=UTC)
+"""Beside every grid, so that no manual trigger falls on an occurrence."""
+WORKFLOW = "work"
+CREW = ("ann", "ben", "cid", "dot")
+
+
+class OwnClock(Clock):
+    """An actor's clock: the world's, and how wrong it is."""
+
+    def __init__(self, base: Clock) -> None:
+        self.base = base
+        self.offset = timedelta(0)
+
+    def now(self) -> datetime:
+        return self.base.now() + self.offset
+
+
+@dataclass(slots=True)
+class Actor:
+    """One process: web app, dispatcher and worker in one."""
+
+    name: str
+    scheduler: Scheduler
+    clock: OwnClock
+    dispatcher: Dispatcher
+    passes: Iterator[Recovered] | None = None
+    """A reconcile pass it is in the middle of."""
+
+    def restart(self) -> None:
+        """It died and started again: what it had in memory is gone."""
+        self.dispatcher = Dispatcher(self.scheduler.runtime)
+        self.passes = None
+
+
+class Stage:
+    """One database file and its crew, used by one world after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'world.db'}"
+        with_schema = Database(self.url)
+        schema.upgrade(with_schema)
+        with_schema.close()
+        self.clock = ManualClock(START)
+        self.database = FaultyDatabase(
+            self.url, patience=Patience(total=timedelta(seconds=30), first=timedelta(microseconds=1))
+        )
+        sa.event.listen(self.database.engine, "connect", _do_not_sync)
+        self._settings = Settings(database_url=self.url, redis_url="redis://127.0.0.1:1/0")
+        self._registry = Registry()
+        self._registry.add(make_workflow(WORKFLOW, lambda: None))
+        self.network = Network(self.clock)
+        self.crew = [self._hire(name) for name in CREW]
+
+    def _hire(self, name: str) -> Actor:
+        clock = OwnClock(self.clock)
+        scheduler = Scheduler(settings=self._settings, clock=clock, workflows=self._registry)
+        scheduler.runtime.database.close()
+        scheduler.runtime.database = self.database
+        scheduler.runtime.transport = NetworkTransport(self._settings, self.network)
+        return Actor(name, scheduler, clock, Dispatcher(scheduler.runtime))
+
+    _clearing = tuple(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))
+
+    def set(self, faults: Faults) -> Network:
+        """Clear everything: no rows, noon, an empty Redis, clocks that agree."""
+        self.database.faults = faults
+        self.clock.set(START)
+        with self.database.engine.connect() as connection, connection.begin():
+            for statement in self._clearing:
+                connection.exec_driver_sql(statement)
+        self.network.faults = faults
+        self.network.flush()
+        for actor in self.crew:
+            actor.clock.offset = timedelta(0)
+            actor.restart()
+        return self.network
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def _do_not_sync(connection: object, entry: object) -> None:
+    # A world's crashes are those of processes, not of the machine.
+    connection.execute("PRAGMA synchronous=OFF")  # type: ignore[attr-defined]
+
+
+@contextmanager
+def seeded_uids(random: Random) -> Iterator[None]:
+    """Uids are drawn from the seed too: locks are taken in their order and jitter is a hash of them."""
+    original = uuid.uuid4
+    uuid.uuid4 = lambda: uuid.UUID(int=random.getrandbits(128), version=4)
+    try:
+        yield
+    finally:
+        uuid.uuid4 = original

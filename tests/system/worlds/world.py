@@ -1,0 +1,357 @@
+"""One world: actors who own, fire, run, mend and break a few schedules, in an order that one seed decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+import sqlalchemy as sa
+from redis.exceptions import RedisError
+
+from rqsched import jobs
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import execution as runs
+from rqsched.chain import reconcile
+from rqsched.chain.execution import Claim
+from rqsched.chain.runtime import using
+from rqsched.core.ids import parse_run_job_id
+from rqsched.core.settle import Ending, Verdict
+from rqsched.errors import BackendUnavailableError, RqschedError
+from rqsched.store import tables
+from tests.support.invariants import check_invariants, i8_executions
+from tests.system.worlds.declarations import declaration
+from tests.system.worlds.faults import Crash, Faults, swallowed_errors
+from tests.system.worlds.rest import check_rest, watched_links
+from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
+
+SCHEDULES = ("s0", "s1", "s2")
+CHECK_EVERY = 25
+_OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
+
+
+@dataclass(slots=True)
+class Horse:
+    """A process that executes an attempt of a run."""
+
+    claim: Claim
+    is_frozen: bool = False
+    """It shows no life, but may wake up and report."""
+
+
+class World:
+    """Everything of one seed: `live` plays it, and ends in the invariants."""
+
+    def __init__(self, stage: Stage, seed: int, *, is_skewed: bool = False) -> None:
+        """`is_skewed`: clocks are far apart and jump often, owners pause and resume, and nobody reconciles."""
+        self.seed = seed
+        self.random = Random(seed)
+        self.faults = Faults(self.random)
+        self.faults.interrupt = self.step
+        self.stage = stage
+        self.network = stage.set(self.faults)
+        self.horses: list[Horse] = []
+        self.executed: Counter[tuple[str, int]] = Counter()
+        self.handles: list[ScheduleHandle] = []
+        self.links: list[str] = []
+        self._names: list[str] = []
+        self.log: list[str] = []
+        self.skew = timedelta(0)
+        self._idle = list(stage.crew)
+        self._patience = 8
+        spread = self.random.choice((0, 0, 0.3, 4, 100))
+        self._spread = timedelta(seconds=100 if is_skewed else spread)
+        self._weights = _SKEWED if is_skewed else _WEIGHTS
+
+    # ---- the play
+
+    def live(self, steps: int | None = None) -> None:
+        """Play the world to its end; raises AssertionError when an invariant breaks."""
+        with seeded_uids(Random(self.seed)), watched_links(), swallowed_errors() as swallowed:
+            for _ in range(self.random.randint(1, 2)):
+                self.step(World.create)
+            for number in range(1, 1 + (steps or self.random.randint(20, 45))):
+                self.step()
+                if number % CHECK_EVERY == 0:
+                    self._check()
+            self._come_to_rest()
+            self._check_rest()
+        assert not swallowed, f"swallowed: {swallowed}"
+
+    def step(self, act: Act | None = None) -> None:
+        """Some idle actor does something, or dies trying."""
+        actor = self.random.choice(self._idle)
+        act = act or self.random.choices(_ACTS, self._weights)[0]
+        self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, 20_000)))
+        self._idle.remove(actor)
+        self.log.append(f"{self.stage.clock.now():%H:%M:%S.%f} {actor.name} {actor.clock.offset} {act.__name__}")
+        at = len(self.log) - 1
+        try:
+            answer = act(self, actor)
+            self.log[at] += f" {answer}" if answer is not None else ""
+        except Crash:
+            self.log[at] += " CRASHED"
+            actor.restart()
+        except (RqschedError, RedisError, BackendUnavailableError) as error:
+            self.log[at] += f" -> {type(error).__name__}: {error}"
+        finally:
+            self._idle.append(actor)
+        self.links = [*dict.fromkeys([*self.links, *self.network.scheduled, *self.network.control])][-60:]
+
+    def _some_schedule(self, actor: Actor) -> ScheduleHandle:
+        """A schedule by its id, or an old handle of an incarnation that may be gone."""
+        if self.handles and self.random.random() < 0.15:
+            old = self.random.choice(self.handles)
+            return ScheduleHandle(actor.scheduler.runtime, old.state)
+        name = self.random.choice(self._names or SCHEDULES)
+        handle = actor.scheduler.get(name)
+        self.handles = [*self.handles[-20:], handle]
+        return handle
+
+    # ---- owners
+
+    def create(self, actor: Actor) -> str:
+        name = self.random.choice(SCHEDULES)
+        options = declaration(self.random)
+        spec = options.pop("spec")
+        self._names.append(name)
+        actor.scheduler.create(name, WORKFLOW, spec, paused=self.random.random() < 0.1, **options)
+        return f"{name} {spec} {options}"
+
+    def upsert(self, actor: Actor) -> str:
+        name = self.random.choice(SCHEDULES)
+        options = declaration(self.random)
+        spec = options.pop("spec")
+        paused = self.random.choice((None, None, True, False))
+        _, outcome = actor.scheduler.upsert(name, WORKFLOW, spec, paused=paused, **options)
+        return f"{name} {spec} {options} paused={paused} -> {outcome}"
+
+    def update(self, actor: Actor) -> str:
+        handle = self._some_schedule(actor)
+        options = declaration(self.random)
+        names = self.random.sample(sorted(options), self.random.randint(1, 3))
+        changes = {name: options[name] for name in names}
+        handle.update(**changes)
+        return f"{handle.schedule_id} {changes}"
+
+    def pause(self, actor: Actor) -> str:
+        return str(self._some_schedule(actor).pause())
+
+    def resume(self, actor: Actor) -> str:
+        mode = self.random.choice((None, "next", "once", "once", "from_now"))
+        return f"{self._some_schedule(actor).resume(mode)} {mode}"
+
+    def restart(self, actor: Actor) -> str:
+        return str(self._some_schedule(actor).restart())
+
+    def delete(self, actor: Actor) -> str:
+        return str(self._some_schedule(actor).delete())
+
+    def trigger(self, actor: Actor) -> str:
+        handle = self._some_schedule(actor)
+        key = self.random.choice((None, None, "key-1", "key-2"))
+        overlap, force = self.random.choice(_OVERLAPS), self.random.random() < 0.3
+        result = handle.trigger(overlap, force=force, idempotency_key=key)
+        return f"{handle.schedule_id} {overlap} force={force} {key} -> {result.outcome} {result.reason or ''}"
+
+    def backfill(self, actor: Actor) -> str:
+        handle = self._some_schedule(actor)
+        end = actor.clock.now() - timedelta(seconds=self.random.choice((0, 0, 60)))
+        start = end - timedelta(seconds=self.random.randint(30, 400))
+        overlap = self.random.choice((None, "allow_all", "skip"))
+        rows = handle.backfill(start, end, overlap=overlap).rows
+        return f"{handle.schedule_id} [{start}, {end}) {overlap} -> {[row.outcome for row in rows]}"
+
+    # ---- workers
+
+    def fire(self, actor: Actor) -> str:
+        return f"{actor.dispatcher.run_once()} links"
+
+    def fire_one(self, actor: Actor) -> str | None:
+        """As a plain `rq worker`: RQ has popped the link, and asks nobody whether it may be fired."""
+        link = self.network.pop_link(actor.clock.now())
+        if link is None:
+            return None
+        with using(actor.scheduler.runtime):
+            retry = jobs.fire(link)
+        if retry is not None:
+            self.network.place(link, actor.clock.now() + timedelta(seconds=retry.intervals[0]))
+        return f"{link} again={retry is not None}"
+
+    def tick(self, actor: Actor) -> str:
+        return str(actor.scheduler.tick(limit=self.random.randint(1, 4)))
+
+    def start_run(self, actor: Actor) -> str | None:
+        job = parse_run_job_id(self.network.pop_job() or "")
+        if job is None:
+            return None
+        claim = runs.claim_run(actor.scheduler.runtime, job)
+        if claim is None:
+            return f"{job} is stale"
+        assert (claim.run.attempt, claim.run.delivery) == (job.attempt, job.delivery), f"{job} is stale and was started"
+        self.executed[claim.run.uid, claim.run.attempt] += 1
+        self.horses.append(Horse(claim, is_frozen=self.random.random() < 0.1))
+        return f"{job} of run {claim.run.number} of {claim.schedule.schedule_id}"
+
+    def end_run(self, actor: Actor) -> str | None:
+        if not self.horses:
+            return None
+        horse = self.horses.pop(self.random.randrange(len(self.horses)))
+        failed = Verdict(Ending.FAILED, error="it raised")
+        verdict = self.random.choice((Verdict(Ending.SUCCEEDED), Verdict(Ending.SUCCEEDED), failed))
+        runs._complete(actor.scheduler.runtime, horse.claim, verdict)
+        return f"run {horse.claim.run.number} of {horse.claim.schedule.schedule_id} {verdict.ending}"
+
+    def horse_dies(self, actor: Actor) -> str | None:
+        if not self.horses:
+            return None
+        run = self.horses.pop(self.random.randrange(len(self.horses))).claim.run
+        if self.random.random() < 0.5:  # else its worker died with it, and nobody has seen it
+            job = parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}")
+            assert job is not None
+            runs.lose_run(actor.scheduler.runtime, job, "its work horse died")
+        return f"run {run.number} of {run.schedule_uid}"
+
+    def stop_run(self, actor: Actor) -> str | None:
+        handle = self._some_schedule(actor)
+        found = handle.runs(limit=5).items
+        if not found:
+            return None
+        run = self.random.choice(found)
+        stopped = run.cancel() if self.random.random() < 0.6 else run.terminate()
+        return f"run {stopped.number} of {handle.schedule_id} -> {stopped.status}"
+
+    # ---- mending
+
+    def recover(self, actor: Actor) -> str:
+        self._beat(actor)
+        return str(actor.scheduler.recover(deep=self.random.random() < 0.2))
+
+    def reconcile_some(self, actor: Actor) -> str:
+        """One batch of a pass; the rest comes after others have acted."""
+        self._beat(actor)
+        if actor.passes is None:
+            actor.passes = reconcile.passes(actor.scheduler.runtime)
+        try:
+            return str(next(actor.passes))
+        except StopIteration:
+            actor.passes = None
+            return "over"
+        except (RqschedError, RedisError):
+            actor.passes = None
+            raise
+
+    def _beat(self, actor: Actor) -> None:
+        for horse in self.horses:
+            if not horse.is_frozen:
+                runs._beat(actor.scheduler.runtime, horse.claim)
+
+    # ---- the world
+
+    def time_passes(self, actor: Actor) -> str:
+        span = self.random.choices((30.0, 90.0, 700.0, 7000.0), (40, 40, 15, 5))[0]
+        return str(self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, int(span * 1e6)) | 1)))
+
+    def clock_jumps(self, actor: Actor) -> str:
+        actor.clock.offset = self._spread * self.random.choice((-1, -0.4, 0, 0.5, 1))
+        offsets = [other.clock.offset for other in self.stage.crew]
+        self.skew = max(self.skew, 2 * self._spread, max(offsets) - min(offsets))
+        return str(actor.clock.offset)
+
+    def message_arrives(self, actor: Actor) -> None:
+        self.network.arrive()
+
+    def old_link_arrives(self, actor: Actor) -> str | None:
+        if not self.links:
+            return None
+        link = self.random.choice(self.links)
+        self.network.place(link, None)
+        return link
+
+    def redis_forgets(self, actor: Actor) -> None:
+        self.network.flush()
+
+    # ---- the end
+
+    def _check(self) -> None:
+        was_on, self.faults.is_on = self.faults.is_on, False
+        check_invariants(self._first.scheduler.runtime, with_redis=False, skew=self.skew)
+        self.faults.is_on = was_on
+
+    @property
+    def _first(self) -> Actor:
+        return self.stage.crew[0]
+
+    def _come_to_rest(self) -> None:
+        """Nothing goes wrong any more: what is under way ends, and reconcile has time to find what is not."""
+        self.faults.is_on = False
+        for actor in self.stage.crew:
+            actor.clock.offset = timedelta(0)
+        self.network.in_flight.clear()
+        self.stage.clock.advance(self.skew)
+        self._work_off()
+        self._mend()
+        while self._has_lost_runs():
+            self._mend()
+
+    def _mend(self) -> None:
+        self.stage.clock.advance(timedelta(seconds=16, microseconds=14))
+        found = self._first.scheduler.recover()
+        assert found.failed == 0, f"reconcile could not mend: {found}"
+        self._work_off()
+
+    def _has_lost_runs(self) -> bool:
+        """Whether a run is with a process that is no more, and reconcile has not seen enough of that yet."""
+        self._patience -= 1
+        assert self._patience > 0, "a run without a sign of life is never lost"
+        running = sa.select(sa.exists().where(tables.runs.c.status == "running"))
+        return bool(self.stage.database.read(lambda connection: connection.execute(running).scalar_one()))
+
+    def _work_off(self) -> None:
+        for _ in range(40):
+            fired = self._first.dispatcher.run_once()
+            while self.network.jobs:
+                self.start_run(self._first)
+            while self.horses:
+                runs._complete(self._first.scheduler.runtime, self.horses.pop().claim, Verdict(Ending.SUCCEEDED))
+            if not fired and not self.network.jobs:
+                return
+        raise AssertionError("the work never ends")
+
+    def _check_rest(self) -> None:
+        runtime = self._first.scheduler.runtime
+        check_invariants(runtime, with_redis=False, skew=self.skew)
+        i8_executions(runtime, self.executed.elements())
+        check_rest(runtime, self.network)
+
+
+Act = Callable[[World, Actor], str | None]
+_CHANCES: dict[Act, int] = {
+    World.create: 4,
+    World.upsert: 4,
+    World.update: 4,
+    World.pause: 4,
+    World.resume: 5,
+    World.restart: 3,
+    World.delete: 2,
+    World.trigger: 6,
+    World.backfill: 2,
+    World.fire: 16,
+    World.fire_one: 6,
+    World.tick: 4,
+    World.start_run: 12,
+    World.end_run: 9,
+    World.horse_dies: 2,
+    World.stop_run: 2,
+    World.recover: 3,
+    World.reconcile_some: 5,
+    World.time_passes: 18,
+    World.clock_jumps: 4,
+    World.message_arrives: 4,
+    World.old_link_arrives: 4,
+    World.redis_forgets: 1,
+}
+_ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
+_SKEWED = list({**_CHANCES, World.clock_jumps: 12, World.pause: 10, World.resume: 10, World.recover: 0}.values())
