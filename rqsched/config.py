@@ -162,7 +162,7 @@ class Settings(BaseSettings):
     """How often a worker compares SQL with Redis. A dead worker's run is lost after three of them."""
 
     grace: Seconds = timedelta(seconds=5)
-    """How late a link or a run job may be before reconcile mends it."""
+    """How late a link or a run job may be before reconcile repairs it."""
 
     lease: Seconds = timedelta(seconds=2)
     """After this long the links a dead dispatcher had taken are due again."""

@@ -1,4 +1,4 @@
-"""What a server boots: `recover()` mends what Redis lost while nobody looked."""
+"""What a server boots: `recover()` repairs what Redis lost while nobody looked."""
 
 import os
 

@@ -23,7 +23,7 @@ scheduler = Scheduler.from_env()
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Mend at boot what Redis lost while nobody looked; a mounted application gets no lifespan of its own."""
+    """Repair at boot what Redis lost while nobody looked; a mounted application gets no lifespan of its own."""
     await run(scheduler.recover)
     yield
     scheduler.close()

@@ -15,7 +15,7 @@ from .jobs import remind
 
 
 def create_app(scheduler: Scheduler | None = None) -> Flask:
-    """Make the application, on a scheduler from `RQSCHED_*` if none is given; what Redis lost meanwhile is mended."""
+    """Make the application, on a scheduler from `RQSCHED_*` if none is given; what Redis lost meanwhile is repaired."""
     scheduler = scheduler or Scheduler.from_env()
     scheduler.recover()
     app = Flask(__name__)

@@ -340,7 +340,7 @@ class Scheduler:
     # ---- keeping it going
 
     def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
-        """Compare SQL with Redis and mend, once; call it when a web app boots. Idempotent, any number at once.
+        """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
 
         `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.
         """

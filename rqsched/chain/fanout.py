@@ -140,10 +140,10 @@ def lose(runtime: Runtime, job: TargetJobId) -> None:
     runtime.database.transact(give_up)
 
 
-# ---- mending
+# ---- repairing
 
 
-def mend(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
+def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     """Put on their queues what should be there, and fail targets whose process vanished.
 
     Yields how many rows were compared and how many jobs were written or targets failed, batch by batch.

@@ -1,7 +1,7 @@
-"""Reconcile: compare SQL with Redis and mend. `recover()` is one full pass (design §3).
+"""Reconcile: compare SQL with Redis and repair. `recover()` is one full pass (design §3).
 
-Keyset batches, pipelined Redis work of constant size a row. A row that cannot be mended now is logged and left behind;
-it never starves the others. Any number of passes may run at once.
+Keyset batches, pipelined Redis work of constant size a row. A row that cannot be repaired now is logged and left
+behind; it never starves the others. Any number of passes may run at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """What a pass found and mended, as counts."""
+    """What a pass found and repaired, as counts."""
 
     checked: int = 0
     """Rows compared."""
@@ -77,10 +77,10 @@ class Recovered:
     targets: int = 0
     """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
     failed: int = 0
-    """Rows that could not be mended now; the log says why."""
+    """Rows that could not be repaired now; the log says why."""
 
     @property
-    def mended(self) -> int:
+    def repaired(self) -> int:
         """Everything that was done."""
         return int(sum(asdict(self).values())) - self.checked - self.failed
 
@@ -97,7 +97,7 @@ def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None =
         total.add(batch)
         if progress is not None:
             progress(batch.checked)
-    if total.mended:
+    if total.repaired:
         _log.info("recovered %s", asdict(total), extra={"action": "recovered"})
     return total
 
@@ -132,7 +132,7 @@ def passes(runtime: Runtime, *, deep: bool = False, rest: backfills.Rest = backf
 
     Whoever does not fire in between says how to `rest` between the chunks of a backfill, for those who do.
 
-    A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is mended still.
+    A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is repaired.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
@@ -154,7 +154,7 @@ def _batches(runtime: Runtime, *, deep: bool, rest: backfills.Rest) -> Iterator[
         _redeliver(runtime, everything=everything),
         _settle_lost(runtime),
         _drain(runtime),
-        _mend_targets(runtime, everything=everything),
+        _repair_targets(runtime, everything=everything),
     ]
     broken: list[BaseException] = []
     for section in sections:
@@ -221,7 +221,7 @@ def _arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 def _heal_nextless(runtime: Runtime) -> Iterator[Recovered]:
     """Give active schedules without a next time one, unless they wait for a run or for their buffer to drain."""
     for uids in _pages(runtime, lambda connection, after: scans.nextless(connection, after, BATCH)):
-        healed = [_mend(runtime, uid, _plan_again) for uid in uids]
+        healed = [_repair(runtime, uid, _plan_again) for uid in uids]
         yield Recovered(len(uids), next_times=healed.count(True), failed=healed.count(None))
 
 
@@ -246,7 +246,7 @@ def _retime(runtime: Runtime) -> Iterator[Recovered]:
     if known is not None and not _is_newer(current, known):  # older: a process that a deploy has not reached yet
         return
     for uids in _pages(runtime, lambda connection, after: scans.timed_otherwise(connection, current, after, BATCH)):
-        moved = [_mend(runtime, uid, _retimed) for uid in uids]
+        moved = [_repair(runtime, uid, _retimed) for uid in uids]
         yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
     runtime.database.transact(lambda connection: facts.set_fact(connection, _TZDATA, current))
 
@@ -265,7 +265,7 @@ def _retimed(connection: Connection, schedule: Schedule, now: datetime) -> Chang
     return lifecycle.retimed(schedule, now=now, tzdata=tzdata_version())
 
 
-def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool | None:
+def _repair(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool | None:
     """Decide about one schedule under its lock; True when something changed, None when it failed."""
 
     def work(connection: Connection) -> Change | None:
@@ -284,7 +284,7 @@ def _mend(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, da
     except BackendUnavailableError:
         raise
     except Exception:  # noqa: BLE001 - one row never starves the others
-        _log.exception("schedule %s cannot be mended now", uid, extra={"action": "mend_failed"})
+        _log.exception("schedule %s cannot be repaired now", uid, extra={"action": "repair_failed"})
         return None
     return True
 
@@ -328,7 +328,7 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
         except BackendUnavailableError:
             raise
         except Exception:  # noqa: BLE001 - one row never starves the others
-            _log.exception("run %s cannot be settled now", run.uid, extra={"action": "mend_failed"})
+            _log.exception("run %s cannot be settled now", run.uid, extra={"action": "repair_failed"})
             counts.failed += 1
     return counts
 
@@ -345,7 +345,7 @@ def _lose_one(runtime: Runtime, run: Run, beat: int, reason: str) -> bool:
 
 def _drain(runtime: Runtime) -> Iterator[Recovered]:
     for uids in _pages(runtime, lambda connection, after: scans.waiting(connection, after, BATCH)):
-        drained = [_mend(runtime, uid, _drained) for uid in uids]
+        drained = [_repair(runtime, uid, _drained) for uid in uids]
         yield Recovered(len(uids), drained=drained.count(True), failed=drained.count(None))
 
 
@@ -356,9 +356,9 @@ def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Chang
 # ---- targets, backfills
 
 
-def _mend_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    for checked, mended in fanout.mend(runtime, everything=everything):
-        yield Recovered(checked=checked, targets=mended)
+def _repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    for checked, repaired in fanout.repair(runtime, everything=everything):
+        yield Recovered(checked=checked, targets=repaired)
 
 
 def _resume_backfills(runtime: Runtime, rest: backfills.Rest) -> Iterator[Recovered]:
@@ -377,7 +377,7 @@ def _resume(runtime: Runtime, uid: str, rest: backfills.Rest) -> Iterator[Recove
     except BackendUnavailableError:
         raise
     except Exception:  # noqa: BLE001 - one row never starves the others
-        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "mend_failed"})
+        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
         yield Recovered(failed=1)
 
 

@@ -52,7 +52,7 @@ ENTRIES = (
     Entry("runs", "runs", _PAST, "Show a schedule's runs, newest first; also after it was deleted."),
     Entry("upcoming", "upcoming", _PAST, "Show the next fires of one schedule, or of all."),
     Entry("tick", "maintenance", _UPKEEP, "Fire what is due in this process, once; for cron-driven set-ups."),
-    Entry("recover", "maintenance", _UPKEEP, "Compare SQL with Redis and mend the difference, once."),
+    Entry("recover", "maintenance", _UPKEEP, "Compare SQL with Redis and repair the difference, once."),
     Entry("prune-history", "maintenance", _UPKEEP, "Delete audit events recorded before an instant, for good."),
     Entry("doctor", "doctor", _UPKEEP, "Look at versions, servers, schema, clocks, workers and links."),
     Entry("db", "db", _UPKEEP, "The database's schema."),

@@ -318,7 +318,7 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
             "dead",
             "schema",
             _dead,
-            "Mend the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.",
+            "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.",
         ),
         ("links", "schema redis", _links, "Run `rqsched recover`; a worker does so every 15 seconds."),
         ("failed links", "redis", _failed_links, "`rq info` and the workers' logs say why; reconcile arms them again."),

@@ -62,7 +62,7 @@ def recover(
     session: Session,
     deep: Annotated[bool, typer.Option("--deep", help="Verify the link of every active schedule.")] = False,
 ) -> None:
-    """Compare SQL with Redis and mend the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
+    """Compare SQL with Redis and repair the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
     scheduler = session.scheduler
     scheduler.runtime.transport.redis.ping()  # a pass waits an outage out; whoever asks for one wants to know
     total = scheduler.runtime.database.read(_rows_to_compare) if deep else None
@@ -70,7 +70,7 @@ def recover(
         recovered = scheduler.recover(deep=deep, progress=advance)
     counts = asdict(recovered)
     told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-    session.writer.record(counts | {"mended": recovered.mended}, f"Recovered: {told or 'nothing to compare'}.")
+    session.writer.record(counts | {"repaired": recovered.repaired}, f"Recovered: {told or 'nothing to compare'}.")
     if recovered.failed:
         raise typer.Exit(FAILED)
 

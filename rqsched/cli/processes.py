@@ -25,7 +25,7 @@ def worker(
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="QUEUES", help="Queues of runs, the most urgent first.")
     ] = None,
-    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Mend what went stale first.")] = True,
+    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair what went stale first.")] = True,
     verbose: Verbose = 0,
 ) -> None:
     """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Start as many as you like."""

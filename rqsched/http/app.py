@@ -87,7 +87,7 @@ def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], Abstr
 
 
 def _recover(scheduler: Scheduler) -> None:
-    """Mend at boot, beside the first requests: a backend that is away must not keep the application from starting."""
+    """Repair at boot, beside the first requests: a backend that is away must not keep the application from starting."""
     try:
         scheduler.recover()
     except RqschedError as error:

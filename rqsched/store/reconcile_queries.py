@@ -1,4 +1,4 @@
-"""What reconcile reads: pages of rows that may need mending, by keyset, each through an index of its own.
+"""What reconcile reads: pages of rows that may need repairing, by keyset, each through an index of its own.
 
 A page function takes the cursor of the page before (None at first) and returns its rows and the next cursor, None on
 the last page.

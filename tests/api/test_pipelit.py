@@ -147,7 +147,7 @@ def test_recover_arms_what_redis_lost_and_says_how_many(any_desk: Desk) -> None:
 
     assert recovered.links == 1
     assert len(any_desk.armed()) == 1
-    assert any_desk.scheduler.recover().mended == 0
+    assert any_desk.scheduler.recover().repaired == 0
 
 
 def test_deleting_may_be_permanent(any_desk: Desk) -> None:

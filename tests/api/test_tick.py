@@ -102,7 +102,7 @@ def test_one_failing_schedule_stops_no_other_and_backs_off(any_desk: Desk) -> No
     assert bad.refresh().due_at > any_desk.clock.now(), "it is tried again, but not in a tight loop"
 
 
-def test_a_schedule_that_is_mended_fires_what_was_due(any_desk: Desk) -> None:
+def test_a_schedule_that_is_repaired_fires_what_was_due(any_desk: Desk) -> None:
     schedule = any_desk.create(spec="* * * * *")
     whole = schedule.state.definition.spec
     break_spec(any_desk, schedule)

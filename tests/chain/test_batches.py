@@ -61,14 +61,14 @@ def test_a_fire_that_fails_is_recorded_and_tried_again_after_a_growing_backoff(r
     assert link_id(schedule) in rig.armed()
 
 
-def test_a_mended_schedule_fires_the_occurrence_it_owes(rig: Rig) -> None:
+def test_a_repaired_schedule_fires_the_occurrence_it_owes(rig: Rig) -> None:
     schedule = rig.create()
     nominal, sound = schedule.next_run_at, schedule.state.definition.policies
     poison(rig, schedule)
     rig.advance()
     rig.fire(schedule)
-    mend = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies=sound)
-    rig.runtime.database.transact(lambda connection: connection.execute(mend))
+    repair = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies=sound)
+    rig.runtime.database.transact(lambda connection: connection.execute(repair))
     rig.advance(SECOND)
 
     assert outcomes(rig.fire(schedule.refresh())) == ["fired"]

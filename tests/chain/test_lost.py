@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched.core.policy import RetryPolicy
 from rqsched.store import changes as store
 from rqsched.store.tables import runs
-from tests.support.damage import HOUR, mended, started
+from tests.support.damage import HOUR, repaired, started
 from tests.support.rig import MINUTE, ONCE, SECOND, Rig, statuses
 
 
@@ -175,7 +175,7 @@ def test_a_silent_external_run_is_lost(any_rig: Rig, has_heartbeat: bool) -> Non
     assert run.refresh().status == "running"
 
     any_rig.advance(SECOND)
-    assert mended(any_rig)["lost"] == 1
+    assert repaired(any_rig)["lost"] == 1
 
     assert run.refresh().status == "lost"
     assert "no heartbeat" in run.error

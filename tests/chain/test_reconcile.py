@@ -1,4 +1,4 @@
-"""Reconcile: each thing that can be out of joint between SQL and Redis, and that one pass mends it."""
+"""Reconcile: each thing that can be out of joint between SQL and Redis, and that one pass repairs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rqsched.spec.members import Once
 from rqsched.store.tables import runs
 from rqsched.transport.transport import retry_of
 from tests.chain.conftest import MakeRig
-from tests.support.damage import HOUR, forget, mended, pop, set_columns, settled
+from tests.support.damage import HOUR, forget, pop, repaired, set_columns, settled
 from tests.support.invariants import check_invariants
 from tests.support.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
 from tests.support.servers import ValkeyServer
@@ -31,8 +31,8 @@ def test_a_pass_over_what_is_whole_does_nothing(any_rig: Rig) -> None:
     settled(any_rig)
     before = (any_rig.armed(), any_rig.queued(), any_rig.state(schedule))
 
-    assert mended(any_rig) == {}
-    assert mended(any_rig, deep=True) == {}
+    assert repaired(any_rig) == {}
+    assert repaired(any_rig, deep=True) == {}
 
     assert (any_rig.armed(), any_rig.queued(), any_rig.state(schedule)) == before
 
@@ -49,13 +49,13 @@ def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_rig: Ri
     settled(any_rig)
     forget(any_rig, link_id(schedule))
     any_rig.advance(MINUTE + 4 * SECOND)
-    assert mended(any_rig) == {}, "a dispatcher may be at it"
+    assert repaired(any_rig) == {}, "a dispatcher may be at it"
 
     any_rig.advance(SECOND)
-    assert mended(any_rig) == {"links": 1}
+    assert repaired(any_rig) == {"links": 1}
 
     assert any_rig.queued("rqsched") == [link_id(schedule)]
-    assert mended(any_rig) == {}
+    assert repaired(any_rig) == {}
 
 
 def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(rig: Rig) -> None:
@@ -63,10 +63,10 @@ def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(rig: Rig) ->
     settled(rig)
     forget(rig, link_id(schedule))
     rig.advance(29 * SECOND)
-    assert mended(rig) == {}
+    assert repaired(rig) == {}
 
     rig.advance(SECOND)
-    assert mended(rig) == {"links": 1}
+    assert repaired(rig) == {"links": 1}
 
     assert rig.armed()[link_id(schedule)] == schedule.state.due_at.timestamp()
 
@@ -76,9 +76,9 @@ def test_a_link_due_later_is_verified_by_a_deep_pass_only(rig: Rig) -> None:
     settled(rig)
     forget(rig, link_id(schedule))
 
-    assert mended(rig) == {}
+    assert repaired(rig) == {}
     seen: list[int] = []
-    assert mended(rig, deep=True, progress=seen.append) == {"links": 1}
+    assert repaired(rig, deep=True, progress=seen.append) == {"links": 1}
 
     assert sum(seen) == 1
     assert link_id(schedule) in rig.armed()
@@ -92,7 +92,7 @@ def test_a_schedule_that_does_not_fire_is_not_armed(rig: Rig, status: str) -> No
     rig.redis.delete(rig.transport.scheduled_key)
     rig.advance(10 * MINUTE)
 
-    assert "links" not in mended(rig, deep=True)
+    assert "links" not in repaired(rig, deep=True)
 
 
 # ---- next times
@@ -105,7 +105,7 @@ def test_a_schedule_without_a_next_time_gets_the_one_it_owes(any_rig: Rig) -> No
     set_columns(any_rig, schedule, next_run_at=None, due_at=None)
     any_rig.advance(HOUR)
 
-    assert mended(any_rig)["next_times"] == 1
+    assert repaired(any_rig)["next_times"] == 1
 
     after = any_rig.state(schedule)
     assert after.next_run_at == nominal, "what passed meanwhile is decided by the fire, not dropped here"
@@ -132,7 +132,7 @@ def test_a_schedule_that_waits_for_its_run_is_left_waiting(rig: Rig) -> None:
     rig.occur(schedule)
     rig.advance(HOUR)
 
-    counts = mended(rig)
+    counts = repaired(rig)
 
     assert "next_times" not in counts
     assert rig.state(schedule).awaiting_run_uid == newest(schedule).uid
@@ -144,7 +144,7 @@ def test_a_schedule_whose_awaited_run_has_ended_goes_on(any_rig: Rig) -> None:
     run = any_rig.turn(schedule)
     set_columns(any_rig, schedule, next_run_at=None, due_at=None, awaiting_run_uid=run.uid)
 
-    assert mended(any_rig)["next_times"] == 1
+    assert repaired(any_rig)["next_times"] == 1
     assert any_rig.state(schedule).next_run_at is not None
 
 
@@ -157,10 +157,10 @@ def test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id(any_r
     settled(any_rig)
     lost = pop(any_rig)
     any_rig.advance(4 * SECOND)
-    assert mended(any_rig) == {}
+    assert repaired(any_rig) == {}
 
     any_rig.advance(SECOND)
-    assert mended(any_rig) == {"deliveries": 1}
+    assert repaired(any_rig) == {"deliveries": 1}
 
     assert run.refresh().delivery == 2
     assert any_rig.queued() == [run_job_id(run)]
@@ -175,7 +175,7 @@ def test_a_pending_run_that_waits_its_turn_is_left_alone(rig: Rig) -> None:
     settled(rig)
     rig.advance(HOUR / 2)
 
-    assert "deliveries" not in mended(rig)
+    assert "deliveries" not in repaired(rig)
 
 
 def test_the_delivery_that_was_taken_for_dead_executes_nothing(rig: Rig) -> None:
@@ -217,7 +217,7 @@ def test_an_external_run_is_not_delivered_to_rq(rig: Rig) -> None:
     settled(rig)
     rig.advance(HOUR / 2)
 
-    assert "deliveries" not in mended(rig)
+    assert "deliveries" not in repaired(rig)
     assert rig.queued() == []
 
 
@@ -232,7 +232,7 @@ def test_a_retry_whose_link_is_gone_is_armed_again(any_rig: Rig) -> None:
     forget(any_rig, retry_of(run.state).id)
     any_rig.advance(MINUTE)
 
-    assert mended(any_rig) == {"retries": 1}
+    assert repaired(any_rig) == {"retries": 1}
 
     any_rig.dispatch()
     assert (run.refresh().status, run.attempt) == ("pending", 2)
@@ -250,11 +250,11 @@ def test_a_waiting_run_with_nothing_ahead_is_drained(any_rig: Rig) -> None:
     any_rig.runtime.database.transact(lambda connection: connection.execute(gone.values(status="succeeded")))
     any_rig.redis.delete("rq:queue:default")
 
-    assert mended(any_rig) == {"drained": 1}
+    assert repaired(any_rig) == {"drained": 1}
 
     assert statuses(schedule) == ["succeeded", "pending"]
     assert any_rig.queued() == [run_job_id(newest(schedule))]
-    assert mended(any_rig) == {}
+    assert repaired(any_rig) == {}
 
 
 # ---- a flushed Redis
@@ -271,13 +271,13 @@ def test_after_a_flush_everything_is_armed_again_at_once(any_rig: Rig) -> None:
     links = {link_id(s.refresh()) for s in (soon, later, waiting, flaky)}
     any_rig.redis.flushall()
 
-    counts = mended(any_rig)
+    counts = repaired(any_rig)
 
     assert counts == {"links": 4, "retries": 1, "deliveries": 1}
     retry = str(retry_of(run.state).id)
     assert {*any_rig.armed(), *any_rig.queued("rqsched")} == links | {retry}
     assert any_rig.queued() == [run_job_id(newest(waiting))]
-    assert mended(any_rig, deep=True) == {}
+    assert repaired(any_rig, deep=True) == {}
     check_invariants(any_rig.runtime)
 
 
@@ -294,7 +294,7 @@ def test_the_epoch_is_marked_only_when_all_was_armed(make_rig: MakeRig, own_valk
     own_valkey.start()
 
     assert not rig.runtime.has_epoch()
-    assert mended(rig) == {"links": 1}
+    assert repaired(rig) == {"links": 1}
     assert link_id(schedule) in rig.armed()
 
 
@@ -310,7 +310,7 @@ def test_a_flush_within_a_full_pass_starts_another(rig: Rig) -> None:
     list(whole)
 
     assert not rig.runtime.has_epoch()
-    assert mended(rig) == {"links": 1}
+    assert repaired(rig) == {"links": 1}
     assert link_id(schedule) in rig.armed()
     assert rig.runtime.has_epoch()
 

@@ -18,7 +18,7 @@ from rqsched.store import metadata as facts
 from rqsched.store import reconcile_queries as scans
 from rqsched.store.tables import backfills
 from tests.chain.conftest import MakeRig
-from tests.support.damage import HOUR, forget, mended, set_columns, settled, started
+from tests.support.damage import HOUR, forget, repaired, set_columns, settled, started
 from tests.support.invariants import check_invariants
 from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, statuses
 from tests.support.servers import ValkeyServer
@@ -36,7 +36,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
     set_columns(any_rig, other, tzdata="2001a")
     any_rig.runtime.database.transact(lambda connection: facts.set_fact(connection, "tzdata", "2001a"))
 
-    assert mended(any_rig)["retimed"] == 2
+    assert repaired(any_rig)["retimed"] == 2
 
     after = any_rig.state(schedule)
     assert (after.next_run_at, after.n, after.tzdata) == (planned, 1, tzdata_version())
@@ -45,7 +45,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
     (event,) = events(schedule, audit.RECOVERED)
     assert event.payload["reason"] == "timezone_rules_changed"
     assert not events(other, audit.RECOVERED)
-    assert mended(any_rig) == {}
+    assert repaired(any_rig) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
     set_columns(rig, schedule, tzdata="2999a")
     rig.runtime.database.transact(lambda connection: facts.set_fact(connection, "tzdata", "2999a"))
 
-    assert mended(rig) == {}
+    assert repaired(rig) == {}
 
 
 # ---- backfills
@@ -100,14 +100,14 @@ def test_an_interrupted_backfill_is_gone_on_with(any_rig: Rig, monkeypatch: pyte
     assert len(statuses(schedule)) == 5, "it may be alive: the grace is not over"
     any_rig.advance(5 * SECOND)
 
-    counts = mended(any_rig)
+    counts = repaired(any_rig)
 
     assert counts["backfills"] == 1
     assert len(statuses(schedule)) == 12
     assert {run.kind for run in schedule.runs().items} == {"backfill"}
     row = any_rig.runtime.database.read(lambda connection: connection.execute(sa.select(backfills)).one())
     assert (row.status, row.attempted, row.started) == ("done", 12, 12)
-    assert "backfills" not in mended(any_rig)
+    assert "backfills" not in repaired(any_rig)
 
 
 def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +119,14 @@ def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(rig: Rig, monkey
     assert settled_counts[-2:] == [5, 2]
 
 
-# ---- rows that cannot be mended now
+# ---- rows that cannot be repaired now
 
 
 def poison(rig: Rig, schedule: ScheduleHandle) -> None:
     set_columns(rig, schedule, spec='{"members": "nonsense"}', next_run_at=None, due_at=None)
 
 
-def test_a_row_that_cannot_be_mended_starves_no_other(any_rig: Rig) -> None:
+def test_a_row_that_cannot_be_repaired_starves_no_other(any_rig: Rig) -> None:
     broken = [any_rig.create(f"broken-{i}") for i in range(3)]
     sound = [any_rig.create(f"sound-{i}") for i in range(3)]
     settled(any_rig)
@@ -135,7 +135,7 @@ def test_a_row_that_cannot_be_mended_starves_no_other(any_rig: Rig) -> None:
     for schedule in sound:
         set_columns(any_rig, schedule, next_run_at=None, due_at=None)
 
-    counts = mended(any_rig)
+    counts = repaired(any_rig)
 
     assert (counts["failed"], counts["next_times"]) == (3, 3)
     assert all(any_rig.state(schedule).due_at is not None for schedule in sound)
@@ -146,7 +146,7 @@ def test_a_run_that_cannot_be_settled_starves_no_other(rig: Rig) -> None:
     _, run_2 = started(rig, schedule_id="second")
     set_columns(rig, first, policies="{}")
     for _ in range(4):
-        counts = mended(rig)
+        counts = repaired(rig)
         rig.advance(15 * SECOND)
 
     assert (counts["failed"], counts["lost"]) == (1, 1)
@@ -154,7 +154,7 @@ def test_a_run_that_cannot_be_settled_starves_no_other(rig: Rig) -> None:
 
 
 def test_one_section_that_fails_keeps_none_of_the_others_from_being_made(rig: Rig) -> None:
-    """Here the scheduled set is something else: arming fails, what needs no link is mended."""
+    """Here the scheduled set is something else: arming fails, what needs no link is repaired."""
     schedule, run = started(rig)
     rig.redis.delete(rig.transport.scheduled_key)
     rig.redis.set(rig.transport.scheduled_key, "somebody's text")
@@ -168,7 +168,7 @@ def test_one_section_that_fails_keeps_none_of_the_others_from_being_made(rig: Ri
     assert run.refresh().status == "lost"
 
 
-def test_while_redis_is_away_what_sql_alone_needs_is_mended(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+def test_while_redis_is_away_what_sql_alone_needs_is_repaired(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
     rig = make_rig(redis_url=own_valkey.url)
     schedule, run = started(rig, overlap="buffer_one")
     schedule.trigger()
@@ -286,4 +286,4 @@ def test_counts_add_up() -> None:
     total = Recovered(checked=3, links=1)
     total.add(Recovered(checked=2, deliveries=2, backfills=1, failed=1))
 
-    assert (total.checked, total.mended, total.failed) == (5, 4, 1)
+    assert (total.checked, total.repaired, total.failed) == (5, 4, 1)

@@ -328,7 +328,7 @@ def test_a_dead_schedule_restarts_with_counters_at_zero_and_a_new_position(any_r
     assert (after.status, after.error_count, after.consecutive_failures, after.run_count) == ("active", 0, 0, 0)
     assert after.n == dead.n + 1
     assert link_id(schedule) in any_rig.armed()
-    any_rig.register("fail", lambda: "mended")
+    any_rig.register("fail", lambda: "repaired")
     assert any_rig.turn(schedule, after.due_at - any_rig.clock.now()).status == "succeeded"
 
 

@@ -59,8 +59,8 @@ def test_recover_arms_what_redis_lost_and_counts_it(cli: Cli, words: list[str]) 
     cli.scheduler.create("a", HELLO, Every("1h"))
     cli.scheduler.runtime.transport.redis.flushall()
     counts = cli(*words, "-o", "json").json
-    assert (counts["links"], counts["mended"], counts["failed"]) == (1, 1, 0)
-    assert cli(*words, "-o", "json").json["mended"] == 0
+    assert (counts["links"], counts["repaired"], counts["failed"]) == (1, 1, 0)
+    assert cli(*words, "-o", "json").json["repaired"] == 0
 
 
 def test_prune_history_deletes_what_is_old_in_one_namespace(cli: Cli) -> None:

@@ -16,7 +16,7 @@ from tests.support.rig import ONCE, Rig, job_id
 HOUR = timedelta(hours=1)
 
 
-def mended(rig: Rig, **options: Any) -> dict[str, int]:
+def repaired(rig: Rig, **options: Any) -> dict[str, int]:
     """What a pass has done, nothing else."""
     counts = asdict(rig.recover(**options))
     return {name: count for name, count in counts.items() if count and name != "checked"}

@@ -194,7 +194,7 @@ def trigger(
         result = handle.trigger(overlap, context=context)
     except EXPECTED:
         raise
-    except Exception as error:  # this surface's own word for what no caller can mend
+    except Exception as error:  # this surface's own word for what no caller can repair
         _log.exception("schedule %s could not be triggered", handle.uid, extra={"action": "trigger_failed"})
         raise TriggerFailedError(schedule_id, type(error).__name__) from error
     return JSONResponse(answers.triggered(schedule_id, result))

@@ -15,7 +15,7 @@ from rqsched.transport.telemetry import LAST_SECONDS, PASSES, SECONDS
 Sees = Callable[[str], bool]
 """Tells whether whoever asks may see a namespace."""
 _REARMED = {"links": "main", "retries": "retry"}
-_MENDED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
+_REPAIRED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
 
 
 def counted(counts: Counts, sees: Sees) -> Iterator[Metric]:
@@ -102,10 +102,10 @@ def transported(found: Transported) -> Iterator[Metric]:
     rearmed = CounterMetricFamily("rqsched_links_rearmed", "Links armed because none was live.", labels=("kind",))
     for name, kind in _REARMED.items():
         rearmed.add_metric((kind,), sums.get(name, 0))
-    mended = CounterMetricFamily("rqsched_mended", "Rows that reconcile mended otherwise.", labels=("what",))
-    for name in _MENDED:
-        mended.add_metric((name,), sums.get(name, 0))
-    yield from (rearmed, mended)
+    repaired = CounterMetricFamily("rqsched_repaired", "Rows that reconcile repaired otherwise.", labels=("what",))
+    for name in _REPAIRED:
+        repaired.add_metric((name,), sums.get(name, 0))
+    yield from (rearmed, repaired)
     last = sums.get(LAST_SECONDS, 0)
     yield GaugeMetricFamily("rqsched_reconcile_last_seconds", "How long the last pass took.", value=last)
     yield CounterMetricFamily("rqsched_reconcile_passes", "Reconcile passes made.", value=sums.get(PASSES, 0))

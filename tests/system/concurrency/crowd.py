@@ -1,4 +1,4 @@
-"""A crowd: processes that own, fire, run and mend the same few schedules as fast as they can."""
+"""A crowd: processes that own, fire, run and repair the same few schedules as fast as they can."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def work_off(scheduler: Scheduler, limit: int = 100_000) -> int:
 
 
 def come_to_rest(scheduler: Scheduler, clock: ManualClock) -> None:
-    """What is under way ends; reconcile has its passes, and what it mends is worked off."""
+    """What is under way ends; reconcile has its passes, and what it repairs is worked off."""
     dispatcher = Dispatcher(scheduler.runtime)
     for _ in range(6):
         clock.advance(timedelta(seconds=16))

@@ -177,7 +177,7 @@ def ended(**options: Any) -> Callable[[World], None]:
 
 
 def flushed(world: World) -> None:
-    """Everything there is to mend: Redis is empty, time has passed, and a worker died."""
+    """Everything there is to repair: Redis is empty, time has passed, and a worker died."""
     for schedule_id in ("pending", "running", "silent", "retrying", "waiting"):
         make(world, schedule_id, overlap="buffer_all", fails=int(schedule_id == "retrying"))
     fire(world, FIRST)

@@ -121,9 +121,9 @@ def act(world: World) -> None:
     jobs.execute(world.job)
 
 
-def mend(world: World) -> None:
+def repair(world: World) -> None:
     """Do the part of a reconcile pass that looks at targets."""
-    for _ in fanout.mend(world.runtime, everything=True):
+    for _ in fanout.repair(world.runtime, everything=True):
         pass
 
 
@@ -131,7 +131,7 @@ HANDLED = "a target is handled"
 FLOWS = [
     Flow("the run records its targets chunk by chunk and dispatches the first", due, act, is_atomic=False),
     Flow("the next chunk is dispatched", after(3), act, is_atomic=False),
-    Flow("everything is put on the queue again", flushed, mend, is_atomic=False),
+    Flow("everything is put on the queue again", flushed, repair, is_atomic=False),
     Flow(HANDLED, after(1), act, is_atomic=False),
 ]
 

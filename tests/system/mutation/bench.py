@@ -30,7 +30,7 @@ class Result:
 
 
 class Bench:
-    """A copy of the tree, which is mutated and mended again."""
+    """A copy of the tree, which is mutated and restored."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

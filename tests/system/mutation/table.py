@@ -384,6 +384,6 @@ RECONCILE = (
         _CHAIN + "reconcile.py::test_a_flush_within_a_full_pass_starts_another",
     ),
 )
-"""What mends the rest, sooner or later."""
+"""What repairs the rest, sooner or later."""
 
 MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE)

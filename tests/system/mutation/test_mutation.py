@@ -54,7 +54,7 @@ def test_a_mutated_copy_fails_a_named_test_and_the_checkout_is_not_touched() -> 
     with bench() as copy:
         with copy.mutated(PURE):
             result = copy.test(PURE.noticed_by)
-        assert (copy.folder / PURE.edits[0].path).read_bytes() == before, "and it is mended again"
+        assert (copy.folder / PURE.edits[0].path).read_bytes() == before, "and it is restored"
 
     assert result.failed == set(PURE.noticed_by), result.output
     assert path.read_bytes() == before

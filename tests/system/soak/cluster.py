@@ -23,7 +23,7 @@ from tests.support.servers import PostgresServer, ValkeyServer
 from tests.system.soak.workflows import LOG
 
 _SETTINGS = {"RECONCILE_INTERVAL": "3", "BEAT_INTERVAL": "1", "GRACE": "2", "IMPORTS": "tests.system.soak.workflows"}
-"""Faster than the defaults, so that an hour's worth of mending fits into minutes."""
+"""Faster than the defaults, so that an hour's worth of repairing fits into minutes."""
 _POLICIES: tuple[dict[str, object], ...] = (
     {"overlap": "skip"},
     {"overlap": "buffer_one"},

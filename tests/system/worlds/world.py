@@ -1,4 +1,4 @@
-"""One world: actors who own, fire, run, mend and break a few schedules, in an order that one seed decides."""
+"""One world: actors who own, fire, run, repair and break a few schedules, in an order that one seed decides."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class World:
         stopped = run.cancel() if self.random.random() < 0.6 else run.terminate()
         return f"run {stopped.number} of {handle.schedule_id} -> {stopped.status}"
 
-    # ---- mending
+    # ---- repairing
 
     def recover(self, actor: Actor) -> str:
         self._beat(actor)
@@ -292,14 +292,14 @@ class World:
         self.network.in_flight.clear()
         self.stage.clock.advance(self.skew)
         self._work_off()
-        self._mend()
+        self._repair()
         while self._has_lost_runs():
-            self._mend()
+            self._repair()
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         self.stage.clock.advance(timedelta(seconds=16, microseconds=14))
         found = self._first.scheduler.recover()
-        assert found.failed == 0, f"reconcile could not mend: {found}"
+        assert found.failed == 0, f"reconcile could not repair: {found}"
         self._work_off()
 
     def _has_lost_runs(self) -> bool:
