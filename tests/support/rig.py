@@ -92,10 +92,7 @@ class Rig:
 
     def work(self, *queues: str, serializer: str = "pickle") -> None:
         """A SimpleWorker executes what is queued and ends."""
-        names = queues or (QUEUE,)
-        with using(self.runtime):
-            found = [Queue(name, connection=self.redis, serializer=serializer) for name in names]
-            _Worker(found, connection=self.redis, serializer=serializer).work(burst=True, logging_level="CRITICAL")
+        work(self.runtime, *queues, serializer=serializer)
 
     def occur(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
         """The clock reaches the next occurrence and it fires; gives the newest run."""
@@ -136,6 +133,14 @@ class Rig:
         found = self.runtime.database.read(lambda connection: store.find_run(connection, uid))
         assert found is not None
         return found
+
+
+def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
+    """A SimpleWorker executes what is queued in this process and ends."""
+    redis = runtime.transport.redis
+    with using(runtime):
+        found = [Queue(name, connection=redis, serializer=serializer) for name in queues or (QUEUE,)]
+        _Worker(found, connection=redis, serializer=serializer).work(burst=True, logging_level="CRITICAL")
 
 
 def link_id(schedule: ScheduleHandle) -> str:
