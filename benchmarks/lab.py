@@ -102,7 +102,7 @@ def fill(
     now = runtime.now()
     for start in range(0, count, batch):
         changes = [
-            lifecycle.create(
+            lifecycle.decide_create(
                 Identity(new_uid(now), "default", f"{prefix}{number}"), definition, now=now, tzdata=tzdata_version()
             )
             for number in range(start, min(start + batch, count))

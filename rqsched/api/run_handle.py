@@ -9,8 +9,8 @@ from typing import Any
 from rqsched.chain import execution as runs
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run
-from rqsched.core.overlap import Outcome
-from rqsched.core.settle import Ending
+from rqsched.core.overlap import StartResult
+from rqsched.core.settle import AttemptOutcome
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes as store
 
@@ -103,12 +103,12 @@ class RunHandle:
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, Ending.CANCELLED)
+        self._run = runs.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
         return self
 
     def terminate(self) -> RunHandle:
         """End the run and have RQ kill its horse. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, Ending.TERMINATED)
+        self._run = runs.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
         return self
 
 
@@ -133,7 +133,7 @@ class TriggerResult:
         return self.run is not None
 
 
-def trigger_result(runtime: Runtime, outcome: Outcome) -> TriggerResult:
+def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult:
     """Give a trigger's outcome as its caller sees it."""
     run = RunHandle(runtime, outcome.run) if outcome.run else None
     return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

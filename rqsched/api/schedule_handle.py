@@ -175,7 +175,7 @@ class ScheduleHandle:
         require_note(note)
         require_note(reason, "reason")
         return self._operate(
-            lambda _, schedule, operation: lifecycle.pause(
+            lambda _, schedule, operation: lifecycle.decide_pause(
                 schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
             )
         )
@@ -191,7 +191,7 @@ class ScheduleHandle:
         require_note(note)
         mode = None if catch_up is None else CatchUp.of(catch_up)
         return self._operate(
-            lambda connection, schedule, operation: lifecycle.resume(
+            lambda connection, schedule, operation: lifecycle.decide_resume(
                 schedule,
                 operations.open_runs(connection, schedule),
                 now=self._runtime.now(),
@@ -206,7 +206,7 @@ class ScheduleHandle:
         """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
         require_note(note)
         return self._operate(
-            lambda connection, schedule, operation: lifecycle.restart(
+            lambda connection, schedule, operation: lifecycle.decide_restart(
                 schedule,
                 operations.open_runs(connection, schedule),
                 now=self._runtime.now(),
@@ -242,7 +242,7 @@ class ScheduleHandle:
 
         def decide(_: Any, schedule: Schedule, operation: str) -> Any:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
-            return lifecycle.update(
+            return lifecycle.decide_update(
                 schedule,
                 definition,
                 now=self._runtime.now(),
@@ -270,7 +270,7 @@ class ScheduleHandle:
         require_note(reason, "reason")
         if self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
             self._operate(
-                lambda _, schedule, operation: lifecycle.delete(
+                lambda _, schedule, operation: lifecycle.decide_delete(
                     schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
                 )
             )

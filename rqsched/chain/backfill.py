@@ -18,12 +18,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core import start as starts
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, for_backfill
-from rqsched.core.start import BackfillRow
+from rqsched.core.start import BackfillRow, backfill_name, decide_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import changes as store
 from rqsched.store.tables import backfills
@@ -182,7 +181,7 @@ def _fire_chunk(
     sees_backfill = for_backfill(overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
     ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
-    change, rows = starts.backfill(
+    change, rows = decide_backfill(
         schedule,
         store.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
         nominals,
@@ -244,7 +243,7 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
             rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
         else:
             room = None if room is None else room - 1
-            rows.append(BackfillRow(nominal, starts.backfill_name(schedule, nominal), "would_start"))
+            rows.append(BackfillRow(nominal, backfill_name(schedule, nominal), "would_start"))
     return rows
 
 

@@ -22,10 +22,9 @@ from sqlalchemy.engine import Connection
 from rqsched import workflows
 from rqsched.chain.firing import as_it_is
 from rqsched.chain.runtime import Runtime
-from rqsched.core import settle as settlement
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, dumps
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import BackendUnavailableError, RunCancelled, RunNotFoundError
 from rqsched.store import changes as store
 from rqsched.store.database import Patience
@@ -63,12 +62,12 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
         result = _perform(runtime, claim)
     except RunCancelled as signal:
         _log.info("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
-        _complete(runtime, claim, Verdict(Ending.CANCELLED, error=str(signal) or None))
+        _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
         return None
     except BaseException as error:
-        _complete(runtime, claim, Verdict(Ending.FAILED, error=describe_error(error)))
+        _complete(runtime, claim, AttemptResult(AttemptOutcome.FAILED, error=describe_error(error)))
         raise
-    _complete(runtime, claim, Verdict(Ending.SUCCEEDED, result=_dump_result(result)))
+    _complete(runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED, result=_dump_result(result)))
     return result
 
 
@@ -215,7 +214,7 @@ def _dump(result: Any) -> str:
 # ---- ends
 
 
-def _complete(runtime: Runtime, claim: Claim, verdict: Verdict) -> None:
+def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`."""
     patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
 
@@ -223,7 +222,7 @@ def _complete(runtime: Runtime, claim: Claim, verdict: Verdict) -> None:
         return run.token == claim.token and run.status is RunStatus.RUNNING
 
     try:
-        settle_run(runtime, claim.run.uid, verdict, fence=is_mine, patience=patience)
+        settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=patience)
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
@@ -232,7 +231,7 @@ def _complete(runtime: Runtime, claim: Claim, verdict: Verdict) -> None:
 def settle_run(
     runtime: Runtime,
     run_uid: str,
-    verdict: Verdict,
+    attempt_result: AttemptResult,
     *,
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
@@ -247,7 +246,7 @@ def settle_run(
             return None, False
         schedule, run = found
         if fence(run):
-            decided = _settled(runtime, connection, schedule, run, verdict)
+            decided = _settled(runtime, connection, schedule, run, attempt_result)
             store.write(connection, [decided])
             return decided, True
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
@@ -261,9 +260,11 @@ def settle_run(
     return change if is_ours else None
 
 
-def _settled(runtime: Runtime, connection: Connection, schedule: Schedule, run: Run, verdict: Verdict) -> Change:
+def _settled(
+    runtime: Runtime, connection: Connection, schedule: Schedule, run: Run, attempt_result: AttemptResult
+) -> Change:
     others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run.uid]
-    return settlement.settle(schedule, [run, *others], run, verdict, now=runtime.now())
+    return decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
 
 
 def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
@@ -271,9 +272,9 @@ def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
     return replace(standing, changed_runs=((run, run), *standing.changed_runs))
 
 
-def end_run(runtime: Runtime, run_uid: str, ending: Ending) -> Run:
+def end_run(runtime: Runtime, run_uid: str, outcome: AttemptOutcome) -> Run:
     """Cancel or terminate a run from outside; one that has ended already is left as it is. Returns it as it is now."""
-    change = settle_run(runtime, run_uid, Verdict(ending), fence=lambda run: run.status in OPEN)
+    change = settle_run(runtime, run_uid, AttemptResult(outcome), fence=lambda run: run.status in OPEN)
     if change is not None:
         return next(run for _, run in change.changed_runs if run.uid == run_uid)
     run = runtime.database.read(lambda connection: store.find_run(connection, run_uid))
@@ -289,4 +290,4 @@ def lose_run(runtime: Runtime, job: RunJobId, reason: str) -> Change | None:
         is_same = run.attempt == job.attempt and run.delivery == job.delivery
         return is_same and run.status is RunStatus.RUNNING
 
-    return settle_run(runtime, job.uid, Verdict(Ending.LOST, error=reason), fence=is_that_one)
+    return settle_run(runtime, job.uid, AttemptResult(AttemptOutcome.LOST, error=reason), fence=is_that_one)

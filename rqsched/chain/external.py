@@ -16,7 +16,7 @@ from rqsched.chain.execution import settle_run
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import Verdict
+from rqsched.core.settle import AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes as store
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
@@ -108,14 +108,14 @@ def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
     return runtime.database.read(work)
 
 
-def finish(runtime: Runtime, run: Run, verdict: Verdict) -> Change | None:
+def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change | None:
     """End the attempt that `run`, as it was read, shows a worker to hold; None when it is not that one's any more."""
 
     def is_same(current: Run) -> bool:
         is_held = current.executor == "external" and current.status is RunStatus.RUNNING
         return is_held and current.attempt == run.attempt and current.token == run.token
 
-    return settle_run(runtime, run.uid, verdict, fence=is_same)
+    return settle_run(runtime, run.uid, attempt_result, fence=is_same)
 
 
 def heartbeat(runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespace: str) -> tuple[list[str], list[str]]:

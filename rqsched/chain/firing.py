@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.fire import World, decide_fire, decide_fire_failed, decide_retry, is_stale
+from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, RunStatus, Schedule
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -239,7 +239,10 @@ def _fire_ready(
             str(link),
             "fired",
             change=decide_fire(
-                schedule, runs.get(schedule.uid, []), now=now, world=World(env, ran.get(schedule.uid, frozenset()))
+                schedule,
+                runs.get(schedule.uid, []),
+                now=now,
+                context=FireContext(env, ran.get(schedule.uid, frozenset())),
             ),
         )
         for link, schedule in ready

@@ -17,14 +17,13 @@ from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
-from rqsched.core import start as starts
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
-from rqsched.core.overlap import Outcome, refused
+from rqsched.core.overlap import StartResult, refused
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.start import Trigger
+from rqsched.core.start import Trigger, decide_trigger
 from rqsched.errors import (
     IdempotencyConflictError,
     InvalidInputError,
@@ -144,7 +143,7 @@ def _created(runtime: Runtime, request: Request, uid: str) -> Change:
     now = runtime.now()
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, now)
-    return lifecycle.create(
+    return lifecycle.decide_create(
         Identity(uid, request.named.namespace, request.named.schedule_id),
         request.definition,
         now=now,
@@ -210,7 +209,7 @@ def preview_upsert(runtime: Runtime, request: Request) -> str:
     if known is None:
         return "created"
     declared = _declared(known, request)
-    change = lifecycle.update(
+    change = lifecycle.decide_update(
         known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
     )
     is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
@@ -219,7 +218,7 @@ def preview_upsert(runtime: Runtime, request: Request) -> str:
 
 def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
     now = runtime.now()
-    change = lifecycle.update(
+    change = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
         now=now,
@@ -229,22 +228,22 @@ def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, reque
         operation=operation,
         keep_next=request.keep_next,
     )
-    return lifecycle.then(change, _switched(connection, change.after, request, now, operation))
+    return lifecycle.combined(change, _switched(connection, change.after, request, now, operation))
 
 
 def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
     """Pause or un-pause where it is asked for; Waymark's registration makes active what was done or dead, too."""
     context = request.context
     if request.paused and schedule.is_active:
-        return lifecycle.pause(schedule, now=now, context=context, operation=operation)
+        return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
     if request.paused is not False:
         return unchanged(schedule)
     runs = open_runs(connection, schedule)
     if schedule.status is ScheduleStatus.PAUSED:
         keep = request.keep_next
-        return lifecycle.resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
+        return lifecycle.decide_resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
     if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
-        return lifecycle.restart(schedule, runs, now=now, context=context, operation=operation)
+        return lifecycle.decide_restart(schedule, runs, now=now, context=context, operation=operation)
     return unchanged(schedule)
 
 
@@ -266,12 +265,12 @@ def trigger(
     is_forced: bool = False,
     idempotency_key: str | None = None,
     context: CommandContext | None = None,
-) -> tuple[Schedule, Outcome]:
+) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key gives the same run."""
     run_uid = new_uid(runtime.now())
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
 
-    def work(connection: Connection) -> tuple[Change, Outcome]:
+    def work(connection: Connection) -> tuple[Change, StartResult]:
         schedule = store.lock_one(connection, uid)
         if schedule is None:
             raise ScheduleNotFoundError(uid)
@@ -279,7 +278,7 @@ def trigger(
             return Change(schedule, schedule), known
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        change, outcome = starts.trigger(
+        change, outcome = decide_trigger(
             schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
         )
         store.write(connection, [change])
@@ -290,10 +289,10 @@ def trigger(
     return change.after, outcome
 
 
-def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> Outcome | None:
+def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> StartResult | None:
     """Find what this very trigger, or an earlier one with its key, has done already (its answer was lost)."""
     if (run := _known_run(connection, schedule, wanted)) is not None:
-        return Outcome("buffered" if run.status.value == "buffered" else "triggered", run)
+        return StartResult("buffered" if run.status.value == "buffered" else "triggered", run)
     return refused(schedule.last_skip_reason or "") if schedule.operation == wanted.uid else None
 
 

@@ -23,10 +23,9 @@ from rqsched.chain import fanout
 from rqsched.chain.execution import settle_run
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
-from rqsched.core import settle as settlement
-from rqsched.core.draft import Draft
+from rqsched.core.change import ChangeBuilder
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_drain
 from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes as store
@@ -232,11 +231,11 @@ def _plan_again(connection: Connection, schedule: Schedule, now: datetime) -> Ch
         awaited = store.find_run(connection, schedule.awaiting_run_uid)
         if awaited is not None and awaited.is_unfinished:
             return Change(schedule, schedule)
-    draft = Draft(schedule, now=now)
-    draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
-    if draft.schedule.next_run_at is not None:
-        draft.record("ScheduleRecovered", reason="no next time", next_fire_at=draft.schedule.due_at)
-    return draft.seal()
+    builder = ChangeBuilder(schedule, now=now)
+    builder.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if builder.schedule.next_run_at is not None:
+        builder.record("ScheduleRecovered", reason="no next time", next_fire_at=builder.schedule.due_at)
+    return builder.build()
 
 
 def _retime(runtime: Runtime) -> Iterator[Recovered]:
@@ -262,7 +261,7 @@ def _is_newer(tzdata: str, known: str) -> bool:
 
 def _retimed(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     del connection
-    return lifecycle.retimed(schedule, now=now, tzdata=tzdata_version())
+    return lifecycle.decide_retime(schedule, now=now, tzdata=tzdata_version())
 
 
 def _repair(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool | None:
@@ -340,7 +339,8 @@ def _lose_one(runtime: Runtime, run: Run, beat: int, reason: str) -> bool:
 
     if runtime.database.read(lambda connection: store.beat_of(connection, run.uid)) != beat:
         return False
-    return settle_run(runtime, run.uid, Verdict(Ending.LOST, error=reason), fence=still_lifeless) is not None
+    lost = AttemptResult(AttemptOutcome.LOST, error=reason)
+    return settle_run(runtime, run.uid, lost, fence=still_lifeless) is not None
 
 
 def _drain(runtime: Runtime) -> Iterator[Recovered]:
@@ -350,7 +350,7 @@ def _drain(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def _drained(connection: Connection, schedule: Schedule, now: datetime) -> Change:
-    return settlement.drain(schedule, store.open_runs(connection, [schedule])[schedule.uid], now=now)
+    return decide_drain(schedule, store.open_runs(connection, [schedule])[schedule.uid], now=now)
 
 
 # ---- targets, backfills

@@ -13,11 +13,11 @@ from typing import Any
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
-from rqsched.core.draft import Draft
+from rqsched.core.change import ChangeBuilder
 from rqsched.core.due import due_after, due_of, planned_from, stored_due_of
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, dump_spec
-from rqsched.core.occurrences import survey
+from rqsched.core.occurrences import classify_due
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
@@ -40,7 +40,7 @@ def anchored(spec: Spec, now: datetime, like: Spec | None = None) -> Spec:
     return (spec if like is None else spec.anchored_like(like)).anchored_at(now)
 
 
-def create(
+def decide_create(
     identity: Identity,
     definition: Definition,
     *,
@@ -68,12 +68,12 @@ def create(
         note=note,
         tzdata=tzdata,
     )
-    draft = Draft(schedule, now=now, context=context, is_new=True)
+    builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     due = None if paused else due_after(schedule, now)
-    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
-    draft.record(audit.CREATED, **_facts(draft.schedule))
-    draft.complete_if_over()
-    return draft.seal(operation)
+    builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+    builder.record(audit.CREATED, **_facts(builder.schedule))
+    builder.complete_if_over()
+    return builder.build(operation)
 
 
 def require_future(spec: Spec, now: datetime) -> None:
@@ -97,7 +97,7 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 # ---- update
 
 
-def update(
+def decide_update(
     schedule: Schedule,
     definition: Definition,
     *,
@@ -121,67 +121,67 @@ def update(
         changed.append("note")
     if not changed:
         return Change(schedule, schedule)
-    draft = Draft(schedule, now=now, context=context)
+    builder = ChangeBuilder(schedule, now=now, context=context)
     if "spec" in changed:
-        _close_timing(draft, tzdata, keep_next=keep_next)
-    draft.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
+        _close_timing(builder, tzdata, keep_next=keep_next)
+    builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
     if TIMING & set(changed):
-        _move(draft, keep_next=keep_next)
+        _move(builder, keep_next=keep_next)
     if "max_runs" in changed:
-        draft.set(remaining=_remaining(schedule, definition.max_runs))
-    draft.record(audit.UPDATED, changed_fields=changed, **_facts(draft.schedule))
-    draft.complete_if_over()
-    if draft.schedule.remaining == 0:
-        draft.exhaust()
-    return draft.seal(operation)
+        builder.set(remaining=_remaining(schedule, definition.max_runs))
+    builder.record(audit.UPDATED, changed_fields=changed, **_facts(builder.schedule))
+    builder.complete_if_over()
+    if builder.schedule.remaining == 0:
+        builder.exhaust()
+    return builder.build(operation)
 
 
 def _changed_fields(old: Definition, new: Definition) -> list[str]:
     return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
 
 
-def _close_timing(draft: Draft, tzdata: str, *, keep_next: bool) -> None:
+def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> None:
     """Bring the timing that is being replaced to an end: of what is already due one fire is kept, the rest is missed.
 
     The new timing does not know those instants, so no later fire could count them.
     """
-    schedule, now = draft.schedule, draft.now
+    schedule, now = builder.schedule, builder.now
     if schedule.is_active:
-        draft.record_gaps(now)
+        builder.record_gaps(now)
         stored = schedule.next_run_at
         if stored is not None and stored <= now:
-            kept = next(iter(survey(schedule, now).fires), stored)
-            draft.miss_passed(kept=kept, policy=schedule.policies.missed.value)
-            draft.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+            kept = next(iter(classify_due(schedule, now).fires), stored)
+            builder.miss_passed(kept=kept, policy=schedule.policies.missed.value)
+            builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
     missed = schedule.paused_next_run_at
-    draft.set(
-        timing_changed_at=planned_from(draft.schedule, now),
+    builder.set(
+        timing_changed_at=planned_from(builder.schedule, now),
         tzdata=tzdata or schedule.tzdata,
         paused_next_run_at=missed if missed is not None and (missed <= now or keep_next) else None,
     )
 
 
-def _move(draft: Draft, *, keep_next: bool) -> None:
+def _move(builder: ChangeBuilder, *, keep_next: bool) -> None:
     """Set the next time anew, unless the stored one is already due or asked to be kept."""
-    schedule, now = draft.schedule, draft.now
+    schedule, now = builder.schedule, builder.now
     stored = schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
         return
     if stored is not None and stored <= now:
-        _fire_before_next(draft, stored)
+        _fire_before_next(builder, stored)
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
     due = due_after(schedule, planned_from(schedule, now))
-    draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
+    builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
 
 
-def _fire_before_next(draft: Draft, stored: datetime) -> None:
+def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
     """Keep an occurrence inside its jitter window from being overtaken by the next one of the new timing."""
-    schedule = draft.schedule
-    following = schedule.spec.next_after(draft.now)
+    schedule = builder.schedule
+    following = schedule.spec.next_after(builder.now)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
-        draft.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
+        builder.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
 
 
 def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
@@ -190,21 +190,21 @@ def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
     return max(max_runs - schedule.run_count, 0)
 
 
-def retimed(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
+def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
     """Recompute the next time after the timezone database changed; nothing already due moves."""
-    draft = Draft(schedule, now=now)
-    draft.set(tzdata=tzdata)
+    builder = ChangeBuilder(schedule, now=now)
+    builder.set(tzdata=tzdata)
     if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
-        draft.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
-    if draft.schedule.is_active and draft.schedule.next_run_at != schedule.next_run_at:
-        draft.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=draft.schedule.due_at)
-    return draft.seal()
+        builder.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if builder.schedule.is_active and builder.schedule.next_run_at != schedule.next_run_at:
+        builder.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=builder.schedule.due_at)
+    return builder.build()
 
 
 # ---- pause, resume, restart, delete
 
 
-def pause(
+def decide_pause(
     schedule: Schedule,
     *,
     now: datetime,
@@ -215,10 +215,10 @@ def pause(
 ) -> Change:
     """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active."""
     _require(schedule, "pause", ScheduleStatus.ACTIVE)
-    draft = Draft(schedule, now=now, context=context)
+    builder = ChangeBuilder(schedule, now=now, context=context)
     upcoming = schedule.next_run_at
-    draft.write_off("disabled")
-    draft.set(
+    builder.write_off("disabled")
+    builder.set(
         status=ScheduleStatus.PAUSED,
         status_reason=reason or note,
         paused_at=now,
@@ -229,11 +229,11 @@ def pause(
         note=schedule.note if note is None else note,
         version=schedule.version + 1,
     )
-    draft.record(audit.PAUSED, reason=reason or note, paused_at=now)
-    return draft.seal(operation)
+    builder.record(audit.PAUSED, reason=reason or note, paused_at=now)
+    return builder.build(operation)
 
 
-def resume(
+def decide_resume(
     schedule: Schedule,
     runs: Iterable[Run],
     *,
@@ -249,34 +249,34 @@ def resume(
     `keep_next` goes on at the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
-    draft = Draft(schedule, runs, now=now, context=context)
-    _activate(draft, note)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    _activate(builder, note)
     mode = catch_up or schedule.policies.resume
     if mode is CatchUp.FROM_NOW:
         spec = _reanchored(schedule.spec, now)
         definition = replace(schedule.definition, spec=dump_spec(spec))
-        draft.set(definition=definition, timing_changed_at=planned_from(schedule, now))
+        builder.set(definition=definition, timing_changed_at=planned_from(schedule, now))
     upcoming = schedule.paused_next_run_at
     if keep_next and upcoming is not None and upcoming > now:
-        draft.set(next_run_at=upcoming, due_at=due_of(schedule, upcoming))
+        builder.set(next_run_at=upcoming, due_at=due_of(schedule, upcoming))
     else:
-        _plan_anew(draft, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
+        _plan_anew(builder, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
-    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason=reason)
-    draft.drain()
-    draft.complete_if_over()
-    return draft.seal(operation)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason)
+    builder.drain()
+    builder.complete_if_over()
+    return builder.build(operation)
 
 
-def _activate(draft: Draft, note: str | None) -> None:
-    draft.set(
+def _activate(builder: ChangeBuilder, note: str | None) -> None:
+    builder.set(
         status=ScheduleStatus.ACTIVE,
         status_reason=None,
         paused_at=None,
         paused_next_run_at=None,
-        evaluated_to=planned_from(draft.schedule, draft.now),
-        note=draft.schedule.note if note is None else note,
-        version=draft.schedule.version + 1,
+        evaluated_to=planned_from(builder.schedule, builder.now),
+        note=builder.schedule.note if note is None else note,
+        version=builder.schedule.version + 1,
     )
 
 
@@ -288,16 +288,16 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
 
-def _plan_anew(draft: Draft, missed: datetime | None = None) -> None:
+def _plan_anew(builder: ChangeBuilder, missed: datetime | None = None) -> None:
     """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
-    spec, now = draft.schedule.spec, draft.now
+    spec, now = builder.schedule.spec, builder.now
     if missed is not None:
-        draft.set(next_run_at=missed, due_at=now, evaluated_to=missed - _TICK)
-    elif spec.is_from_completion and (in_the_way := draft.unfinished()):
-        draft.wait_for(in_the_way[-1].uid)
+        builder.set(next_run_at=missed, due_at=now, evaluated_to=missed - _TICK)
+    elif spec.is_from_completion and (in_the_way := builder.unfinished()):
+        builder.wait_for(in_the_way[-1].uid)
     else:
-        due = due_after(draft.schedule, planned_from(draft.schedule, now))
-        draft.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+        due = due_after(builder.schedule, planned_from(builder.schedule, now))
+        builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
 
 
 def _reanchored(spec: Spec, now: datetime) -> Spec:
@@ -307,7 +307,7 @@ def _reanchored(spec: Spec, now: datetime) -> Spec:
     return replace(spec, members=tuple(move(member) for member in spec.members))
 
 
-def restart(
+def decide_restart(
     schedule: Schedule,
     runs: Iterable[Run],
     *,
@@ -322,9 +322,9 @@ def restart(
         raise ScheduleStateError(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
-    draft = Draft(schedule, runs, now=now, context=context)
-    _activate(draft, note)
-    draft.set(
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    _activate(builder, note)
+    builder.set(
         remaining=schedule.definition.max_runs,
         run_count=0,
         success_count=0,
@@ -335,12 +335,12 @@ def restart(
         missed_count=0,
         last_error=None,
     )
-    _plan_anew(draft)
-    draft.record(audit.RESUMED, next_fire_at=draft.schedule.due_at, reason="restart")
-    return draft.seal(operation)
+    _plan_anew(builder)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="restart")
+    return builder.build(operation)
 
 
-def delete(
+def decide_delete(
     schedule: Schedule,
     *,
     now: datetime,
@@ -350,10 +350,10 @@ def delete(
 ) -> Change:
     """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
     _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
-    draft = Draft(schedule, now=now, context=context)
-    draft.delete(reason)
-    draft.set(version=schedule.version + 1)
-    return draft.seal(operation)
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    builder.delete(reason)
+    builder.set(version=schedule.version + 1)
+    return builder.build(operation)
 
 
 def _require(schedule: Schedule, operation: str, *statuses: ScheduleStatus) -> None:
@@ -370,7 +370,7 @@ _HINTS = {
 }
 
 
-def then(first: Change, second: Change) -> Change:
+def combined(first: Change, second: Change) -> Change:
     """Put two successive decisions about one schedule into one Change; they touch different runs."""
     if first.is_empty or second.is_empty:
         return second if first.is_empty else first

@@ -28,7 +28,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DueOccurrences:
     """The passed occurrences of one schedule, sorted out."""
 
     fires: tuple[datetime, ...]
@@ -40,7 +40,7 @@ class Survey:
     """The next occurrence when it is already known."""
 
 
-def survey(schedule: Schedule, now: datetime) -> Survey:
+def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
     """Sort out the occurrences from the schedule's stored next time up to now; that one itself must be due.
 
     After a change of timing the stored one may lie off the grid, and the new grid counts from that change on.
@@ -49,17 +49,17 @@ def survey(schedule: Schedule, now: datetime) -> Survey:
     if stored is None:
         raise ValueError("a schedule without a next time has nothing to survey")
     if schedule.spec.is_from_completion:
-        return _survey_one(schedule, stored, now, None)
+        return _classify_one(schedule, stored, now, None)
     since = max(stored, schedule.timing_changed_at)
     following = due_after(schedule, since)
     if following is None or following.due_at > now:
-        return _survey_one(schedule, stored, now, following)
+        return _classify_one(schedule, stored, now, following)
     passed = _Passed(stored, since, _newest_due(schedule, since, now))
     beyond, capped = schedule.spec.count_between(since, passed.last, cap=COUNT_CAP)
     fires = _choose(schedule, passed, now)
     missed = beyond + 1 - len(fires)
     first = following.nominal_at if stored in fires else stored
-    return Survey(fires, Missed(missed, capped, first, passed.last) if missed > 0 else None, passed.last)
+    return DueOccurrences(fires, Missed(missed, capped, first, passed.last) if missed > 0 else None, passed.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class _Passed:
     last: datetime
 
 
-def _survey_one(schedule: Schedule, stored: datetime, now: datetime, following: Due | None) -> Survey:
+def _classify_one(schedule: Schedule, stored: datetime, now: datetime, following: Due | None) -> DueOccurrences:
     if _is_fresh(schedule, stored, now):
-        return Survey((stored,), None, stored, following)
-    return Survey((), Missed(1, False, stored, stored), stored, following)
+        return DueOccurrences((stored,), None, stored, following)
+    return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
 
 
 def _newest_due(schedule: Schedule, since: datetime, now: datetime) -> datetime:

@@ -11,7 +11,7 @@ from rqsched.core.policy import OverlapPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StartRequest:
     """One occurrence put to the overlap policy."""
 
     kind: RunKind
@@ -26,8 +26,8 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an offer."""
+class StartResult:
+    """What became of it."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
@@ -36,23 +36,23 @@ class Outcome:
     buffer_depth: int | None = None
 
 
-def refused(reason: str) -> Outcome:
+def refused(reason: str) -> StartResult:
     """Give the outcome of an offer that starts nothing."""
-    return Outcome("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
+    return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
-def new_run(schedule: Schedule, offer: Offer, overlap: OverlapPolicy, now: datetime) -> Run:
+def new_run(schedule: Schedule, request: StartRequest, overlap: OverlapPolicy, now: datetime) -> Run:
     """Make the schedule's next run, waiting; its uid is the offer's or derived from its number."""
     definition, number = schedule.definition, schedule.run_number + 1
-    uid = offer.uid or derived_uid(now, schedule.uid, number)
+    uid = request.uid or derived_uid(now, schedule.uid, number)
     defaults = definition.parsed_defaults
     return Run(
         uid=uid,
         schedule_uid=schedule.uid,
         number=number,
-        instance_id=_instance_id(schedule.schedule_id, offer, uid),
-        kind=offer.kind,
-        occurrence_at=offer.occurrence_at,
+        instance_id=_instance_id(schedule.schedule_id, request, uid),
+        kind=request.kind,
+        occurrence_at=request.occurrence_at,
         status=RunStatus.BUFFERED,
         created_at=now,
         workflow=definition.workflow,
@@ -63,19 +63,19 @@ def new_run(schedule: Schedule, offer: Offer, overlap: OverlapPolicy, now: datet
         timeout=definition.timeout or defaults.get("timeout"),
         priority=definition.priority,
         overlap=overlap.value,
-        is_override=offer.kind is RunKind.BACKFILL or overlap is not schedule.policies.overlap,
+        is_override=request.kind is RunKind.BACKFILL or overlap is not schedule.policies.overlap,
         labels=definition.labels,
         memo=definition.memo,
         search_attributes=definition.search_attributes,
-        due_at=offer.due_at,
-        idempotency_key=offer.idempotency_key,
-        backfill_uid=offer.backfill_uid,
+        due_at=request.due_at,
+        idempotency_key=request.idempotency_key,
+        backfill_uid=request.backfill_uid,
     )
 
 
-def _instance_id(schedule_id: str, offer: Offer, uid: str) -> str:
-    if offer.kind is RunKind.MANUAL:
+def _instance_id(schedule_id: str, request: StartRequest, uid: str) -> str:
+    if request.kind is RunKind.MANUAL:
         return manual_instance_id(schedule_id, uid)
-    if offer.kind is RunKind.BACKFILL:
-        return backfill_instance_id(schedule_id, offer.occurrence_at)
-    return live_instance_id(schedule_id, offer.occurrence_at)
+    if request.kind is RunKind.BACKFILL:
+        return backfill_instance_id(schedule_id, request.occurrence_at)
+    return live_instance_id(schedule_id, request.occurrence_at)

@@ -295,7 +295,7 @@ def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OverlapDecision:
     """What the overlap policy says about one new run."""
 
     act: str
@@ -310,28 +310,28 @@ class Verdict:
 
 def judge_overlap(
     policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
-) -> Verdict:
+) -> OverlapDecision:
     """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
     blocking = unfinished[0] if unfinished else None
     if policy is OverlapPolicy.ALLOW_ALL:
-        return Verdict("start")
+        return OverlapDecision("start")
     if policy in BUFFERING:
         return _judge_buffering(policy, blocking, buffered, buffer_limit)
     if blocking is None:
-        return Verdict("start")
+        return OverlapDecision("start")
     if policy in REPLACING:
         ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
-        return Verdict("start", blocking=blocking, ends=ends)
-    return Verdict("skip", reason="overlap_policy_skip", blocking=blocking)
+        return OverlapDecision("start", blocking=blocking, ends=ends)
+    return OverlapDecision("skip", reason="overlap_policy_skip", blocking=blocking)
 
 
-def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> Verdict:
+def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
     if blocking is None and not buffered:
-        return Verdict("start")
+        return OverlapDecision("start")
     room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
     if room is not None and buffered >= room:
-        return Verdict("skip", reason="buffer_full", blocking=blocking)
-    return Verdict("buffer", blocking=blocking)
+        return OverlapDecision("skip", reason="buffer_full", blocking=blocking)
+    return OverlapDecision("buffer", blocking=blocking)
 
 
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from rqsched.core.draft import EXHAUSTED, Draft
+from rqsched.core.change import EXHAUSTED, ChangeBuilder
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 
@@ -17,7 +17,7 @@ MAX_ATTEMPT_ERROR = 600
 MAX_ATTEMPTS_KEPT = 50
 
 
-class Ending(StrEnum):
+class AttemptOutcome(StrEnum):
     """What became of one attempt."""
 
     SUCCEEDED = "succeeded"
@@ -28,10 +28,10 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AttemptResult:
     """The end of one attempt as its observer reports it."""
 
-    ending: Ending
+    outcome: AttemptOutcome
     result: str | None = None
     """JSON of the returned value."""
     error: str | None = None
@@ -40,54 +40,56 @@ class Verdict:
     """No further attempt, whatever the retry policy says."""
 
 
-def settle(schedule: Schedule, runs: Iterable[Run], run: Run, verdict: Verdict, *, now: datetime) -> Change:
+def decide_settle(
+    schedule: Schedule, runs: Iterable[Run], run: Run, attempt_result: AttemptResult, *, now: datetime
+) -> Change:
     """End one attempt: outcome, counters, retry or exhaustion, the drain, the next time after a completion.
 
     `run` is one of `runs`, the schedule's open runs; the caller has fenced it.
     """
-    draft = Draft(schedule, runs, now=now)
-    _note_attempt(draft, run, verdict)
-    if verdict.ending is Ending.SUCCEEDED:
-        _succeed(draft, run, verdict)
-    elif verdict.ending in {Ending.FAILED, Ending.LOST}:
-        _fail(draft, run, verdict)
+    builder = ChangeBuilder(schedule, runs, now=now)
+    _note_attempt(builder, run, attempt_result)
+    if attempt_result.outcome is AttemptOutcome.SUCCEEDED:
+        _succeed(builder, run, attempt_result)
+    elif attempt_result.outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
+        _fail(builder, run, attempt_result)
     else:
-        draft.end_run(run.uid, RunStatus(verdict.ending.value), error=_cut(verdict.error))
-    _follow(draft, run.uid)
-    return draft.seal()
+        builder.end_run(run.uid, RunStatus(attempt_result.outcome.value), error=_cut(attempt_result.error))
+    _follow(builder, run.uid)
+    return builder.build()
 
 
-def _note_attempt(draft: Draft, run: Run, verdict: Verdict) -> None:
+def _note_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
     entry = {
         "attempt": run.attempt,
         "started_at": run.started_at and iso_utc(run.started_at),
-        "ended_at": iso_utc(draft.now),
-        "outcome": verdict.ending.value,
-        "error": _cut(verdict.error, MAX_ATTEMPT_ERROR),
+        "ended_at": iso_utc(builder.now),
+        "outcome": attempt_result.outcome.value,
+        "error": _cut(attempt_result.error, MAX_ATTEMPT_ERROR),
     }
     entries = [*json.loads(run.attempts), entry][-MAX_ATTEMPTS_KEPT:]
-    draft.set_run(run.uid, attempts=dumps(entries))
+    builder.set_run(run.uid, attempts=dumps(entries))
 
 
-def _succeed(draft: Draft, run: Run, verdict: Verdict) -> None:
-    draft.end_run(run.uid, RunStatus.SUCCEEDED, result=verdict.result, error=None)
-    successes = draft.schedule.success_count + 1
-    draft.set(success_count=successes, consecutive_failures=0)
-    enough = draft.schedule.policies.max_successes
-    if enough is not None and successes >= enough and _goes_on(draft):
-        draft.complete("total_repeats_reached")
+def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
+    successes = builder.schedule.success_count + 1
+    builder.set(success_count=successes, consecutive_failures=0)
+    enough = builder.schedule.policies.max_successes
+    if enough is not None and successes >= enough and _goes_on(builder):
+        builder.complete("total_repeats_reached")
 
 
-def _fail(draft: Draft, run: Run, verdict: Verdict) -> None:
-    error = _cut(verdict.error) or verdict.ending.value
-    draft.set(error_count=draft.schedule.error_count + 1, last_error=error)
-    retry = draft.schedule.policies.retry
-    if run.attempt <= retry.max_retries and not verdict.is_final and not _is_withdrawn(draft.schedule):
-        delay = retry.delay(run.attempt, interval=draft.schedule.spec.backoff_base(), salt=run.uid)
-        draft.set_run(run.uid, status=RunStatus.RETRYING, retry_at=draft.now + delay, error=error)
+def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    error = _cut(attempt_result.error) or attempt_result.outcome.value
+    builder.set(error_count=builder.schedule.error_count + 1, last_error=error)
+    retry = builder.schedule.policies.retry
+    if run.attempt <= retry.max_retries and not attempt_result.is_final and not _is_withdrawn(builder.schedule):
+        delay = retry.delay(run.attempt, interval=builder.schedule.spec.backoff_base(), salt=run.uid)
+        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=builder.now + delay, error=error)
         return
-    status = RunStatus.LOST if verdict.ending is Ending.LOST else RunStatus.FAILED
-    _exhaust(draft, draft.end_run(run.uid, status, error=error))
+    status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
+    _exhaust(builder, builder.end_run(run.uid, status, error=error))
 
 
 def _is_withdrawn(schedule: Schedule) -> bool:
@@ -95,33 +97,33 @@ def _is_withdrawn(schedule: Schedule) -> bool:
     return schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
 
 
-def _exhaust(draft: Draft, run: Run) -> None:
-    failures = draft.schedule.consecutive_failures + 1
-    draft.set(consecutive_failures=failures)
-    if draft.schedule.policies.retry.kills_after(failures) and _goes_on(draft):
-        draft.die(run, "retries_exhausted")
+def _exhaust(builder: ChangeBuilder, run: Run) -> None:
+    failures = builder.schedule.consecutive_failures + 1
+    builder.set(consecutive_failures=failures)
+    if builder.schedule.policies.retry.kills_after(failures) and _goes_on(builder):
+        builder.die(run, "retries_exhausted")
 
 
-def _goes_on(draft: Draft) -> bool:
-    return draft.schedule.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
+def _goes_on(builder: ChangeBuilder) -> bool:
+    return builder.schedule.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
 
 
-def _follow(draft: Draft, uid: str) -> None:
+def _follow(builder: ChangeBuilder, uid: str) -> None:
     """Let what waited for the run go on."""
-    if draft.run(uid).is_unfinished:
+    if builder.run(uid).is_unfinished:
         return
-    if draft.schedule.awaiting_run_uid == uid:
-        draft.set(awaiting_run_uid=None)
-        draft.plan(draft.now)
-    draft.drain()
-    draft.complete_if_over()
+    if builder.schedule.awaiting_run_uid == uid:
+        builder.set(awaiting_run_uid=None)
+        builder.plan(builder.now)
+    builder.drain()
+    builder.complete_if_over()
 
 
-def drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
+def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
     """Start the oldest waiting run if nothing is ahead of it (a crash lost the drain that should have)."""
-    draft = Draft(schedule, runs, now=now)
-    draft.drain()
-    return draft.seal()
+    builder = ChangeBuilder(schedule, runs, now=now)
+    builder.drain()
+    return builder.build()
 
 
 def _cut(error: str | None, limit: int = MAX_ERROR) -> str | None:

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.core.audit import CommandContext
-from rqsched.core.draft import Draft
+from rqsched.core.change import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.overlap import Offer, Outcome
+from rqsched.core.overlap import StartRequest, StartResult
 from rqsched.core.policy import OverlapPolicy, for_backfill
 
 
@@ -27,27 +27,27 @@ class Trigger:
     idempotency_key: str | None = None
 
 
-def trigger(
+def decide_trigger(
     schedule: Schedule,
     runs: Iterable[Run],
     request: Trigger,
     *,
     now: datetime,
     context: CommandContext | None = None,
-) -> tuple[Change, Outcome]:
+) -> tuple[Change, StartResult]:
     """Start a run now, as the overlap policy allows; the grid does not move. Refusals are outcomes with an event."""
-    draft = Draft(schedule, runs, now=now, context=context)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
-        outcome = draft.skip(now, "remaining_actions_exhausted")
+        outcome = builder.skip(now, "remaining_actions_exhausted")
     elif not can_start:
-        outcome = draft.skip(now, "status_not_triggerable")
+        outcome = builder.skip(now, "status_not_triggerable")
     else:
-        offer = Offer(
+        start = StartRequest(
             RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
         )
-        outcome = draft.offer(offer)
-    return draft.seal(request.uid), outcome
+        outcome = builder.offer(start)
+    return builder.build(request.uid), outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class BackfillRow:
         }
 
 
-def backfill(
+def decide_backfill(
     schedule: Schedule,
     runs: Iterable[Run],
     occurrences: Sequence[datetime],
@@ -83,26 +83,26 @@ def backfill(
     context: CommandContext | None = None,
 ) -> tuple[Change, list[BackfillRow]]:
     """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there)."""
-    draft = Draft(schedule, runs, now=now, context=context)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
     rows: list[BackfillRow] = []
     for nominal in occurrences:
         if nominal in ran:
             rows.append(BackfillRow(nominal, None, "already_run"))
             continue
-        if draft.schedule.remaining == 0 or draft.schedule.status is ScheduleStatus.DELETED:
-            reason = "remaining_actions_exhausted" if draft.schedule.remaining == 0 else "status_not_triggerable"
+        if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
+            reason = "remaining_actions_exhausted" if builder.schedule.remaining == 0 else "status_not_triggerable"
             rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
-        offer = Offer(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
-        outcome = draft.enqueue(offer) if policy is OverlapPolicy.SKIP else draft.offer(offer)
+        request = StartRequest(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
+        outcome = builder.enqueue(request) if policy is OverlapPolicy.SKIP else builder.offer(request)
         rows.append(_row(nominal, outcome))
-    draft.drain()
-    change = draft.seal()
-    return change, [_after_drain(row, draft, change) for row in rows]
+    builder.drain()
+    change = builder.build()
+    return change, [_after_drain(row, builder, change) for row in rows]
 
 
-def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
+def _row(nominal: datetime, outcome: StartResult) -> BackfillRow:
     run = outcome.run
     names = {"triggered": "started"}
     return BackfillRow(
@@ -114,11 +114,11 @@ def _row(nominal: datetime, outcome: Outcome) -> BackfillRow:
     )
 
 
-def _after_drain(row: BackfillRow, draft: Draft, change: Change) -> BackfillRow:
+def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
     """Tell what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
     if row.outcome != "buffered" or row.run_uid is None:
         return row
-    if draft.run(row.run_uid).status is not RunStatus.BUFFERED:
+    if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
         return replace(row, outcome="started")
     return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
 

@@ -17,7 +17,7 @@ from rqsched.chain.external import Claimed
 from rqsched.chain.reconcile import EXTERNAL_SILENCE
 from rqsched.core.model import Run
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.store.database import Database
 from tests.store.children import in_children
@@ -25,8 +25,8 @@ from tests.support.invariants import check_invariants
 from tests.support.rig import MINUTE, ONCE, SECOND, Rig, newest, statuses
 
 T = TypeVar("T")
-DONE = Verdict(Ending.SUCCEEDED, result='"sent"')
-FAILED = Verdict(Ending.FAILED, error="no answer")
+DONE = AttemptResult(AttemptOutcome.SUCCEEDED, result='"sent"')
+FAILED = AttemptResult(AttemptOutcome.FAILED, error="no answer")
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,9 @@ def test_a_failed_attempt_is_retried_and_given_to_whoever_asks(any_rig: Rig) -> 
 def test_a_final_failure_is_not_retried(rig: Rig) -> None:
     schedule = made(rig)
     rig.occur(schedule)
-    external.finish(rig.runtime, claimed(rig), Verdict(Ending.FAILED, error="no such user", is_final=True))
+    external.finish(
+        rig.runtime, claimed(rig), AttemptResult(AttemptOutcome.FAILED, error="no such user", is_final=True)
+    )
     assert newest(schedule).status == "failed"
 
 

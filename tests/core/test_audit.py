@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from rqsched.core import audit, lifecycle
-from rqsched.core import settle as settlement
-from rqsched.core import start as starts
 from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.core.fire import decide_fire_failed
 from rqsched.core.model import Change, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.start import Trigger, decide_trigger
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once
 from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run
@@ -46,20 +45,20 @@ def every_event() -> list[Event]:
     """One decision of each kind, so that every type is written with every key it ever has."""
     hourly, two = active(), [run(1), run(2, "buffered")]
     dying = active(policies=Policies(retry=RetryPolicy(0)))
-    paused = lifecycle.pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
+    paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
-    trigger = starts.Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
+    trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
     kill = replace(trigger, overlap=OverlapPolicy.TERMINATE_OTHER)
     changes: list[Change] = [
-        lifecycle.create(IDENTITY, definition(), now=NOON),
-        lifecycle.update(hourly, definition("@daily"), now=NOON + 2 * HOUR),
-        lifecycle.pause(hourly, now=NOON + 2 * HOUR, reason="moving"),
-        lifecycle.resume(paused, [], now=NOON),
-        lifecycle.restart(done, [], now=NOON),
-        lifecycle.delete(holding(hourly, *two), now=NOON, reason="obsolete"),
-        lifecycle.retimed(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
-        starts.trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
-        starts.trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
+        lifecycle.decide_create(IDENTITY, definition(), now=NOON),
+        lifecycle.decide_update(hourly, definition("@daily"), now=NOON + 2 * HOUR),
+        lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving"),
+        lifecycle.decide_resume(paused, [], now=NOON),
+        lifecycle.decide_restart(done, [], now=NOON),
+        lifecycle.decide_delete(holding(hourly, *two), now=NOON, reason="obsolete"),
+        lifecycle.decide_retime(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
+        decide_trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
+        decide_trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
         fire(holding(hourly, run(1)), run(1)),
         fire(hourly, now=NOON + 3 * HOUR),
         fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),
@@ -67,7 +66,7 @@ def every_event() -> list[Event]:
         fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
         fire(active(Once(NOON + HOUR))),
         decide_fire_failed(hourly, "boom", now=NOON),
-        settlement.settle(holding(dying, *two), two, two[0], Verdict(Ending.FAILED, error="boom"), now=NOON),
+        decide_settle(holding(dying, *two), two, two[0], AttemptResult(AttemptOutcome.FAILED, error="boom"), now=NOON),
     ]
     return [event for change in changes for event in change.events]
 
@@ -138,13 +137,13 @@ def test_an_unknown_type_is_refused() -> None:
 def test_a_context_is_recorded_without_its_blanks(context: CommandContext, facts: tuple[Any, ...]) -> None:
     names = ("principal", "request_id", "source", "reason", "context")
     given = {name: value for name, value in zip(names, facts, strict=True) if value is not None}
-    change = lifecycle.pause(active(), now=NOON, context=context)
+    change = lifecycle.decide_pause(active(), now=NOON, context=context)
     assert change.events[0].payload["command_context"] == given
 
 
 @pytest.mark.parametrize("context", [None, CommandContext()], ids=["none", "empty"])
 def test_no_context_leaves_no_key(context: CommandContext | None) -> None:
-    change = lifecycle.pause(active(), now=NOON, context=context)
+    change = lifecycle.decide_pause(active(), now=NOON, context=context)
     assert "command_context" not in change.events[0].payload
     event = Event(audit.PAUSED, {"paused_at": "now"}, "run", "instance")
     assert with_context(event, context) is event
@@ -152,7 +151,7 @@ def test_no_context_leaves_no_key(context: CommandContext | None) -> None:
 
 def test_a_context_accompanies_every_event_of_its_operation() -> None:
     schedule = active("*/10 * * * *")
-    change = lifecycle.delete(schedule, now=NOON + HOUR, context=CommandContext(source="http"))
+    change = lifecycle.decide_delete(schedule, now=NOON + HOUR, context=CommandContext(source="http"))
     assert len(change.events) == 3
     assert all(event.payload["command_context"] == {"source": "http"} for event in change.events)
 

@@ -14,14 +14,12 @@ from random import Random
 import pytest
 
 from rqsched.core import lifecycle
-from rqsched.core import settle as settlement
-from rqsched.core import start as starts
 from rqsched.core.audit import Event
-from rqsched.core.fire import World, decide_fire, decide_fire_failed, decide_retry, is_stale
+from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.settle import Ending, Verdict
-from rqsched.core.start import Trigger
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_drain, decide_settle
+from rqsched.core.start import Trigger, decide_backfill, decide_trigger
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition
 
@@ -52,7 +50,7 @@ class Walk:
         self.asked: set[datetime] = set()
         self.missed: Counter[datetime] = Counter()
         self.active_since = self.now
-        self.memory = Memory(lifecycle.create(IDENTITY, self.definition(), now=self.now))
+        self.memory = Memory(lifecycle.decide_create(IDENTITY, self.definition(), now=self.now))
         self.started_since_restart = self.skipped_since_restart = 0
         self.check_row()
 
@@ -100,8 +98,8 @@ class Walk:
             return None
         assert schedule.is_active
         env = self.random.choice(["production", "laptop"])
-        world = World(env, frozenset(at for at in self.memory.ran() if at >= (schedule.next_run_at or at)))
-        return decide_fire(schedule, self.memory.open_runs(), now=now, world=world)
+        context = FireContext(env, frozenset(at for at in self.memory.ran() if at >= (schedule.next_run_at or at)))
+        return decide_fire(schedule, self.memory.open_runs(), now=now, context=context)
 
     def fire_failed(self) -> Change | None:
         if self.fire() is None or self.schedule.fire_failures > 2:
@@ -114,16 +112,18 @@ class Walk:
             return None
         run = self.random.choice(runs)
         executes = run.status in {RunStatus.PENDING, RunStatus.RUNNING}
-        ending = self.random.choice(list(Ending) if executes else [Ending.CANCELLED, Ending.TERMINATED])
+        ending = self.random.choice(
+            list(AttemptOutcome) if executes else [AttemptOutcome.CANCELLED, AttemptOutcome.TERMINATED]
+        )
         others = [other for other in self.memory.open_runs() if other.uid != run.uid]
-        return settlement.settle(self.schedule, [run, *others], run, Verdict(ending), now=self.now)
+        return decide_settle(self.schedule, [run, *others], run, AttemptResult(ending), now=self.now)
 
     def retry(self) -> Change | None:
         due = [run for run in self.open({RunStatus.RETRYING}) if run.retry_at and run.retry_at <= self.now]
         return decide_retry(self.schedule, due[:1], due[0], now=self.now) if due else None
 
     def drain(self) -> Change:
-        change = settlement.drain(self.schedule, self.memory.open_runs(), now=self.now)
+        change = decide_drain(self.schedule, self.memory.open_runs(), now=self.now)
         assert change.is_empty, "nothing waits without need: a drain is only ever made up for after a crash"
         return change
 
@@ -132,16 +132,16 @@ class Walk:
         number = self.schedule.event_sequence
         self.asked.add(self.now)
         request = Trigger(f"01KM{number:022d}", overlap, is_forced=self.random.random() < 0.5)
-        return starts.trigger(self.schedule, self.memory.open_runs(), request, now=self.now)[0]
+        return decide_trigger(self.schedule, self.memory.open_runs(), request, now=self.now)[0]
 
     def pause(self) -> Change | None:
-        return lifecycle.pause(self.schedule, now=self.now) if self.schedule.is_active else None
+        return lifecycle.decide_pause(self.schedule, now=self.now) if self.schedule.is_active else None
 
     def resume(self) -> Change | None:
         if self.schedule.status is not ScheduleStatus.PAUSED:
             return None
         catch_up = self.random.choice([None, *CatchUp])
-        return lifecycle.resume(self.schedule, self.memory.open_runs(), now=self.now, catch_up=catch_up)
+        return lifecycle.decide_resume(self.schedule, self.memory.open_runs(), now=self.now, catch_up=catch_up)
 
     def update(self) -> Change | None:
         if self.schedule.status is ScheduleStatus.DELETED:
@@ -149,21 +149,21 @@ class Walk:
         new = self.definition()
         if self.random.random() < 0.5:
             new = replace(new, spec=self.schedule.definition.spec)
-        return lifecycle.update(self.schedule, new, now=self.now)
+        return lifecycle.decide_update(self.schedule, new, now=self.now)
 
     def restart(self) -> Change | None:
         over = self.schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}
         if not over or self.schedule.spec.next_after(self.now) is None:
             return None
         self.started_since_restart = self.skipped_since_restart = 0
-        return lifecycle.restart(self.schedule, self.memory.open_runs(), now=self.now)
+        return lifecycle.decide_restart(self.schedule, self.memory.open_runs(), now=self.now)
 
     def backfill(self) -> Change | None:
         if self.is_delayed or self.schedule.status is ScheduleStatus.DEAD:
             return None
         start = self.now - self.random.randrange(60) * MINUTE
         chunk = list(self.schedule.spec.between(start, min(start + 25 * MINUTE, self.now)))
-        return starts.backfill(
+        return decide_backfill(
             self.schedule,
             self.memory.open_runs(with_backfill=True),
             chunk,
@@ -176,7 +176,7 @@ class Walk:
     def delete(self) -> Change | None:
         if self.schedule.status is ScheduleStatus.DELETED or self.random.random() < 0.8:
             return None
-        return lifecycle.delete(self.schedule, now=self.now)
+        return lifecycle.decide_delete(self.schedule, now=self.now)
 
     def open(self, statuses: set[RunStatus]) -> list[Run]:
         return [run for run in self.memory.runs.values() if run.status in statuses]

@@ -11,11 +11,19 @@ import pytest
 
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
-from rqsched.core.lifecycle import create, delete, pause, restart, resume, retimed, update
+from rqsched.core.lifecycle import (
+    decide_create,
+    decide_delete,
+    decide_pause,
+    decide_restart,
+    decide_resume,
+    decide_retime,
+    decide_update,
+)
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, OverlapPolicy, Policies
-from rqsched.core.settle import Ending, Verdict, settle
-from rqsched.core.start import Trigger, backfill, trigger
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.start import Trigger, decide_backfill, decide_trigger
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import (
@@ -49,7 +57,7 @@ def again(schedule: Schedule, spec: SpecLike, **fields: Any) -> Any:
 
 
 def test_a_new_schedule_has_its_next_time_and_its_first_event() -> None:
-    change = create(IDENTITY, definition("@hourly", action='{"args":["eu"],"kwargs":{}}'), now=NOON)
+    change = decide_create(IDENTITY, definition("@hourly", action='{"args":["eu"],"kwargs":{}}'), now=NOON)
     after = change.after
     assert change.before is None
     assert (after.status, after.n, after.version, after.event_sequence) == (ScheduleStatus.ACTIVE, 0, 1, 1)
@@ -68,13 +76,13 @@ def test_an_interval_counts_from_its_registration() -> None:
 
 
 def test_a_schedule_may_begin_paused_and_then_has_no_next_time() -> None:
-    change = create(IDENTITY, definition(), now=NOON, paused=True)
+    change = decide_create(IDENTITY, definition(), now=NOON, paused=True)
     assert (change.after.status, change.after.next_run_at, change.after.paused_at) == ("paused", None, NOON)
     assert event(change, "Created")["next_fire_at"] is None
 
 
 def test_a_spec_that_is_over_makes_a_schedule_done_at_once_where_it_is_not_refused() -> None:
-    assert types(create(IDENTITY, definition(Once(NOON)), now=NOON)) == ["Created", "Completed"]
+    assert types(decide_create(IDENTITY, definition(Once(NOON)), now=NOON)) == ["Created", "Completed"]
     with pytest.raises(InvalidSpecError, match="no occurrence after"):
         lifecycle.require_future(Spec(Once(NOON)), NOON)
     lifecycle.require_future(Spec(Once(NOON + SECOND)), NOON)
@@ -96,7 +104,7 @@ def test_a_spec_that_is_over_makes_a_schedule_done_at_once_where_it_is_not_refus
 )
 def test_declaring_the_same_again_changes_nothing_and_keeps_the_anchor(spec: SpecLike, same: SpecLike) -> None:
     schedule = active(spec)
-    assert update(schedule, again(schedule, same), now=NOON + 7 * MINUTE).is_empty
+    assert decide_update(schedule, again(schedule, same), now=NOON + 7 * MINUTE).is_empty
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_declaring_the_same_again_changes_nothing_and_keeps_the_anchor(spec: Spe
 )
 def test_a_change_of_anything_but_timing_leaves_the_next_time_alone(fields: dict[str, Any], name: str) -> None:
     schedule = active(Every("25m"))
-    change = update(schedule, definition(Every("25m"), **fields), now=NOON + MINUTE)
+    change = decide_update(schedule, definition(Every("25m"), **fields), now=NOON + MINUTE)
     assert event(change, "Updated")["changed_fields"] == [name]
     assert (change.after.next_run_at, change.after.n) == (schedule.next_run_at, schedule.n)
     assert (change.after.version, change.after.timing_changed_at) == (2, NOON)
@@ -119,7 +127,7 @@ def test_a_change_of_anything_but_timing_leaves_the_next_time_alone(fields: dict
 
 def test_a_change_of_timing_sets_the_next_time_anew_and_makes_older_links_stale() -> None:
     schedule = active("@hourly")
-    change = update(schedule, again(schedule, "*/20 * * * *"), now=NOON + MINUTE)
+    change = decide_update(schedule, again(schedule, "*/20 * * * *"), now=NOON + MINUTE)
     assert (change.after.next_run_at, change.after.n) == (NOON + 20 * MINUTE, 1)
     assert change.after.timing_changed_at == NOON + MINUTE
     facts = event(change, "Updated")
@@ -127,15 +135,15 @@ def test_a_change_of_timing_sets_the_next_time_anew_and_makes_older_links_stale(
 
 
 def test_a_note_is_a_change() -> None:
-    change = update(active(), definition(), now=NOON, note="moved")
+    change = decide_update(active(), definition(), now=NOON, note="moved")
     assert (change.after.note, event(change, "Updated")["changed_fields"]) == ("moved", ["note"])
-    assert update(change.after, definition(), now=NOON, note="moved").is_empty
-    assert update(change.after, definition(), now=NOON).is_empty
+    assert decide_update(change.after, definition(), now=NOON, note="moved").is_empty
+    assert decide_update(change.after, definition(), now=NOON).is_empty
 
 
 def test_another_jitter_moves_the_due_time_of_the_same_occurrence() -> None:
     schedule = active("@hourly")
-    change = update(schedule, again(schedule, "@hourly", jitter=10 * MINUTE), now=NOON + MINUTE)
+    change = decide_update(schedule, again(schedule, "@hourly", jitter=10 * MINUTE), now=NOON + MINUTE)
     assert change.after.next_run_at == NOON + HOUR
     assert change.after.due_at is not None
     assert NOON + HOUR < change.after.due_at < NOON + HOUR + 10 * MINUTE
@@ -143,15 +151,17 @@ def test_another_jitter_moves_the_due_time_of_the_same_occurrence() -> None:
 
 
 SURVIVES: dict[str, Callable[[Schedule, datetime], Change]] = {
-    "another timing": lambda s, now: update(s, again(s, "30 3 * * *"), now=now),
-    "a timing that ended": lambda s, now: update(s, again(s, Once(NOON)), now=now),
-    "another jitter": lambda s, now: update(s, again(s, "@hourly", jitter=5 * MINUTE), now=now),
-    "another queue": lambda s, now: update(s, again(s, "@hourly", queue="low"), now=now),
-    "a kept next time": lambda s, now: update(s, again(s, "30 3 * * *"), now=now, keep_next=True),
-    "new timezone rules": lambda s, now: retimed(s, now=now, tzdata="2027a"),
-    "a trigger": lambda s, now: trigger(s, [], Trigger(RUN_UID), now=now)[0],
-    "a refused trigger": lambda s, now: trigger(holding(s, run(1)), [run(1)], Trigger(RUN_UID), now=now)[0],
-    "a run's end": lambda s, now: settle(holding(s, run(1)), [run(1)], run(1), Verdict(Ending.FAILED), now=now),
+    "another timing": lambda s, now: decide_update(s, again(s, "30 3 * * *"), now=now),
+    "a timing that ended": lambda s, now: decide_update(s, again(s, Once(NOON)), now=now),
+    "another jitter": lambda s, now: decide_update(s, again(s, "@hourly", jitter=5 * MINUTE), now=now),
+    "another queue": lambda s, now: decide_update(s, again(s, "@hourly", queue="low"), now=now),
+    "a kept next time": lambda s, now: decide_update(s, again(s, "30 3 * * *"), now=now, keep_next=True),
+    "new timezone rules": lambda s, now: decide_retime(s, now=now, tzdata="2027a"),
+    "a trigger": lambda s, now: decide_trigger(s, [], Trigger(RUN_UID), now=now)[0],
+    "a refused trigger": lambda s, now: decide_trigger(holding(s, run(1)), [run(1)], Trigger(RUN_UID), now=now)[0],
+    "a run's end": lambda s, now: decide_settle(
+        holding(s, run(1)), [run(1)], run(1), AttemptResult(AttemptOutcome.FAILED), now=now
+    ),
     "a backfill": lambda s, now: fill(s, [NOON - HOUR], now=now)[0],
 }
 
@@ -179,7 +189,7 @@ def test_an_occurrence_inside_its_jitter_window_survives(operation: str) -> None
 
 def test_a_timing_that_fires_sooner_does_not_overtake_an_occurrence_inside_its_jitter_window() -> None:
     schedule = active("@hourly", jitter=30 * MINUTE)
-    change = update(schedule, again(schedule, "* * * * *", jitter=30 * MINUTE), now=NOON + HOUR + SECOND)
+    change = decide_update(schedule, again(schedule, "* * * * *", jitter=30 * MINUTE), now=NOON + HOUR + SECOND)
     assert change.after.next_run_at == NOON + HOUR
     assert change.after.due_at is not None
     assert change.after.due_at < NOON + HOUR + MINUTE
@@ -188,7 +198,7 @@ def test_a_timing_that_fires_sooner_does_not_overtake_an_occurrence_inside_its_j
 
 def test_what_else_passed_before_an_update_is_missed() -> None:
     schedule = active("*/10 * * * *")
-    change = update(schedule, again(schedule, "30 3 * * *"), now=NOON + HOUR + MINUTE)
+    change = decide_update(schedule, again(schedule, "30 3 * * *"), now=NOON + HOUR + MINUTE)
     assert types(change) == ["Missed", "Updated"]
     missed = event(change, "Missed")
     assert (missed["count"], missed["first"], missed["last"]) == (5, "2026-01-15T12:20:00Z", "2026-01-15T13:00:00Z")
@@ -198,7 +208,7 @@ def test_what_else_passed_before_an_update_is_missed() -> None:
 
 def test_the_occurrence_kept_over_an_update_is_the_one_the_policy_would_fire() -> None:
     schedule = active("*/10 * * * *", policies=Policies(missed="skip"))
-    change = update(schedule, again(schedule, "30 3 * * *"), now=NOON + HOUR + 5 * SECOND)
+    change = decide_update(schedule, again(schedule, "30 3 * * *"), now=NOON + HOUR + 5 * SECOND)
     missed = event(change, "Missed")
     assert (missed["count"], missed["first"], missed["fired"]) == (5, "2026-01-15T12:10:00Z", ["2026-01-15T13:00:00Z"])
     assert change.after.next_run_at == NOON + HOUR
@@ -207,15 +217,15 @@ def test_the_occurrence_kept_over_an_update_is_the_one_the_policy_would_fire() -
 
 def test_a_second_update_does_not_miss_the_same_again() -> None:
     schedule = active("*/10 * * * *")
-    once = update(schedule, again(schedule, "*/7 * * * *"), now=NOON + HOUR + MINUTE).after
-    twice = update(once, again(schedule, "30 3 * * *"), now=NOON + HOUR + 2 * MINUTE)
+    once = decide_update(schedule, again(schedule, "*/7 * * * *"), now=NOON + HOUR + MINUTE).after
+    twice = decide_update(once, again(schedule, "30 3 * * *"), now=NOON + HOUR + 2 * MINUTE)
     assert types(twice) == ["Updated"]
     assert twice.after.missed_count == 5
 
 
 def test_a_re_registration_may_keep_the_next_time() -> None:
     schedule = active("@hourly")
-    change = update(schedule, again(schedule, "*/20 * * * *"), now=NOON + MINUTE, keep_next=True)
+    change = decide_update(schedule, again(schedule, "*/20 * * * *"), now=NOON + MINUTE, keep_next=True)
     assert (change.after.next_run_at, change.after.n) == (NOON + HOUR, schedule.n)
     fired = fire(change.after)
     assert (types(fired), fired.after.next_run_at) == (["Triggered"], NOON + HOUR + 20 * MINUTE)
@@ -223,7 +233,7 @@ def test_a_re_registration_may_keep_the_next_time() -> None:
 
 def test_a_timing_that_is_over_ends_the_schedule() -> None:
     schedule = active("@hourly")
-    assert types(update(schedule, again(schedule, Once(NOON)), now=NOON + MINUTE)) == ["Updated", "Completed"]
+    assert types(decide_update(schedule, again(schedule, Once(NOON)), now=NOON + MINUTE)) == ["Updated", "Completed"]
 
 
 @pytest.mark.parametrize(
@@ -241,14 +251,14 @@ def test_what_remains_follows_max_runs(
     schedule = active(policies=Policies(overlap="allow"), max_runs=before)
     for _ in range(started):
         schedule = fire(schedule).after
-    change = update(schedule, again(schedule, "@hourly", max_runs=after), now=NOON + 3 * HOUR)
+    change = decide_update(schedule, again(schedule, "@hourly", max_runs=after), now=NOON + 3 * HOUR)
     assert change.after.remaining == remaining
     assert change.after.is_active
 
 
 def test_max_runs_below_what_has_started_ends_the_schedule() -> None:
     schedule = fire(active(policies=Policies(overlap="allow"), max_runs=5)).after
-    change = update(schedule, again(schedule, "@hourly", max_runs=1), now=NOON + HOUR + MINUTE)
+    change = decide_update(schedule, again(schedule, "@hourly", max_runs=1), now=NOON + HOUR + MINUTE)
     assert types(change) == ["Updated", "Completed"]
     assert change.after.remaining == 0
 
@@ -258,36 +268,36 @@ def test_what_remains_after_max_runs_was_lowered_and_raised_again_is_what_has_no
     for _ in range(4):
         schedule = fire(schedule).after
     for max_runs, remaining in ((2, 0), (10, 6)):
-        schedule = update(schedule, again(schedule, "@hourly", max_runs=max_runs), now=NOON + 5 * HOUR).after
+        schedule = decide_update(schedule, again(schedule, "@hourly", max_runs=max_runs), now=NOON + 5 * HOUR).after
         assert schedule.remaining == remaining
 
 
 def test_a_paused_schedule_is_updated_and_stays_paused() -> None:
-    paused = pause(active(), now=NOON).after
-    change = update(paused, again(paused, "*/20 * * * *"), now=NOON + MINUTE)
+    paused = decide_pause(active(), now=NOON).after
+    change = decide_update(paused, again(paused, "*/20 * * * *"), now=NOON + MINUTE)
     assert (change.after.status, change.after.next_run_at) == (ScheduleStatus.PAUSED, None)
-    assert resume(change.after, [], now=NOON + MINUTE).after.next_run_at == NOON + 20 * MINUTE
+    assert decide_resume(change.after, [], now=NOON + MINUTE).after.next_run_at == NOON + 20 * MINUTE
 
 
 def test_leaving_from_completion_gives_the_next_time_back() -> None:
     waiting = replace(active(DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
-    change = update(waiting, again(waiting, "@hourly"), now=NOON + MINUTE)
+    change = decide_update(waiting, again(waiting, "@hourly"), now=NOON + MINUTE)
     assert (change.after.next_run_at, change.after.awaiting_run_uid) == (NOON + HOUR, None)
 
 
 def test_new_timezone_rules_move_a_next_time_that_is_not_due() -> None:
     moved = replace(active("@hourly"), next_run_at=NOON + 90 * MINUTE, due_at=NOON + 90 * MINUTE)
-    change = retimed(moved, now=NOON + MINUTE, tzdata="2027a")
+    change = decide_retime(moved, now=NOON + MINUTE, tzdata="2027a")
     assert (change.after.next_run_at, change.after.tzdata, change.after.n) == (NOON + HOUR, "2027a", 1)
     assert event(change, "Recovered")["next_fire_at"] == "2026-01-15T13:00:00Z"
-    assert types(retimed(change.after, now=NOON + MINUTE, tzdata="2027b")) == []
+    assert types(decide_retime(change.after, now=NOON + MINUTE, tzdata="2027b")) == []
 
 
 # ---- pause and resume
 
 
 def test_a_paused_schedule_has_no_next_time_and_its_links_are_stale() -> None:
-    change = pause(active(), now=NOON + MINUTE, note="moving", context=CommandContext(principal="ops"))
+    change = decide_pause(active(), now=NOON + MINUTE, note="moving", context=CommandContext(principal="ops"))
     after = change.after
     assert (after.status, after.next_run_at, after.due_at, after.n) == (ScheduleStatus.PAUSED, None, None, 1)
     assert (after.note, after.status_reason, after.version) == ("moving", "moving", 2)
@@ -298,7 +308,9 @@ def test_a_paused_schedule_has_no_next_time_and_its_links_are_stale() -> None:
     }
 
 
-@pytest.mark.parametrize(("stop", "reason"), [(pause, "disabled"), (delete, "deleted")], ids=["pause", "delete"])
+@pytest.mark.parametrize(
+    ("stop", "reason"), [(decide_pause, "disabled"), (decide_delete, "deleted")], ids=["pause", "delete"]
+)
 def test_stopping_writes_off_what_is_already_due(stop: Callable[..., Change], reason: str) -> None:
     schedule = active("*/10 * * * *", jitter=MINUTE)
     change = stop(schedule, now=NOON + 30 * MINUTE)
@@ -311,7 +323,7 @@ def test_stopping_writes_off_what_is_already_due(stop: Callable[..., Change], re
 
 
 def test_a_trigger_that_uses_up_max_runs_writes_off_what_is_already_due() -> None:
-    change = trigger(active("@hourly", max_runs=1), [], Trigger(RUN_UID), now=NOON + HOUR)[0]
+    change = decide_trigger(active("@hourly", max_runs=1), [], Trigger(RUN_UID), now=NOON + HOUR)[0]
     assert types(change) == ["Triggered", "TriggerSkipped", "Completed"]
     assert event(change, "TriggerSkipped")["reason"] == "remaining_actions_exhausted"
 
@@ -319,7 +331,7 @@ def test_a_trigger_that_uses_up_max_runs_writes_off_what_is_already_due() -> Non
 def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
     spring = datetime(2026, 3, 8, tzinfo=UTC)
     schedule = active(Spec("30 2 * * *", "America/New_York"), now=spring)
-    change = pause(schedule, now=spring + 12 * HOUR)
+    change = decide_pause(schedule, now=spring + 12 * HOUR)
     assert event(change, "TriggerSkipped")["reason"] == "dst_skip"
     assert types(change) == ["TriggerSkipped", "Paused"]
 
@@ -345,10 +357,10 @@ def test_a_schedule_resumes_where_it_is_told(
     spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, said: str
 ) -> None:
     policies = Policies(resume=catch_up if said == "by the schedule" else "next", retry=CONTINUE)
-    paused = pause(active(spec, policies=policies), now=NOON + MINUTE).after
+    paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
     mode = CatchUp(catch_up) if said == "by the call" else None
-    change = resume(paused, [], now=now, catch_up=mode)
+    change = decide_resume(paused, [], now=now, catch_up=mode)
     after = change.after
     assert (after.status, after.n, after.paused_at) == (ScheduleStatus.ACTIVE, paused.n + 1, None)
     if passed is not None:
@@ -361,57 +373,57 @@ def test_a_schedule_resumes_where_it_is_told(
 
 def test_a_resume_once_fires_whatever_the_window_says() -> None:
     policies = Policies(missed="skip", resume="once")
-    paused = pause(active(policies=policies), now=NOON + MINUTE).after
-    assert types(fire(resume(paused, [], now=NOON + 90 * MINUTE).after)) == ["Triggered"]
+    paused = decide_pause(active(policies=policies), now=NOON + MINUTE).after
+    assert types(fire(decide_resume(paused, [], now=NOON + 90 * MINUTE).after)) == ["Triggered"]
 
 
 def test_a_resume_once_finds_what_passed_after_an_occurrence_that_the_pause_wrote_off() -> None:
-    paused = pause(active("*/10 * * * *"), now=NOON + 10 * MINUTE).after
-    resumed = resume(paused, [], now=NOON + 15 * MINUTE, catch_up=CatchUp.ONCE).after
+    paused = decide_pause(active("*/10 * * * *"), now=NOON + 10 * MINUTE).after
+    resumed = decide_resume(paused, [], now=NOON + 15 * MINUTE, catch_up=CatchUp.ONCE).after
     assert resumed.next_run_at == NOON + 20 * MINUTE
-    later = resume(paused, [], now=NOON + 25 * MINUTE, catch_up=CatchUp.ONCE).after
+    later = decide_resume(paused, [], now=NOON + 25 * MINUTE, catch_up=CatchUp.ONCE).after
     assert later.next_run_at == NOON + 20 * MINUTE
     assert later.due_at == NOON + 25 * MINUTE
 
 
 def test_a_resume_once_knows_only_the_timing_of_the_time() -> None:
-    paused = pause(active("*/30 * * * *"), now=NOON + MINUTE).after
-    updated = update(paused, again(paused, "0 2 * * *"), now=NOON + 10 * MINUTE).after
-    assert resume(updated, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 14 * HOUR
-    late = update(paused, again(paused, "0 2 * * *"), now=NOON + 40 * MINUTE).after
-    assert resume(late, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 30 * MINUTE
+    paused = decide_pause(active("*/30 * * * *"), now=NOON + MINUTE).after
+    updated = decide_update(paused, again(paused, "0 2 * * *"), now=NOON + 10 * MINUTE).after
+    assert decide_resume(updated, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 14 * HOUR
+    late = decide_update(paused, again(paused, "0 2 * * *"), now=NOON + 40 * MINUTE).after
+    assert decide_resume(late, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 30 * MINUTE
 
 
 def test_a_resume_once_fires_no_instant_from_before_its_timing_existed() -> None:
-    paused = pause(active("0 2 * * *"), now=NOON + MINUTE).after
-    updated = update(paused, again(paused, "*/30 * * * *"), now=NOON + 40 * MINUTE).after
-    assert resume(updated, [], now=NOON + 50 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
-    assert resume(updated, [], now=NOON + 70 * MINUTE, catch_up=CatchUp.ONCE).after.due_at == NOON + 70 * MINUTE
+    paused = decide_pause(active("0 2 * * *"), now=NOON + MINUTE).after
+    updated = decide_update(paused, again(paused, "*/30 * * * *"), now=NOON + 40 * MINUTE).after
+    assert decide_resume(updated, [], now=NOON + 50 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
+    assert decide_resume(updated, [], now=NOON + 70 * MINUTE, catch_up=CatchUp.ONCE).after.due_at == NOON + 70 * MINUTE
 
 
 def test_a_schedule_that_began_paused_may_fire_what_passed_since() -> None:
-    paused = create(IDENTITY, definition(), now=NOON, paused=True).after
-    assert resume(paused, [], now=NOON + 90 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
+    paused = decide_create(IDENTITY, definition(), now=NOON, paused=True).after
+    assert decide_resume(paused, [], now=NOON + 90 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
 
 
 def test_what_passed_while_paused_is_not_missed() -> None:
-    paused = pause(active("* * * * *"), now=NOON + SECOND).after
-    resumed = resume(paused, [], now=NOON + 5 * HOUR + SECOND).after
+    paused = decide_pause(active("* * * * *"), now=NOON + SECOND).after
+    resumed = decide_resume(paused, [], now=NOON + 5 * HOUR + SECOND).after
     assert types(fire(resumed)) == ["Triggered"]
 
 
 def test_a_schedule_from_completion_resumes_behind_the_run_that_still_runs() -> None:
     waiting = replace(active(DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
-    paused = pause(waiting, now=NOON).after
+    paused = decide_pause(waiting, now=NOON).after
     assert paused.awaiting_run_uid is None
-    assert resume(paused, [run(1)], now=NOON + MINUTE).after.awaiting_run_uid == run(1).uid
-    assert resume(paused, [], now=NOON + MINUTE).after.next_run_at == NOON + 6 * MINUTE
+    assert decide_resume(paused, [run(1)], now=NOON + MINUTE).after.awaiting_run_uid == run(1).uid
+    assert decide_resume(paused, [], now=NOON + MINUTE).after.next_run_at == NOON + 6 * MINUTE
 
 
 def test_a_spec_that_ended_while_paused_ends_the_schedule_at_its_resume() -> None:
-    paused = pause(active(Once(NOON + HOUR)), now=NOON).after
-    assert types(resume(paused, [], now=NOON + 2 * HOUR)) == ["Resumed", "Completed"]
-    assert types(resume(paused, [], now=NOON + 2 * HOUR, catch_up=CatchUp.ONCE)) == ["Resumed"]
+    paused = decide_pause(active(Once(NOON + HOUR)), now=NOON).after
+    assert types(decide_resume(paused, [], now=NOON + 2 * HOUR)) == ["Resumed", "Completed"]
+    assert types(decide_resume(paused, [], now=NOON + 2 * HOUR, catch_up=CatchUp.ONCE)) == ["Resumed"]
 
 
 # ---- restart, delete, states
@@ -435,7 +447,7 @@ def test_a_restart_begins_from_zero_at_a_new_position(status: str) -> None:
         success_count=1,
         last_error="boom",
     )
-    change = restart(over, [], now=NOON + HOUR)
+    change = decide_restart(over, [], now=NOON + HOUR)
     after = change.after
     assert (after.status, after.n, after.next_run_at) == (ScheduleStatus.ACTIVE, 10, NOON + 75 * MINUTE)
     assert (after.remaining, after.run_count, after.run_number) == (3, 0, 7)
@@ -448,12 +460,12 @@ def test_a_restart_begins_from_zero_at_a_new_position(status: str) -> None:
 def test_a_restart_needs_an_occurrence_to_come() -> None:
     over = replace(active(Once(NOON + HOUR)), status=ScheduleStatus.DONE)
     with pytest.raises(ScheduleStateError, match="update it"):
-        restart(over, [], now=NOON + 2 * HOUR)
+        decide_restart(over, [], now=NOON + 2 * HOUR)
 
 
 def test_a_deleted_schedule_keeps_its_history_and_drops_what_waits() -> None:
     runs = [run(1), run(2, "buffered"), run(3, "buffered", "backfill")]
-    change = delete(holding(active(), *runs), now=NOON + MINUTE, reason="obsolete")
+    change = decide_delete(holding(active(), *runs), now=NOON + MINUTE, reason="obsolete")
     assert (change.after.status, change.after.deleted_at) == (ScheduleStatus.DELETED, NOON + MINUTE)
     assert (change.drops_buffer, change.drops_retries) == (True, True)
     facts = {"reason": "obsolete", "deleted_at": "2026-01-15T12:01:00Z", "dropped_buffered": 2}
@@ -461,11 +473,11 @@ def test_a_deleted_schedule_keeps_its_history_and_drops_what_waits() -> None:
 
 
 OPERATIONS: dict[str, Callable[[Schedule], Change]] = {
-    "pause": lambda s: pause(s, now=NOON),
-    "resume": lambda s: resume(s, [], now=NOON),
-    "restart": lambda s: restart(s, [], now=NOON),
-    "delete": lambda s: delete(s, now=NOON),
-    "update": lambda s: update(s, again(s, "*/20 * * * *"), now=NOON),
+    "pause": lambda s: decide_pause(s, now=NOON),
+    "resume": lambda s: decide_resume(s, [], now=NOON),
+    "restart": lambda s: decide_restart(s, [], now=NOON),
+    "delete": lambda s: decide_delete(s, now=NOON),
+    "update": lambda s: decide_update(s, again(s, "*/20 * * * *"), now=NOON),
 }
 ALLOWED = {
     "pause": {"active"},
@@ -493,7 +505,7 @@ def test_an_operation_applies_to_its_statuses_only(operation: str, status: str) 
 
 def test_a_trigger_starts_a_run_now_and_never_moves_the_grid() -> None:
     schedule = active()
-    change, outcome = trigger(schedule, [], Trigger(RUN_UID, idempotency_key="k"), now=NOON + 7 * MINUTE)
+    change, outcome = decide_trigger(schedule, [], Trigger(RUN_UID, idempotency_key="k"), now=NOON + 7 * MINUTE)
     (started,) = change.new_runs
     assert outcome.outcome == "triggered"
     assert (started.kind, started.uid, started.idempotency_key) == (RunKind.MANUAL, RUN_UID, "k")
@@ -516,14 +528,14 @@ def test_a_trigger_starts_a_run_now_and_never_moves_the_grid() -> None:
 )
 def test_a_trigger_is_refused_by_status_as_a_recorded_skip(status: str, forced: bool, reason: str | None) -> None:
     schedule = replace(active(), status=ScheduleStatus(status))
-    change, outcome = trigger(schedule, [], Trigger(RUN_UID, is_forced=forced), now=NOON)
+    change, outcome = decide_trigger(schedule, [], Trigger(RUN_UID, is_forced=forced), now=NOON)
     assert outcome.reason == reason
     assert (change.after.last_skip_reason, len(change.new_runs)) == (reason, reason is None)
 
 
 def test_a_trigger_of_an_exhausted_schedule_says_so() -> None:
     exhausted = fire(active(max_runs=1)).after
-    change, outcome = trigger(exhausted, [], Trigger(RUN_UID), now=NOON + HOUR)
+    change, outcome = decide_trigger(exhausted, [], Trigger(RUN_UID), now=NOON + HOUR)
     assert outcome.reason == "remaining_actions_exhausted"
     assert event(change, "TriggerSkipped")["reason"] == "remaining_actions_exhausted"
 
@@ -531,7 +543,7 @@ def test_a_trigger_of_an_exhausted_schedule_says_so() -> None:
 def test_a_replaced_run_hands_its_place_to_the_new_one() -> None:
     waiting = replace(active(DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     request = Trigger(RUN_UID, overlap=OverlapPolicy.CANCEL_OTHER)
-    change = trigger(waiting, [run(1)], request, now=NOON)[0]
+    change = decide_trigger(waiting, [run(1)], request, now=NOON)[0]
     assert ended(change) == {1: "cancelled"}
     assert change.after.awaiting_run_uid == RUN_UID
 
@@ -543,7 +555,7 @@ PAST = [NOON - k * HOUR for k in (4, 3, 2, 1)]
 
 def fill(schedule: Schedule, occurrences: list[datetime], *runs: Run, now: datetime = NOON, **options: Any) -> Any:
     options = {"ran": frozenset(), **options}
-    return backfill(schedule, runs, occurrences, now=now, backfill_uid=RUN_UID, **options)
+    return decide_backfill(schedule, runs, occurrences, now=now, backfill_uid=RUN_UID, **options)
 
 
 def test_a_backfill_under_skip_runs_one_after_another() -> None:
@@ -552,7 +564,8 @@ def test_a_backfill_under_skip_runs_one_after_another() -> None:
     assert [row.outcome for row in rows] == ["started", "buffered", "buffered", "buffered"]
     assert (change.after.backfill_unfinished, change.after.backfill_waiting, change.after.buffer_depth) == (1, 3, 0)
     (first, second, *_) = change.new_runs
-    ended_one = settle(change.after, [first, second], first, Verdict(Ending.SUCCEEDED), now=NOON + MINUTE)
+    succeeded = AttemptResult(AttemptOutcome.SUCCEEDED)
+    ended_one = decide_settle(change.after, [first, second], first, succeeded, now=NOON + MINUTE)
     assert ended(ended_one) == {1: "succeeded", 2: "pending"}
 
 
@@ -585,7 +598,7 @@ def test_occurrences_that_have_a_run_are_reported_and_not_run_again() -> None:
 
 
 def test_a_backfill_works_while_paused() -> None:
-    change, _ = fill(pause(active(), now=NOON).after, PAST)
+    change, _ = fill(decide_pause(active(), now=NOON).after, PAST)
     assert [new.status.value for new in change.new_runs][:2] == ["pending", "buffered"]
     assert change.after.status is ScheduleStatus.PAUSED
 
@@ -619,7 +632,7 @@ def test_a_backfill_of_a_schedule_that_is_done_respects_what_remains() -> None:
 
 
 def test_a_backfill_of_a_deleted_schedule_runs_nothing() -> None:
-    change, rows = fill(delete(active(), now=NOON).after, PAST)
+    change, rows = fill(decide_delete(active(), now=NOON).after, PAST)
     assert [(row.outcome, row.reason) for row in rows] == [("skipped", "status_not_triggerable")]
     assert change.is_empty
 

@@ -15,7 +15,7 @@ import pytest
 from rqsched.core import lifecycle
 from rqsched.core.due import due_of, stored_due_of
 from rqsched.core.model import Schedule
-from rqsched.core.occurrences import survey
+from rqsched.core.occurrences import classify_due
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import CONTINUE, HOUR, MINUTE, NOON, SECOND, active, definition, event, fire, types
@@ -160,7 +160,7 @@ MISSED: dict[str, dict[str, Any]] = {
 
 
 def survey_of(schedule: Schedule, now: datetime) -> tuple[list[datetime], int]:
-    seen = survey(schedule, now)
+    seen = classify_due(schedule, now)
     return list(seen.fires), seen.missed.count if seen.missed else 0
 
 
@@ -187,7 +187,7 @@ def test_an_occurrence_off_the_new_grid_fires_and_the_new_grid_counts_from_the_c
     options = MISSED[missed]
     schedule = down(options, "*/3 * * * *")
     policies = schedule.policies
-    change = lifecycle.update(schedule, definition(SPECS[spec], policies=policies), now=NOON + 4 * MINUTE)
+    change = lifecycle.decide_update(schedule, definition(SPECS[spec], policies=policies), now=NOON + 4 * MINUTE)
     updated = change.after
     assert (updated.next_run_at, updated.timing_changed_at) == (NOON + 3 * MINUTE, NOON + 4 * MINUTE)
     for late in (4, 5, 9, 30, 75):
@@ -256,7 +256,7 @@ def test_a_clock_that_jumps_forward_starts_no_burst() -> None:
 
 
 def retimed_by(schedule: Schedule, now: datetime) -> Schedule:
-    return lifecycle.update(schedule, definition("*/1 * * * *", policies=schedule.policies), now=now).after
+    return lifecycle.decide_update(schedule, definition("*/1 * * * *", policies=schedule.policies), now=now).after
 
 
 def test_a_clock_that_jumps_back_fires_nothing_twice() -> None:

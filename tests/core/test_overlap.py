@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from rqsched.core import settle as settlement
-from rqsched.core import start as starts
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.policy import OverlapPolicy, judge_overlap
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.start import Trigger, decide_trigger
 from tests.support.decisions import MINUTE, NOON, ended, event, fire, holding, overlapping, run, types
 
 NOTHING, QUEUED, RUNNING, RETRYING, BUFFERED, DEAD = (
@@ -66,7 +65,7 @@ def before(policy: str, state: str) -> tuple[Schedule, list[Run]]:
     schedule = holding(overlapping(policy), *runs)
     if state != DEAD:
         return schedule, runs
-    settled = settlement.settle(schedule, runs, runs[0], Verdict(Ending.LOST), now=NOON + MINUTE)
+    settled = decide_settle(schedule, runs, runs[0], AttemptResult(AttemptOutcome.LOST), now=NOON + MINUTE)
     assert ended(settled) == {1: "lost"}
     return settled.after, []
 
@@ -78,7 +77,7 @@ def by_fire(schedule: Schedule, runs: list[Run]) -> Change:
 def by_trigger(schedule: Schedule, runs: list[Run]) -> Change:
     assert schedule.due_at is not None
     uid = "01KF0000000000000000000999"
-    return starts.trigger(schedule, runs, starts.Trigger(uid), now=schedule.due_at)[0]
+    return decide_trigger(schedule, runs, Trigger(uid), now=schedule.due_at)[0]
 
 
 @pytest.mark.parametrize("offer", [by_fire, by_trigger])
@@ -138,8 +137,8 @@ def test_a_full_queue_refuses_what_comes_and_says_so() -> None:
 @pytest.mark.parametrize("policy", ["buffer_one", "buffer_all"])
 def test_a_new_run_does_not_overtake_the_waiting_ones(policy: str) -> None:
     """Nothing runs ahead of them at this moment, as when the schedule was paused as the run ended."""
-    verdict = judge_overlap(OverlapPolicy(policy), unfinished=[], buffered=1)
-    assert verdict.act == ("skip" if policy == "buffer_one" else "buffer")
+    attempt_result = judge_overlap(OverlapPolicy(policy), unfinished=[], buffered=1)
+    assert attempt_result.act == ("skip" if policy == "buffer_one" else "buffer")
 
 
 @pytest.mark.parametrize("policy", [policy.value for policy in OverlapPolicy])
@@ -151,9 +150,9 @@ def test_a_backfill_is_never_in_the_way_of_a_live_run(policy: str) -> None:
 
 
 def test_a_trigger_may_bring_its_own_policy() -> None:
-    request = starts.Trigger("01KF0000000000000000000999", overlap=OverlapPolicy.ALLOW_ALL)
+    request = Trigger("01KF0000000000000000000999", overlap=OverlapPolicy.ALLOW_ALL)
     runs = [run(1)]
-    change, outcome = starts.trigger(holding(overlapping("skip"), *runs), runs, request, now=NOON)
+    change, outcome = decide_trigger(holding(overlapping("skip"), *runs), runs, request, now=NOON)
     assert outcome.outcome == "triggered"
     assert [new.is_override for new in change.new_runs] == [True]
     assert event(change, "Triggered")["effective_overlap_policy"] == "allow_all"

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from rqsched.core import lifecycle
-from rqsched.core import settle as settlement
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import Policies, RetryPolicy
-from rqsched.core.settle import Ending, Verdict, settle
+from rqsched.core.settle import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_drain, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
 from tests.support.decisions import (
     CONTINUE,
@@ -32,17 +31,21 @@ from tests.support.decisions import (
 )
 
 LATER = NOON + 10 * MINUTE
-FAILED, LOST, SUCCEEDED = Verdict(Ending.FAILED, error="boom"), Verdict(Ending.LOST), Verdict(Ending.SUCCEEDED, "42")
+FAILED, LOST, SUCCEEDED = (
+    AttemptResult(AttemptOutcome.FAILED, error="boom"),
+    AttemptResult(AttemptOutcome.LOST),
+    AttemptResult(AttemptOutcome.SUCCEEDED, "42"),
+)
 
 
 def retrying(retry: RetryPolicy, spec: Any = "@hourly", **fields: Any) -> Schedule:
     return active(spec, policies=Policies(retry=retry, **fields))
 
 
-def end(schedule: Schedule, verdict: Verdict, *runs: Run) -> Change:
+def end(schedule: Schedule, attempt_result: AttemptResult, *runs: Run) -> Change:
     """The first of the runs ends."""
     runs = runs or (run(1, started_at=NOON, attempt=1),)
-    return settle(holding(schedule, *runs), runs, runs[0], verdict, now=LATER)
+    return decide_settle(holding(schedule, *runs), runs, runs[0], attempt_result, now=LATER)
 
 
 def test_a_success_keeps_its_result_and_forgives_earlier_failures() -> None:
@@ -73,21 +76,21 @@ def test_every_attempt_leaves_its_entry() -> None:
 def test_the_entries_and_the_error_are_kept_within_bounds() -> None:
     many = json.dumps([{"attempt": number} for number in range(1, 61)])
     error = "ValueError: boom\n" + "x" * 10_000 + "\nraised here"
-    change = end(retrying(CONTINUE), Verdict(Ending.FAILED, error=error), run(1, attempts=many))
+    change = end(retrying(CONTINUE), AttemptResult(AttemptOutcome.FAILED, error=error), run(1, attempts=many))
     ((_, after),) = change.changed_runs
-    assert len(json.loads(after.attempts)) == settlement.MAX_ATTEMPTS_KEPT
+    assert len(json.loads(after.attempts)) == MAX_ATTEMPTS_KEPT
     assert after.error is not None
     assert after.error.startswith("ValueError: boom\n")
     assert after.error.endswith("\nraised here")
     assert "[cut]" in after.error
-    assert len(after.error) < settlement.MAX_ERROR + 20
+    assert len(after.error) < MAX_ERROR + 20
 
 
-@pytest.mark.parametrize("verdict", [FAILED, LOST], ids=["failed", "lost"])
-def test_an_attempt_that_fails_is_retried_later_and_later(verdict: Verdict) -> None:
+@pytest.mark.parametrize("attempt_result", [FAILED, LOST], ids=["failed", "lost"])
+def test_an_attempt_that_fails_is_retried_later_and_later(attempt_result: AttemptResult) -> None:
     schedule, waits = retrying(RetryPolicy(max_retries=3)), []
     for attempt in (1, 2, 3):
-        change = end(schedule, verdict, run(1, attempt=attempt))
+        change = end(schedule, attempt_result, run(1, attempt=attempt))
         ((_, after),) = change.changed_runs
         assert after.status is RunStatus.RETRYING
         assert after.retry_at is not None
@@ -96,7 +99,7 @@ def test_an_attempt_that_fails_is_retried_later_and_later(verdict: Verdict) -> N
         schedule = change.after
     assert waits == [60, 120, 240]
     assert (schedule.error_count, schedule.consecutive_failures) == (3, 0)
-    assert schedule.last_error == (verdict.error or "lost")
+    assert schedule.last_error == (attempt_result.error or "lost")
 
 
 def test_the_first_delay_is_the_interval() -> None:
@@ -105,7 +108,7 @@ def test_the_first_delay_is_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retry", "verdict", "attempt", "status"),
+    ("retry", "attempt_result", "attempt", "status"),
     [
         pytest.param(RetryPolicy(3), FAILED, 4, "failed", id="the last attempt failed"),
         pytest.param(RetryPolicy(3), LOST, 4, "lost", id="the last attempt was lost"),
@@ -115,17 +118,17 @@ def test_the_first_delay_is_the_interval() -> None:
     ],
 )
 def test_a_schedule_dies_when_its_run_has_no_attempt_left(
-    retry: RetryPolicy, verdict: Verdict, attempt: int, status: str
+    retry: RetryPolicy, attempt_result: AttemptResult, attempt: int, status: str
 ) -> None:
     schedule = retrying(retry)
-    change = end(schedule, verdict, run(1, attempt=attempt))
+    change = end(schedule, attempt_result, run(1, attempt=attempt))
     assert ended(change) == {1: status}
     assert change.after.status is ScheduleStatus.DEAD
     assert (change.after.next_run_at, change.after.due_at, change.after.n) == (None, None, schedule.n + 1)
     assert event(change, "Died") == {
         "reason": "retries_exhausted",
         "died_at": "2026-01-15T12:10:00Z",
-        "error": verdict.error or "lost",
+        "error": attempt_result.error or "lost",
         "workflow_run_id": run(1).uid,
         "consecutive_failures": 1,
     }
@@ -141,36 +144,39 @@ def test_then_continue_leaves_the_chain_alone() -> None:
 
 def test_a_schedule_may_die_only_after_failures_in_a_row() -> None:
     schedule = retrying(RetryPolicy(0, then="continue", max_consecutive_failures=3))
-    for verdict in (FAILED, FAILED, SUCCEEDED, FAILED, FAILED):
-        schedule = end(schedule, verdict).after
+    for attempt_result in (FAILED, FAILED, SUCCEEDED, FAILED, FAILED):
+        schedule = end(schedule, attempt_result).after
         assert schedule.is_active
     assert end(schedule, LOST).after.status is ScheduleStatus.DEAD
 
 
 def test_a_paused_schedule_dies_too() -> None:
-    paused = lifecycle.pause(retrying(RetryPolicy(0)), now=NOON).after
+    paused = lifecycle.decide_pause(retrying(RetryPolicy(0)), now=NOON).after
     assert end(paused, FAILED).after.status is ScheduleStatus.DEAD
 
 
-@pytest.mark.parametrize("ending", [Ending.CANCELLED, Ending.TERMINATED])
-def test_ending_a_run_on_request_is_no_failure(ending: Ending) -> None:
-    change = end(retrying(RetryPolicy(3)), Verdict(ending))
-    assert ended(change) == {1: ending.value}
+@pytest.mark.parametrize("outcome", [AttemptOutcome.CANCELLED, AttemptOutcome.TERMINATED])
+def test_ending_a_run_on_request_is_no_failure(outcome: AttemptOutcome) -> None:
+    change = end(retrying(RetryPolicy(3)), AttemptResult(outcome))
+    assert ended(change) == {1: outcome.value}
     assert (change.after.error_count, change.after.consecutive_failures) == (0, 0)
     assert change.after.is_active
 
 
 def test_a_retrying_run_that_is_cancelled_has_no_retry() -> None:
-    change = end(retrying(RetryPolicy(3)), Verdict(Ending.CANCELLED), run(1, "retrying", retry_at=LATER))
+    change = end(retrying(RetryPolicy(3)), AttemptResult(AttemptOutcome.CANCELLED), run(1, "retrying", retry_at=LATER))
     assert change.changed_runs[0][1].retry_at is None
 
 
 # ---- what waited
 
 
-@pytest.mark.parametrize("verdict", [SUCCEEDED, FAILED, LOST, Verdict(Ending.CANCELLED), Verdict(Ending.TERMINATED)])
-def test_the_oldest_waiting_run_starts_when_the_one_ahead_ends(verdict: Verdict) -> None:
-    change = end(overlapping("buffer_all"), verdict, run(1), run(2, "buffered"), run(3, "buffered"))
+@pytest.mark.parametrize(
+    "attempt_result",
+    [SUCCEEDED, FAILED, LOST, AttemptResult(AttemptOutcome.CANCELLED), AttemptResult(AttemptOutcome.TERMINATED)],
+)
+def test_the_oldest_waiting_run_starts_when_the_one_ahead_ends(attempt_result: AttemptResult) -> None:
+    change = end(overlapping("buffer_all"), attempt_result, run(1), run(2, "buffered"), run(3, "buffered"))
     assert ended(change)[2] == "pending"
     assert 3 not in ended(change)
     started = event(change, "Triggered")
@@ -204,19 +210,19 @@ def test_two_unfinished_runs_keep_the_others_waiting() -> None:
 
 def test_a_paused_schedule_keeps_its_runs_waiting_until_it_resumes() -> None:
     runs = [run(1), run(2, "buffered")]
-    paused = lifecycle.pause(holding(overlapping("buffer_all"), *runs), now=NOON).after
+    paused = lifecycle.decide_pause(holding(overlapping("buffer_all"), *runs), now=NOON).after
     change = end(paused, SUCCEEDED, *runs)
     assert ended(change) == {1: "succeeded"}
     assert change.after.buffer_depth == 1
-    assert settlement.drain(change.after, runs[1:], now=LATER).is_empty
-    resumed = lifecycle.resume(change.after, runs[1:], now=LATER)
+    assert decide_drain(change.after, runs[1:], now=LATER).is_empty
+    resumed = lifecycle.decide_resume(change.after, runs[1:], now=LATER)
     assert ended(resumed) == {2: "pending"}
     assert types(resumed) == ["Resumed", "Triggered"]
 
 
 def test_a_paused_schedule_goes_on_with_its_backfill() -> None:
     runs = [run(1, kind="backfill"), run(2, "buffered", "backfill"), run(3, "buffered")]
-    paused = lifecycle.pause(holding(overlapping("buffer_all"), *runs), now=NOON).after
+    paused = lifecycle.decide_pause(holding(overlapping("buffer_all"), *runs), now=NOON).after
     assert ended(end(paused, SUCCEEDED, *runs)) == {1: "succeeded", 2: "pending"}
 
 
@@ -228,8 +234,8 @@ def test_live_runs_go_before_a_backfill() -> None:
 def test_a_lost_drain_is_made_up_for() -> None:
     waiting = run(2, "buffered")
     schedule = holding(overlapping("buffer_all"), waiting)
-    assert ended(settlement.drain(schedule, [waiting], now=LATER)) == {2: "pending"}
-    assert settlement.drain(holding(schedule, run(1), waiting), [run(1), waiting], now=LATER).is_empty
+    assert ended(decide_drain(schedule, [waiting], now=LATER)) == {2: "pending"}
+    assert decide_drain(holding(schedule, run(1), waiting), [run(1), waiting], now=LATER).is_empty
 
 
 def test_a_drained_run_uses_up_max_runs_and_the_rest_is_dropped() -> None:
@@ -252,7 +258,7 @@ def test_a_schedule_that_dies_starts_nothing_that_waited(kind: str) -> None:
 def test_a_spec_that_is_over_is_done_when_its_buffer_is_empty() -> None:
     schedule = fire(holding(overlapping("buffer_all", Once(NOON + HOUR)), run(1)), run(1)).after
     waiting = run(2, "buffered")
-    change = settle(schedule, [run(1), waiting], run(1), SUCCEEDED, now=NOON + 2 * HOUR)
+    change = decide_settle(schedule, [run(1), waiting], run(1), SUCCEEDED, now=NOON + 2 * HOUR)
     assert types(change) == ["Triggered", "Completed"]
     assert (event(change, "Completed")["reason"], change.after.status) == ("spec_ended", ScheduleStatus.DONE)
 
@@ -262,8 +268,8 @@ def test_a_spec_that_is_over_is_done_when_its_buffer_is_empty() -> None:
 
 def test_total_repeats_counts_successes() -> None:
     schedule = retrying(CONTINUE, max_successes=2)
-    for verdict in (SUCCEEDED, FAILED, LOST, Verdict(Ending.CANCELLED)):
-        schedule = end(schedule, verdict).after
+    for attempt_result in (SUCCEEDED, FAILED, LOST, AttemptResult(AttemptOutcome.CANCELLED)):
+        schedule = end(schedule, attempt_result).after
         assert schedule.is_active
     change = end(schedule, SUCCEEDED)
     assert event(change, "Completed")["reason"] == "total_repeats_reached"
@@ -278,7 +284,7 @@ def test_total_repeats_that_was_lowered_ends_with_the_next_success() -> None:
 def test_what_was_due_when_a_schedule_ends_has_its_outcome() -> None:
     """I1: down for an hour, and the first thing that happens is that a lost run kills the schedule."""
     schedule = retrying(RetryPolicy(0), "*/10 * * * *")
-    change = settle(holding(schedule, run(1)), [run(1)], run(1), LOST, now=NOON + HOUR)
+    change = decide_settle(holding(schedule, run(1)), [run(1)], run(1), LOST, now=NOON + HOUR)
     assert types(change) == ["TriggerSkipped", "Missed", "Died"]
     skipped, missed = event(change, "TriggerSkipped"), event(change, "Missed")
     assert (skipped["occurrence_time"], skipped["reason"]) == ("2026-01-15T12:10:00Z", "status_not_triggerable")
@@ -287,8 +293,8 @@ def test_what_was_due_when_a_schedule_ends_has_its_outcome() -> None:
 
 def test_a_deleted_schedule_s_run_ends_and_starts_nothing() -> None:
     runs = [run(1), run(2, "buffered")]
-    deleted = lifecycle.delete(holding(retrying(RetryPolicy(3)), *runs), now=NOON).after
-    change = settle(deleted, runs[:1], runs[0], FAILED, now=LATER)
+    deleted = lifecycle.decide_delete(holding(retrying(RetryPolicy(3)), *runs), now=NOON).after
+    change = decide_settle(deleted, runs[:1], runs[0], FAILED, now=LATER)
     assert ended(change) == {1: "failed"}
     assert (change.after.status, types(change)) == (ScheduleStatus.DELETED, [])
 
@@ -298,7 +304,7 @@ def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedul
     change = fire(active(policies=policies, max_runs=1))
     (started,) = change.new_runs
     assert change.after.status is ScheduleStatus.DELETED
-    failed = settle(change.after, [started], started, FAILED, now=NOON + 2 * HOUR)
+    failed = decide_settle(change.after, [started], started, FAILED, now=NOON + 2 * HOUR)
     assert ended(failed) == {1: "retrying"}
 
 
@@ -306,8 +312,8 @@ def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedul
 def test_a_run_that_outlives_its_schedule_does_not_revive_it(status: str) -> None:
     over = replace(retrying(RetryPolicy(1)), status=ScheduleStatus(status), next_run_at=None, due_at=None)
     assert ended(end(over, FAILED)) == {1: "retrying"}
-    for verdict in (SUCCEEDED, replace(FAILED, is_final=True)):
-        assert (end(over, verdict).after.status.value, types(end(over, verdict))) == (status, [])
+    for attempt_result in (SUCCEEDED, replace(FAILED, is_final=True)):
+        assert (end(over, attempt_result).after.status.value, types(end(over, attempt_result))) == (status, [])
 
 
 # ---- from completion
@@ -316,10 +322,12 @@ def test_a_run_that_outlives_its_schedule_does_not_revive_it(status: str) -> Non
 DELAYED = Spec(Every("5m", from_completion=True))
 
 
-@pytest.mark.parametrize("verdict", [SUCCEEDED, FAILED, LOST, Verdict(Ending.CANCELLED)], ids=lambda v: v.ending)
-def test_the_delay_begins_when_the_awaited_run_ends(verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    "attempt_result", [SUCCEEDED, FAILED, LOST, AttemptResult(AttemptOutcome.CANCELLED)], ids=lambda v: v.outcome
+)
+def test_the_delay_begins_when_the_awaited_run_ends(attempt_result: AttemptResult) -> None:
     waiting = replace(retrying(CONTINUE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
-    change = end(waiting, verdict)
+    change = end(waiting, attempt_result)
     assert (change.after.next_run_at, change.after.due_at) == (LATER + 5 * MINUTE, LATER + 5 * MINUTE)
     assert (change.after.awaiting_run_uid, change.after.n) == (None, waiting.n + 1)
 
@@ -344,6 +352,6 @@ def test_a_spec_that_ended_meanwhile_is_done() -> None:
 def test_an_update_leaves_an_awaited_run_awaited() -> None:
     waiting = replace(retrying(CONTINUE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     slower = definition(Every("9m", from_completion=True), policies=waiting.policies)
-    updated = lifecycle.update(waiting, slower, now=NOON).after
+    updated = lifecycle.decide_update(waiting, slower, now=NOON).after
     assert updated.awaiting_run_uid == run(1).uid
     assert end(updated, SUCCEEDED).after.next_run_at == LATER + 9 * MINUTE

@@ -30,7 +30,7 @@ def created(schedule_id: str = "report", *, incarnation: int = 1, **definition: 
     """The Change that creates a schedule every five minutes."""
     uid = derived_uid(NOW, schedule_id, incarnation)
     declared = Definition(**{"spec": spec_text(), "workflow": "report", **definition})
-    return lifecycle.create(Identity(uid, "default", schedule_id), declared, now=NOW, operation=uid)
+    return lifecycle.decide_create(Identity(uid, "default", schedule_id), declared, now=NOW, operation=uid)
 
 
 def write(database: Database, *changes: Change) -> None:

@@ -110,9 +110,9 @@ def test_a_naive_instant_never_reaches_the_database(database: Database) -> None:
 def test_sequences_of_audit_events_have_no_gap_over_many_changes(database: Database) -> None:
     schedule, other = add_schedule(database), add_schedule(database, "other")
     for _ in range(3):
-        schedule = _apply(database, lifecycle.pause(schedule, now=LATER))
-        schedule = _apply(database, lifecycle.resume(schedule, (), now=LATER))
-    _apply(database, lifecycle.pause(other, now=LATER))
+        schedule = _apply(database, lifecycle.decide_pause(schedule, now=LATER))
+        schedule = _apply(database, lifecycle.decide_resume(schedule, (), now=LATER))
+    _apply(database, lifecycle.decide_pause(other, now=LATER))
     mine = EVENTS.where(audit_events.c.schedule_uid == schedule.uid)
     sequences = [sequence for sequence, _ in database.read(lambda connection: connection.execute(mine).all())]
     assert sequences == list(range(1, schedule.event_sequence + 1))
@@ -129,7 +129,7 @@ def _apply(database: Database, change: Change) -> Schedule:
 def test_a_changed_definition_is_written_with_the_state(database: Database) -> None:
     schedule = add_schedule(database)
     definition = replace(schedule.definition, queue="high", description="every hour", spec=spec_text("0 * * * *"))
-    change = lifecycle.update(schedule, definition, now=LATER)
+    change = lifecycle.decide_update(schedule, definition, now=LATER)
     assert _apply(database, change).definition.queue == "high"
 
 
@@ -155,7 +155,7 @@ def test_only_one_schedule_of_an_identity_is_not_deleted(database: Database) -> 
 
 
 def test_an_identity_is_free_again_after_delete_and_history_stays(database: Database) -> None:
-    first = _apply(database, lifecycle.delete(add_schedule(database), now=LATER))
+    first = _apply(database, lifecycle.decide_delete(add_schedule(database), now=LATER))
     write(database, created(incarnation=2))
     named = database.read(lambda connection: store.find_named(connection, "default", "report"))
     assert named == created(incarnation=2).after
@@ -191,7 +191,7 @@ def test_a_manual_run_at_the_instant_of_an_occurrence_stands_apart(database: Dat
 
 
 def test_two_incarnations_may_run_the_same_occurrence(database: Database) -> None:
-    first = _apply(database, lifecycle.delete(add_schedule(database), now=LATER))
+    first = _apply(database, lifecycle.decide_delete(add_schedule(database), now=LATER))
     write(database, created(incarnation=2))
     second = created(incarnation=2).after
     for schedule in (first, second):
@@ -218,7 +218,7 @@ def _insert_run(database: Database, run: Run) -> None:
 
 def test_a_sequence_number_is_given_once(database: Database) -> None:
     schedule = add_schedule(database)
-    again = lifecycle.pause(replace(schedule, event_sequence=0), now=LATER)
+    again = lifecycle.decide_pause(replace(schedule, event_sequence=0), now=LATER)
     with pytest.raises(IntegrityError):
         write(database, again)
     assert find(database, schedule.uid) == schedule

@@ -9,7 +9,7 @@ from typing import Any
 
 from rqsched.core import lifecycle
 from rqsched.core.audit import Event
-from rqsched.core.fire import World, decide_fire
+from rqsched.core.fire import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.core.policy import Policies, RetryPolicy
 from rqsched.spec.spec import Spec, SpecLike
@@ -28,7 +28,7 @@ def definition(spec: SpecLike = "@hourly", *, policies: Policies | None = None, 
 
 def active(spec: SpecLike = "@hourly", *, now: datetime = NOON, **fields: Any) -> Schedule:
     """A schedule created at `now`; its first occurrence is later than that."""
-    return lifecycle.create(IDENTITY, definition(spec, **fields), now=now).after
+    return lifecycle.decide_create(IDENTITY, definition(spec, **fields), now=now).after
 
 
 def overlapping(overlap: str, spec: SpecLike = "@hourly", **fields: Any) -> Schedule:
@@ -69,7 +69,7 @@ def fire(
     """Fire a schedule, at its due time unless told otherwise."""
     at = now or schedule.due_at
     assert at is not None
-    return decide_fire(schedule, runs, now=at, world=World(env, frozenset(ran)))
+    return decide_fire(schedule, runs, now=at, context=FireContext(env, frozenset(ran)))
 
 
 def types(change: Change) -> list[str]:

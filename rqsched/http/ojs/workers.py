@@ -13,7 +13,7 @@ from rqsched.chain.external import Claimed
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import Run, RunStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.http.dependencies import Call, Operate, Read
 from rqsched.http.ojs import responses as answers
@@ -54,7 +54,7 @@ def ack(call: Operate, body: JsonBody) -> Response:
     form = _form(body)
     run, result = _held(call, form), form.get("result")
     text = None if result is None else json_text("result", result, MEMO_BYTES)
-    return _ended(call, run, Verdict(Ending.SUCCEEDED, result=text))
+    return _ended(call, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=text))
 
 
 @router.post(
@@ -68,7 +68,7 @@ def nack(call: Operate, body: JsonBody) -> Response:
     form = _form(body)
     run, error = _held(call, form), form.get("error")
     is_final = isinstance(error, Mapping) and error.get("retryable") is False
-    return _ended(call, run, Verdict(Ending.FAILED, error=_message(error), is_final=is_final))
+    return _ended(call, run, AttemptResult(AttemptOutcome.FAILED, error=_message(error), is_final=is_final))
 
 
 @router.post("/workers/heartbeat", response_model=shapes.HeartbeatAnswer, openapi_extra=sent_as(shapes.HeartbeatBody))
@@ -151,8 +151,8 @@ def _not_held(run: Run, how: str) -> OjsError:
     return OjsError(409, "duplicate", f"the job {how}.", details=details)
 
 
-def _ended(call: Call, held: Run, verdict: Verdict) -> Response:
-    change = external.finish(call.scheduler.runtime, held, verdict)
+def _ended(call: Call, held: Run, attempt_result: AttemptResult) -> Response:
+    change = external.finish(call.scheduler.runtime, held, attempt_result)
     run = _found(call, held.uid).run
     if change is None:
         raise _not_held(run, f"is {answers.state_of(run)}, not active")

@@ -215,8 +215,8 @@ FOLLOWING = (
     _edit(
         "the end of a run drains nothing",
         "core/settle.py",
-        "    draft.drain()\n    draft.complete_if_over()\n",
-        "    draft.complete_if_over()\n",
+        "    builder.drain()\n    builder.complete_if_over()\n",
+        "    builder.complete_if_over()\n",
         _CHAIN + "drain.py::test_what_waits_starts_as_soon_as_the_run_ahead_ends[sqlite]",
         _ALONE.format("a run ends and the next is drained"),
     ),
@@ -237,7 +237,7 @@ FOLLOWING = (
     ),
     _edit(
         "what is due when a schedule stops gets no outcome",
-        "core/draft.py",
+        "core/change.py",
         "if first is not None and first <= self.now:",
         "if False:",
         "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-pause]",

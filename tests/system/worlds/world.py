@@ -18,7 +18,7 @@ from rqsched.chain import reconcile
 from rqsched.chain.execution import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
-from rqsched.core.settle import Ending, Verdict
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RqschedError
 from rqsched.store import tables
 from tests.support.invariants import check_invariants, i8_executions
@@ -199,10 +199,12 @@ class World:
         if not self.horses:
             return None
         horse = self.horses.pop(self.random.randrange(len(self.horses)))
-        failed = Verdict(Ending.FAILED, error="it raised")
-        verdict = self.random.choice((Verdict(Ending.SUCCEEDED), Verdict(Ending.SUCCEEDED), failed))
-        runs._complete(actor.scheduler.runtime, horse.claim, verdict)
-        return f"run {horse.claim.run.number} of {horse.claim.schedule.schedule_id} {verdict.ending}"
+        failed = AttemptResult(AttemptOutcome.FAILED, error="it raised")
+        attempt_result = self.random.choice(
+            (AttemptResult(AttemptOutcome.SUCCEEDED), AttemptResult(AttemptOutcome.SUCCEEDED), failed)
+        )
+        runs._complete(actor.scheduler.runtime, horse.claim, attempt_result)
+        return f"run {horse.claim.run.number} of {horse.claim.schedule.schedule_id} {attempt_result.outcome}"
 
     def horse_dies(self, actor: Actor) -> str | None:
         if not self.horses:
@@ -315,7 +317,9 @@ class World:
             while self.network.jobs:
                 self.start_run(self._first)
             while self.horses:
-                runs._complete(self._first.scheduler.runtime, self.horses.pop().claim, Verdict(Ending.SUCCEEDED))
+                runs._complete(
+                    self._first.scheduler.runtime, self.horses.pop().claim, AttemptResult(AttemptOutcome.SUCCEEDED)
+                )
             if not fired and not self.network.jobs:
                 return
         raise AssertionError("the work never ends")

@@ -1,6 +1,6 @@
-"""A draft: one decision about one schedule while it is being made, and the verbs all decisions share.
+"""A builder: one decision about one schedule while it is being made, and the verbs all decisions share.
 
-A draft is created, used and sealed inside one pure function: it touches no I/O and reads no clock. Sealing yields the
+A builder is created, used and sealed inside one pure function: it touches no I/O and reads no clock. Sealing yields the
 Change. The rule of positions lives here: `n` grows with every change of status or next time, so every older link is
 stale (design §4).
 """
@@ -16,14 +16,14 @@ from rqsched.core.audit import CommandContext, Event, with_context
 from rqsched.core.due import COUNT_CAP, due_after
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, changed, dumps
-from rqsched.core.overlap import Offer, Outcome, new_run, refused
+from rqsched.core.overlap import StartRequest, StartResult, new_run, refused
 from rqsched.core.policy import OverlapPolicy, judge_overlap
 
 EXHAUSTED = "max_runs_exhausted"
 SPEC_ENDED = "spec_ended"
 
 
-class Draft:
+class ChangeBuilder:
     """The schedule and its open runs as the decision so far wants them."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Draft:
         return [run for run in runs if sees_backfill or run.kind is not RunKind.BACKFILL]
 
     def run(self, uid: str) -> Run:
-        """The run as the draft has it; KeyError when it was not read."""
+        """The run as the builder has it; KeyError when it was not read."""
         return self._runs[uid]
 
     def _in_order(self) -> list[Run]:
@@ -92,36 +92,36 @@ class Draft:
 
     # ---- occurrences
 
-    def offer(self, offer: Offer) -> Outcome:
+    def offer(self, request: StartRequest) -> StartResult:
         """Put an occurrence to the overlap policy: it starts, waits or is skipped, each with its event."""
         if self.schedule.remaining == 0:
-            return self.skip(offer.occurrence_at, "remaining_actions_exhausted")
+            return self.skip(request.occurrence_at, "remaining_actions_exhausted")
         policies = self.schedule.policies
-        overlap = offer.overlap or policies.overlap
-        verdict = judge_overlap(
+        overlap = request.overlap or policies.overlap
+        decision = judge_overlap(
             overlap,
-            unfinished=[run.uid for run in self.unfinished(offer.kind)],
+            unfinished=[run.uid for run in self.unfinished(request.kind)],
             buffered=self.schedule.buffer_depth,
             buffer_limit=policies.buffer_limit,
         )
-        if verdict.act == "skip":
-            return self.skip(offer.occurrence_at, verdict.reason or "", blocking=verdict.blocking)
-        ended = self._end_others(offer.kind, verdict.ends) if verdict.ends else []
-        run = self._add_run(offer, overlap)
-        if verdict.act == "buffer":
-            return self._buffer(run, verdict.blocking)
-        started = self.begin(run.uid, outcome="triggered", ended=ended, ends=verdict.ends)
+        if decision.act == "skip":
+            return self.skip(request.occurrence_at, decision.reason or "", blocking=decision.blocking)
+        ended = self._end_others(request.kind, decision.ends) if decision.ends else []
+        run = self._add_run(request, overlap)
+        if decision.act == "buffer":
+            return self._buffer(run, decision.blocking)
+        started = self.begin(run.uid, outcome="triggered", ended=ended, ends=decision.ends)
         if self.schedule.awaiting_run_uid in ended:
             self.wait_for(run.uid)
-        return Outcome("triggered", started)
+        return StartResult("triggered", started)
 
-    def enqueue(self, offer: Offer) -> Outcome:
+    def enqueue(self, request: StartRequest) -> StartResult:
         """Let a run wait its turn whatever the policy says: a backfill under `skip` runs one after another."""
         if self.schedule.remaining == 0:
-            return self.skip(offer.occurrence_at, "remaining_actions_exhausted")
-        return Outcome("buffered", self._add_run(offer, offer.overlap or self.schedule.policies.overlap))
+            return self.skip(request.occurrence_at, "remaining_actions_exhausted")
+        return StartResult("buffered", self._add_run(request, request.overlap or self.schedule.policies.overlap))
 
-    def skip(self, occurrence_at: datetime | None, reason: str, *, blocking: str | None = None) -> Outcome:
+    def skip(self, occurrence_at: datetime | None, reason: str, *, blocking: str | None = None) -> StartResult:
         """Record that an occurrence or trigger starts nothing."""
         count = self.schedule.skipped_count + 1
         self.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=self.now)
@@ -135,14 +135,14 @@ class Draft:
         )
         return refused(reason)
 
-    def _add_run(self, offer: Offer, overlap: OverlapPolicy) -> Run:
-        run = new_run(self.schedule, offer, overlap, self.now)
+    def _add_run(self, request: StartRequest, overlap: OverlapPolicy) -> Run:
+        run = new_run(self.schedule, request, overlap, self.now)
         self._runs[run.uid] = run
         self._count(run, +1)
         self.set(run_number=run.number)
         return run
 
-    def _buffer(self, run: Run, blocking: str | None) -> Outcome:
+    def _buffer(self, run: Run, blocking: str | None) -> StartResult:
         depth = self.schedule.buffer_depth
         self.record(
             audit.BUFFERED,
@@ -155,7 +155,7 @@ class Draft:
             buffer_depth=depth,
             blocking_run_id=blocking,
         )
-        return Outcome("buffered", run, buffer_depth=depth)
+        return StartResult("buffered", run, buffer_depth=depth)
 
     def begin(self, uid: str, *, outcome: str, ended: list[str] | None = None, ends: str | None = None) -> Run:
         """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on."""
@@ -369,8 +369,8 @@ class Draft:
 
     # ---- done
 
-    def seal(self, operation: str | None = None) -> Change:
-        """Close the draft: number its position, stamp it, and give the Change."""
+    def build(self, operation: str | None = None) -> Change:
+        """Close the builder: number its position, stamp it, and give the Change."""
         before, after = self._before, self.schedule
         new = tuple(run for run in self._in_order() if run.uid not in self._read)
         moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
