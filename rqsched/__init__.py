@@ -6,59 +6,86 @@
 >>> scheduler = Scheduler.from_env()  # doctest: +SKIP
 >>> scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), args=["eu"])  # doctest: +SKIP
 
-The names below are imported when they are first asked for: SQLAlchemy, RQ and pydantic are most of the time that
-`rqsched --help` or a module of workflows would otherwise take.
+Every name is imported at its first use: SQLAlchemy, RQ and pydantic are most of the time that `rqsched --help` or a
+module of workflows would otherwise take.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rqsched.api.declarations import Declaration
+    from rqsched.api.run_handle import RunHandle, TriggerResult
+    from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
     from rqsched.api.scheduler import Scheduler
+    from rqsched.config import Settings
     from rqsched.core.audit import CommandContext
-    from rqsched.core.policy import OverlapPolicy, RetryPolicy
+    from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.spec import Cron, Every, Once, Spec
-    from rqsched.workflows import current_run, workflow
+    from rqsched.timing import Timing
+    from rqsched.workflows import RunContext, current_run, workflow
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackfillResult",
+    "CatchUp",
     "CommandContext",
     "Cron",
+    "Declaration",
     "Every",
+    "Exhausted",
+    "MissedPolicy",
     "Once",
     "OverlapPolicy",
     "RetryPolicy",
     "RqschedError",
     "RunCancelled",
+    "RunContext",
+    "RunHandle",
+    "ScheduleHandle",
     "Scheduler",
+    "Settings",
     "Spec",
+    "Timing",
+    "TriggerResult",
     "current_run",
     "workflow",
 ]
 
 _HOMES = {
+    "BackfillResult": "api.schedule_handle",
+    "CatchUp": "core.policy",
     "CommandContext": "core.audit",
     "Cron": "spec.spec",
+    "Declaration": "api.declarations",
     "Every": "spec.spec",
+    "Exhausted": "core.policy",
+    "MissedPolicy": "core.policy",
     "Once": "spec.spec",
     "OverlapPolicy": "core.policy",
     "RetryPolicy": "core.policy",
     "RqschedError": "errors",
     "RunCancelled": "errors",
+    "RunContext": "workflows",
+    "RunHandle": "api.run_handle",
+    "ScheduleHandle": "api.schedule_handle",
     "Scheduler": "api.scheduler",
+    "Settings": "config",
     "Spec": "spec.spec",
+    "Timing": "timing",
+    "TriggerResult": "api.run_handle",
     "current_run": "workflows",
     "workflow": "workflows",
 }
 """The module of each public name."""
-_MODULES = frozenset({"aio", "client", "errors", "machines", "signals", "testing"})
-"""Public modules that `import rqsched` alone gives, when they are asked for."""
+_MODULES = frozenset({"aio", "client", "config", "errors", "machines", "signals", "testing", "timing"})
+"""Public modules that `import rqsched` alone offers; each is imported at its first use."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module and keep the name, so that it is asked for once."""
+    """Import the module of a public name and keep the name, so that this happens once."""
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
@@ -68,5 +95,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what is here, imported yet or not."""
+    """List the public names, imported yet or not."""
     return sorted({*globals(), *__all__})

@@ -10,9 +10,8 @@ from fastapi import FastAPI, Path, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from rqsched import Every, Scheduler
+from rqsched import Every, ScheduleHandle, Scheduler
 from rqsched.aio import run
-from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.http import create_app
 

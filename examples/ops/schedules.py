@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rqsched import Cron, Every, RetryPolicy, Scheduler
-from rqsched.api.declarations import Declaration
-from rqsched.core.policy import Exhausted
+from rqsched import Cron, Declaration, Every, Exhausted, RetryPolicy, Scheduler
 
 from .backup import back_up
 from .logs import tend_logs

@@ -11,7 +11,9 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.schedule_view import ScheduleView
 from rqsched.api.scheduler import Scheduler
+from rqsched.core.model import Schedule
 from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
 
 P = ParamSpec("P")
@@ -66,8 +68,8 @@ def _finding(
     return method
 
 
-class AsyncSchedule:
-    """A ScheduleHandle whose operations are awaited; its facts are read as plainly as there."""
+class AsyncSchedule(ScheduleView):
+    """A ScheduleHandle whose operations are awaited; its fields are read without."""
 
     def __init__(self, handle: ScheduleHandle) -> None:
         self.handle = handle
@@ -75,11 +77,10 @@ class AsyncSchedule:
     def __repr__(self) -> str:
         return f"<Async {self.handle!r}>"
 
-    def __getattr__(self, name: str) -> Any:
-        """Give any fact of the schedule: uid, schedule_id, status, next_run_at, run_count ..."""
-        if name.startswith("_") or callable(getattr(ScheduleHandle, name, None)):
-            raise AttributeError(name)
-        return getattr(self.handle, name)
+    @property
+    def state(self) -> Schedule:
+        """The whole row as a frozen value."""
+        return self.handle.state
 
     refresh = _changing(ScheduleHandle.refresh)
     pause = _changing(ScheduleHandle.pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rqsched.chain import execution as runs
@@ -25,11 +26,105 @@ class RunHandle:
     def __repr__(self) -> str:
         return f"<Run {self.instance_id} {self.status}>"
 
-    def __getattr__(self, name: str) -> Any:
-        """Give any fact of the run: uid, number, kind, occurrence_at, attempt, error, started_at, ended_at ..."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._run, name)
+    @property
+    def uid(self) -> str:
+        """The run's uid, a ULID."""
+        return self._run.uid
+
+    @property
+    def schedule_uid(self) -> str:
+        """The incarnation of its schedule."""
+        return self._run.schedule_uid
+
+    @property
+    def number(self) -> int:
+        """1, 2, 3 ... within the schedule."""
+        return self._run.number
+
+    @property
+    def instance_id(self) -> str:
+        """The readable id, unique within the schedule."""
+        return self._run.instance_id
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow it executes."""
+        return self._run.workflow
+
+    @property
+    def occurrence_at(self) -> datetime:
+        """The nominal time; for a manual run the moment of the trigger."""
+        return self._run.occurrence_at
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When its occurrence could fire: nominal plus jitter; None for a manual run."""
+        return self._run.due_at
+
+    @property
+    def attempt(self) -> int:
+        """The number of the newest attempt, from 1."""
+        return self._run.attempt
+
+    @property
+    def worker(self) -> str | None:
+        """Who executes or executed the newest attempt; None before it started."""
+        return self._run.worker
+
+    @property
+    def created_at(self) -> datetime:
+        """When the run was decided."""
+        return self._run.created_at
+
+    @property
+    def queued_at(self) -> datetime | None:
+        """When its job was put on the queue."""
+        return self._run.queued_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the newest attempt started."""
+        return self._run.started_at
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the run ended; None while it has not."""
+        return self._run.ended_at
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When the next attempt is due; None unless the run is `retrying`."""
+        return self._run.retry_at
+
+    @property
+    def error(self) -> str | None:
+        """The error of the newest failed attempt."""
+        return self._run.error
+
+    @property
+    def queue(self) -> str | None:
+        """The queue of its job; None is the settings' default queue."""
+        return self._run.queue
+
+    @property
+    def connection(self) -> str | None:
+        """The named Redis of its job; None is the settings' Redis."""
+        return self._run.connection
+
+    @property
+    def timeout(self) -> int | None:
+        """Seconds one attempt may take; None is the settings' run timeout."""
+        return self._run.timeout
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key of the trigger that started it, if one was given."""
+        return self._run.idempotency_key
+
+    @property
+    def backfill_uid(self) -> str | None:
+        """The backfill that started it, if one did."""
+        return self._run.backfill_uid
 
     @property
     def status(self) -> str:

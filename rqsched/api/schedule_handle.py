@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from rqsched.api.describe import Description, describe, upcoming
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
+from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill as backfills
 from rqsched.chain import operations
 from rqsched.chain.backfill import Backfill, Range
@@ -54,7 +55,7 @@ Progress = Callable[[Backfill], None]
 """Called after each chunk of a backfill."""
 
 
-class ScheduleHandle:
+class ScheduleHandle(ScheduleView):
     """One schedule: its state as it was read last, and everything one may do to it."""
 
     def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
@@ -63,47 +64,6 @@ class ScheduleHandle:
 
     def __repr__(self) -> str:
         return f"<Schedule {self.namespace}/{self.schedule_id} {self.status} next={self.next_run_at}>"
-
-    def __getattr__(self, name: str) -> Any:
-        """Give any fact of the schedule's state: n, version, remaining, skipped_count, note ..."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._schedule, name)
-
-    @property
-    def uid(self) -> str:
-        """The incarnation."""
-        return self._schedule.uid
-
-    @property
-    def schedule_id(self) -> str:
-        """The id its owner chose."""
-        return self._schedule.schedule_id
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the id."""
-        return self._schedule.namespace
-
-    @property
-    def status(self) -> str:
-        """`active`, `paused`, `done`, `dead` or `deleted`, as it was read."""
-        return self._schedule.status.value
-
-    @property
-    def next_run_at(self) -> datetime | None:
-        """The nominal time of the next occurrence."""
-        return self._schedule.next_run_at
-
-    @property
-    def run_count(self) -> int:
-        """How many runs have started."""
-        return self._schedule.run_count
-
-    @property
-    def workflow(self) -> str:
-        """The name of the workflow."""
-        return self._schedule.definition.workflow
 
     @property
     def state(self) -> Schedule:

@@ -124,11 +124,55 @@ class Scheduler:
         context: CommandContext | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Create a schedule and arm its first link; see Options for everything else that may be said.
+        """Create a schedule and arm its first link; everything it may be given is listed here.
 
-        The same `idempotency_key` and declaration give the same schedule again, for a day. Raises ScheduleExistsError
-        when the id is taken, IdempotencyConflictError, UnknownWorkflowError, or another InvalidInputError; then
-        nothing was written.
+        >>> scheduler.create(  # doctest: +SKIP
+        ...     "nightly", "invoice-sync", Cron("0 2 * * *"), timezone="Europe/Berlin", kwargs={"region": "eu"}
+        ... )
+
+        Args:
+            schedule_id: 1 to 255 of `A-Z a-z 0-9 . _ : -`, a letter or digit first; unique in its namespace.
+            workflow: A registered name, the registered function or class, or a dotted path.
+            spec: When: `Cron`, `Every`, `Once`, a `timedelta`, a cron expression, a `Spec` for several, or a `Timing`.
+            note: Free text kept with the schedule, at most 4 KiB.
+            namespace: Default: RQSCHED_NAMESPACE.
+            paused: Create it paused; nothing fires before `resume()`.
+            idempotency_key: For a day, the same key and declaration return the same schedule again.
+            context: Who asks and why, for the audit event.
+            timezone: IANA name for cron expressions that name none; default UTC.
+            args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
+            kwargs: Keyword arguments of the workflow, JSON-native.
+            overlap: While an earlier run is unfinished: `skip` (default), `buffer_one`, `buffer_all`, `allow_all`,
+                `cancel_other` or `terminate_other`; see OverlapPolicy.
+            buffer_limit: The most runs that wait under `buffer_all`; default no limit.
+            missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
+            catch_up_window: Occurrences later than this count as missed; default no limit, 60 s under `skip`.
+            catch_up_limit: The most occurrences one fire starts under `missed="all"`; default 100.
+            catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
+            jitter: The most a fire is delayed, as a `timedelta`; default none.
+            max_runs: How many runs may start; default no limit.
+            on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
+            total_repeats: Done after so many successful runs; default no limit.
+            environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
+            retry: How failed attempts are repeated; see RetryPolicy.
+            timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
+            queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
+            connection: A name in RQSCHED_CONNECTIONS: the Redis of its runs; default the workflow's, then
+                RQSCHED_REDIS_URL.
+            priority: Above 0, runs go to the front of their queue; default 0.
+            labels: Up to 64 short texts to filter by, copied to each run.
+            memo: JSON-native object, at most 256 KiB, copied to each run.
+            search_attributes: JSON-native object to query by, copied to each run.
+            description: Free text for people.
+            owner: Who owns it; `list` filters by it.
+            executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
+
+        Raises:
+            InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).
+            ScheduleExistsError: The id is taken.
+            IdempotencyConflictError: The key was used with another declaration.
+
+        After an error nothing is written.
         """
         definition = self._define(workflow, spec, options)
         named, note = self._named(namespace, schedule_id), require_note(note)
@@ -147,7 +191,9 @@ class Scheduler:
         context: CommandContext | None = None,
         **options: Unpack[Options],
     ) -> tuple[ScheduleHandle, str]:
-        """Create a schedule or make the known one what is declared; also says `created`, `updated` or `unchanged`.
+        """Create a schedule or make the known one what is declared; also return `created`, `updated` or `unchanged`.
+
+        Takes what `create` takes; an option that is not given gets its default.
 
         The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """

@@ -250,7 +250,7 @@ def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
         schedule.resume()
 
     assert [event.sequence for event in events(schedule)] == list(range(1, 17))
-    assert schedule.refresh().event_sequence == 16
+    assert schedule.refresh().state.event_sequence == 16
 
 
 def test_history_comes_in_pages_from_a_cursor(any_desk: Desk) -> None:

@@ -163,7 +163,7 @@ def _(desk: Desk) -> None:
     assert (anchored.next_run_at, aligned.next_run_at) == (NOON + 10 * MINUTE + 17 * SECOND, NOON + 10 * MINUTE)
     completion = desk.create("completion", Every("10m", from_completion=True))
     desk.fire(12 * MINUTE)
-    assert (completion.refresh().next_run_at, completion.awaiting_run_uid) == (None, newest(completion).uid)
+    assert (completion.refresh().next_run_at, completion.state.awaiting_run_uid) == (None, newest(completion).uid)
     desk.advance(MINUTE)
     desk.work()
     assert completion.refresh().next_run_at == desk.clock.now() + 10 * MINUTE

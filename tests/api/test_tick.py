@@ -112,7 +112,7 @@ def test_a_schedule_that_is_repaired_fires_what_was_due(any_desk: Desk) -> None:
     any_desk.turn(2 * SECOND)
 
     assert newest(schedule).occurrence_at == NOON + MINUTE
-    assert schedule.refresh().fire_failures == 0
+    assert schedule.refresh().state.fire_failures == 0
 
 
 def test_a_tick_makes_due_retries_too(any_desk: Desk) -> None:

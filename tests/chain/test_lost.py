@@ -39,7 +39,7 @@ def test_sightings_closer_than_the_interval_do_not_count(rig: Rig) -> None:
 
 def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
     _, run = started(rig)
-    token = run.refresh().token
+    token = run.refresh().state.token
     for _ in range(8):
         rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, token))
         rig.recover()
@@ -53,7 +53,9 @@ def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
     seen = []
     for i in range(8):
         if i == 3:
-            any_rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+            any_rig.runtime.database.transact(
+                lambda connection: store.beat(connection, run.uid, run.refresh().state.token)
+            )
         any_rig.recover()
         seen.append(run.refresh().status)
         any_rig.advance(15 * SECOND)
@@ -65,7 +67,7 @@ def test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone(rig: R
     """Its process was frozen and wakes up after the pass has read it as lifeless."""
     _, run = started(rig, retry=RetryPolicy(max_retries=0, then="dead"))
     _, awake = started(rig, schedule_id="other")
-    token = awake.refresh().token
+    token = awake.refresh().state.token
     rig.runtime.subscribers.append(
         lambda change, event: rig.runtime.database.transact(lambda c: store.beat(c, awake.uid, token)) and None
     )
@@ -108,7 +110,7 @@ def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
     """RQ's hash is gone while the horse lives: it is no evidence."""
     schedule, run = started(rig)
     for _ in range(6):
-        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().state.token))
         rig.redis.flushall()
         rig.recover()
         rig.advance(15 * SECOND)
@@ -126,7 +128,7 @@ def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
     rig.recover()
 
     assert run.refresh().status == "running"
-    rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().token))
+    rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().state.token))
     for _ in range(3):
         rig.advance(15 * SECOND)
         rig.recover()

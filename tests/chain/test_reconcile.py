@@ -162,7 +162,7 @@ def test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id(any_r
     any_rig.advance(SECOND)
     assert repaired(any_rig) == {"deliveries": 1}
 
-    assert run.refresh().delivery == 2
+    assert run.refresh().state.delivery == 2
     assert any_rig.queued() == [run_job_id(run)]
     assert any_rig.queued() != [lost], "ids are never reused"
     any_rig.work()

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import rqsched
-from rqsched import machines, testing
+from rqsched import RunHandle, ScheduleHandle, Scheduler, machines, testing
+from rqsched.core.options import Options
 
 PUBLIC_NAMES = {
+    "BackfillResult",
+    "CatchUp",
     "CommandContext",
     "Cron",
+    "Declaration",
     "Every",
+    "Exhausted",
+    "MissedPolicy",
     "Once",
     "OverlapPolicy",
     "RetryPolicy",
     "RqschedError",
     "RunCancelled",
+    "RunContext",
+    "RunHandle",
+    "ScheduleHandle",
     "Scheduler",
+    "Settings",
     "Spec",
+    "Timing",
+    "TriggerResult",
     "current_run",
     "workflow",
 }
@@ -51,6 +64,28 @@ def test_the_helpers_for_tests_of_applications_are_exactly_these() -> None:
 def test_every_public_name_exists_and_says_what_it_is() -> None:
     undocumented = [name for name in PUBLIC_NAMES if not getattr(rqsched, name).__doc__]
     assert undocumented == []
+
+
+def test_create_documents_every_argument_and_option_in_one_place() -> None:
+    arguments = [*inspect.signature(Scheduler.create).parameters, *Options.__annotations__]
+    described = inspect.getdoc(Scheduler.create) or ""
+    missing = [name for name in arguments if name not in {"self", "options"} and f"\n    {name}: " not in described]
+    assert missing == []
+
+
+def test_handles_have_no_untyped_attributes() -> None:
+    for handle in (ScheduleHandle, RunHandle, rqsched.aio.AsyncSchedule):
+        assert not hasattr(handle, "__getattr__")
+        untyped = [name for name, member in inspect.getmembers(handle, _is_property) if not _returns(member)]
+        assert untyped == []
+
+
+def _is_property(member: object) -> bool:
+    return isinstance(member, property)
+
+
+def _returns(member: property) -> object:
+    return member.fget and member.fget.__annotations__.get("return")
 
 
 def test_the_package_ships_its_types() -> None:

@@ -148,7 +148,7 @@ def test_a_backfill_may_have_an_overlap_policy_of_its_own(control_plane: Web) ->
     created(control_plane, overlap_policy="skip")
     control_plane.post(f"{ONE}/backfill", {**MORNING, "overlap_policy": "allow_all"})
     runs = control_plane.rig.scheduler.get("invoices").runs().items
-    assert [(run.status, run.overlap) for run in runs] == [("pending", "allow_all")] * 2
+    assert [(run.status, run.state.overlap) for run in runs] == [("pending", "allow_all")] * 2
 
 
 def test_under_skip_the_occurrences_of_a_backfill_wait_for_each_other_and_count_as_started(control_plane: Web) -> None:

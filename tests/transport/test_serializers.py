@@ -73,4 +73,4 @@ def test_a_worker_with_the_other_serializer_does_not_lose_the_run(make_rig: Make
     rig.recover()
     rig.work(serializer="json")
 
-    assert (run.refresh().status, run.delivery) == ("succeeded", 2)
+    assert (run.refresh().status, run.state.delivery) == ("succeeded", 2)
