@@ -36,6 +36,7 @@ bench: $(VENV)/.dev ## every benchmark; one JSON object each
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.dev ## build the documentation into site/
+	$(BIN)/python docs/diagrams.py
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 

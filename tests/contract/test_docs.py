@@ -1,0 +1,87 @@
+"""The documentation as a site: it builds without a warning, needs no other host, and its pictures fit the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rqsched.core.model import RunStatus, ScheduleStatus, TargetStatus
+from rqsched.store.tables import metadata
+from tests.contract.sources import PACKAGE
+from tests.contract.test_layers import LAYERS
+from tests.support.processes import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+ARCHITECTURE = (DOCS / "architecture.md").read_text()
+CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
+LOADED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']((?:https?:)?//[^"']+)""")
+
+
+@pytest.fixture(scope="module")
+def diagrams() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("diagrams", DOCS / "diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["diagrams"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    loaded = {url for page in tmp_path.rglob("*.html") for url in LOADED.findall(page.read_text())}
+
+    assert loaded == set()
+
+
+def test_the_pictures_are_those_that_the_script_draws(diagrams: ModuleType) -> None:
+    stale = [
+        name
+        for name, diagram in diagrams.DIAGRAMS.items()
+        if (DOCS / "img" / f"{name}.svg").read_text() != diagrams.draw(diagram)
+    ]
+    assert stale == [], "run python docs/diagrams.py"
+    assert {path.stem for path in (DOCS / "img").glob("*.svg")} == set(diagrams.DIAGRAMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "statuses"), [("schedule", ScheduleStatus), ("run", RunStatus), ("target", TargetStatus)]
+)
+def test_a_picture_has_exactly_the_statuses_of_the_code(
+    name: str, statuses: Iterable[str], diagrams: ModuleType
+) -> None:
+    assert set(diagrams.DIAGRAMS[name].states) - {"start"} == set(statuses)
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=["architecture.md", "CONTRIBUTING.md"])
+def test_the_table_of_layers_names_every_part_of_the_package_once(page: str) -> None:
+    table = re.search(r"^\| layer \|.*?\n\n", page, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    cells = [row.split("|")[1] for row in table[0].strip().splitlines()[2:]]
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+
+    assert sorted(named) == sorted(there - {"__init__"})
+    order = [next(level for level, parts in enumerate(LAYERS) if name in parts) for name in named]
+    assert order == sorted(order, reverse=True)
+
+
+def test_the_architecture_names_every_table() -> None:
+    assert [name for name in metadata.tables if f"`{name}`" not in ARCHITECTURE] == []
+
+
+def test_the_architecture_names_every_key_in_redis() -> None:
+    source = "".join(path.read_text() for path in (PACKAGE / "transport").glob("*.py"))
+    keys = set(re.findall(r'f"(rqsched:\w+:)\{', source))
+    assert keys
+    assert [key for key in sorted(keys) if f"`{key}{{" not in ARCHITECTURE] == []
