@@ -1,6 +1,6 @@
 """The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
 
-Each runs the synchronous operation in a worker thread; cancelling the await does not undo what it does.
+Each runs the synchronous operation in a worker thread; cancelling the await does not stop it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rqsched.core.model import Schedule
 from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
 
@@ -50,20 +51,12 @@ def _changing(
     return method
 
 
-def _of_scheduler(call: Callable[Concatenate[Scheduler, P], T]) -> Callable[Concatenate[AsyncScheduler, P], Awaited[T]]:
+def _of_scheduler(
+    call: Callable[Concatenate[Scheduler, P], T], convert: Callable[[T], R]
+) -> Callable[Concatenate[AsyncScheduler, P], Awaited[R]]:
     @wraps(call)
-    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await run(call, self.scheduler, *args, **kwargs)
-
-    return method
-
-
-def _finding(
-    call: Callable[Concatenate[Scheduler, P], ScheduleHandle],
-) -> Callable[Concatenate[AsyncScheduler, P], Awaited[AsyncSchedule]]:
-    @wraps(call)
-    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
-        return AsyncSchedule(await run(call, self.scheduler, *args, **kwargs))
+    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return convert(await run(call, self.scheduler, *args, **kwargs))
 
     return method
 
@@ -104,6 +97,14 @@ class AsyncSchedule(ScheduleView):
             after_sequence = page[-1].sequence
 
 
+def _page(page: Page[ScheduleHandle]) -> Page[AsyncSchedule]:
+    return Page([AsyncSchedule(handle) for handle in page.items], page.next_cursor)
+
+
+def _same(value: T) -> T:
+    return value
+
+
 class AsyncScheduler:
     """A Scheduler whose operations are awaited.
 
@@ -114,22 +115,14 @@ class AsyncScheduler:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
 
-    create = _finding(Scheduler.create)
-    get = _finding(Scheduler.get)
-    newest = _finding(Scheduler.newest)
-    sync = _of_scheduler(Scheduler.sync)
-    history = _of_scheduler(Scheduler.history)
-    recover = _of_scheduler(Scheduler.recover)
-    tick = _of_scheduler(Scheduler.tick)
-    prune_history = _of_scheduler(Scheduler.prune_history)
-    close = _of_scheduler(Scheduler.close)
-
-    async def upsert(self, *args: Any, **kwargs: Any) -> tuple[AsyncSchedule, str]:
-        """Create a schedule or make the known one what is declared; see `Scheduler.upsert`."""
-        handle, outcome = await run(self.scheduler.upsert, *args, **kwargs)
-        return AsyncSchedule(handle), outcome
-
-    async def list(self, **filters: Any) -> Page[AsyncSchedule]:
-        """Read a page of schedules; see `Scheduler.list`."""
-        page = await run(self.scheduler.list, **filters)
-        return Page([AsyncSchedule(handle) for handle in page.items], page.next_cursor)
+    create = _of_scheduler(Scheduler.create, AsyncSchedule)
+    upsert = _of_scheduler(Scheduler.upsert, lambda upserted: (AsyncSchedule(upserted[0]), upserted[1]))
+    get = _of_scheduler(Scheduler.get, AsyncSchedule)
+    newest = _of_scheduler(Scheduler.newest, AsyncSchedule)
+    list = _of_scheduler(Scheduler.list, _page)
+    sync = _of_scheduler(Scheduler.sync, _same)
+    history = _of_scheduler(Scheduler.history, _same)
+    recover = _of_scheduler(Scheduler.recover, _same)
+    tick = _of_scheduler(Scheduler.tick, _same)
+    prune_history = _of_scheduler(Scheduler.prune_history, _same)
+    close = _of_scheduler(Scheduler.close, _same)

@@ -1,4 +1,4 @@
-"""Declarations: schedules written down in code, by decorators or as values, for `sync` to bring about."""
+"""Declarations: schedules written in code, by decorators or as values, which `sync` creates and updates."""
 
 from __future__ import annotations
 
@@ -18,27 +18,34 @@ SYNC = "sync"
 
 @dataclass(frozen=True)
 class Declaration:
-    """One schedule of a declared set."""
+    """One schedule of a declared set.
+
+    >>> Declaration("nightly", "invoice-sync", Cron("0 2 * * *"), {"timezone": "Europe/Berlin"})  # doctest: +SKIP
+    """
 
     schedule_id: str
+    """Its id, unique in the set."""
     workflow: str | Callable[..., Any]
+    """A registered name, the registered function or class, or a dotted path."""
     spec: When
+    """When: all that `Scheduler.create` takes as `spec`."""
     options: Options = field(default_factory=Options)
-    """The keyword arguments `create` takes."""
+    """The options `Scheduler.create` lists."""
     note: str | None = None
+    """Free text kept with the schedule."""
     paused: bool | None = None
-    """None leaves a known schedule as it is."""
+    """True pauses, False resumes; None leaves a known schedule as it is and creates an active one."""
 
 
 class Declarations:
-    """The schedules an application declares with decorators, in the order it does."""
+    """The schedules an application declares with decorators, in the order of declaration."""
 
     def __init__(self, workflows: Registry) -> None:
         self._workflows = workflows
         self._declared: dict[str, Declaration] = {}
 
     def all(self) -> list[Declaration]:
-        """Give every declaration, those of the registry first; the newest of an id wins."""
+        """Return every declaration, those of the registry first; the newest of an id wins."""
         registered = {id_: Declaration(id_, *declared) for id_, declared in self._workflows.declared().items()}
         return list((registered | self._declared).values())
 
@@ -47,10 +54,10 @@ class Declarations:
         self._declared[declaration.schedule_id] = declaration
 
     def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Any:
-        """Make the decorator that registers a workflow and declares its schedule.
+        """Return the decorator that registers a workflow and declares its schedule.
 
         Queue, connection and timeout become the workflow's defaults. Everything is checked here, at the decorated
-        function, not at start-up; raises an InvalidInputError of the right kind.
+        function, not at start-up; raises an InvalidInputError.
         """
         routing = {key: options[key] for key in _ROUTING if key in options}
         own = {key: options[key] for key in ("note", "paused") if key in options}

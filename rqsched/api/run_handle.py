@@ -1,4 +1,4 @@
-"""Run handles: one run as a caller holds it, and what a manual trigger answers."""
+"""Run handles: one run as a caller holds it, and the result of a manual trigger."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rqsched.chain import execution as runs
+from rqsched.chain import execution
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run
 from rqsched.core.overlap import StartResult
 from rqsched.core.settle import AttemptOutcome
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes as store
+from rqsched.store import changes
 
 
 class RunHandle:
-    """One run: its facts as they were read, and what one may do to it."""
+    """One run: its fields as they were read last, and everything that can be done to it.
+
+    >>> run = scheduler.get("nightly").trigger().run  # doctest: +SKIP
+    >>> run.refresh().status, run.result  # doctest: +SKIP
+    ('succeeded', 42)
+    """
 
     def __init__(self, runtime: Runtime, run: Run) -> None:
         self._runtime = runtime
@@ -128,7 +133,7 @@ class RunHandle:
 
     @property
     def status(self) -> str:
-        """The run's status as it was read."""
+        """`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus."""
         return self._run.status.value
 
     @property
@@ -143,12 +148,12 @@ class RunHandle:
 
     @property
     def state(self) -> Run:
-        """Every fact of the run."""
+        """The whole row as a frozen value."""
         return self._run
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        """The ended attempts: attempt, started_at, ended_at, outcome, error."""
+        """The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."""
         ended: list[dict[str, Any]] = json.loads(self._run.attempts)
         return ended
 
@@ -190,7 +195,7 @@ class RunHandle:
 
     def refresh(self) -> RunHandle:
         """Read the run again; raises RunNotFoundError when it was purged."""
-        found = self._runtime.database.read(lambda connection: store.find_run(connection, self._run.uid))
+        found = self._runtime.database.read(lambda connection: changes.find_run(connection, self._run.uid))
         if found is None:
             raise RunNotFoundError(self._run.uid)
         self._run = found
@@ -198,12 +203,12 @@ class RunHandle:
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
+        self._run = execution.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
         return self
 
     def terminate(self) -> RunHandle:
-        """End the run and have RQ kill its horse. Idempotent."""
-        self._run = runs.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
+        """End the run and have RQ kill its process. Idempotent."""
+        self._run = execution.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
         return self
 
 
@@ -214,9 +219,11 @@ class TriggerResult:
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
     run: RunHandle | None = None
+    """The run that was started or buffered; None when nothing was."""
     reason: str | None = None
-    """Why nothing was started."""
+    """Why nothing was started; None when something was."""
     buffer_depth: int | None = None
+    """How many runs wait, this one included; None unless it waits."""
 
     @property
     def instance_id(self) -> str | None:
@@ -229,6 +236,6 @@ class TriggerResult:
 
 
 def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult:
-    """Give a trigger's outcome as its caller sees it."""
+    """Turn the outcome of a trigger into what its caller gets."""
     run = RunHandle(runtime, outcome.run) if outcome.run else None
     return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

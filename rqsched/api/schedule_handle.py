@@ -1,7 +1,7 @@
-"""Handles: one schedule as a caller holds it; a run's is in `run_handle`.
+"""Schedule handles: one schedule as a caller holds it. Its fields are in `schedule_view`.
 
-A handle means the incarnation it was made from: after delete and re-create under the same id it says "not found", so a
-stale handle never resurrects or re-pauses what changed.
+A handle belongs to the incarnation it was read from: after delete and re-create under the same id its operations raise
+ScheduleNotFoundError, so a stale handle never changes the new schedule.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any, Unpack
 from rqsched.api.describe import Description, describe, upcoming
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
-from rqsched.chain import backfill as backfills
-from rqsched.chain import operations
-from rqsched.chain.backfill import Backfill, Range
+from rqsched.chain import backfill, operations
+from rqsched.chain.backfill import DEFAULT_BOUND, Backfill, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -29,8 +28,7 @@ from rqsched.core.start import BackfillRow
 from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes as store
-from rqsched.store import listing
+from rqsched.store import changes, listing
 from rqsched.store.listing import AuditRecord, Page
 from rqsched.timing import When, unfold
 
@@ -42,12 +40,12 @@ class BackfillResult:
     """What a backfill did."""
 
     backfill: Backfill | None
-    """Its row; None for a dry run."""
+    """Its row: uid, range, counts and status; None for a dry run."""
     rows: list[BackfillRow]
-    """One an occurrence."""
+    """One per occurrence."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Give the rows as JSON-native values."""
+        """Return the rows as JSON-native values."""
         return [row.to_dict() for row in self.rows]
 
 
@@ -56,7 +54,15 @@ Progress = Callable[[Backfill], None]
 
 
 class ScheduleHandle(ScheduleView):
-    """One schedule: its state as it was read last, and everything one may do to it."""
+    """One schedule: its fields as they were read last, and everything that can be done to it.
+
+    >>> schedule = scheduler.get("nightly")  # doctest: +SKIP
+    >>> schedule.pause(note="maintenance").status  # doctest: +SKIP
+    'paused'
+    >>> schedule.resume(catch_up="once").next_run_at  # doctest: +SKIP
+
+    Each operation is one transaction with its audit event, and leaves the handle as the schedule is afterwards.
+    """
 
     def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
         self._runtime = runtime
@@ -67,24 +73,22 @@ class ScheduleHandle(ScheduleView):
 
     @property
     def state(self) -> Schedule:
-        """Every fact of the schedule."""
+        """The whole row as a frozen value."""
         return self._schedule
 
-    # ---- reading
-
     def refresh(self) -> ScheduleHandle:
-        """Read the schedule again; a deleted one shows so. Raises ScheduleNotFoundError when it was purged."""
-        found = self._runtime.database.read(lambda connection: store.find(connection, self.uid))
+        """Read the schedule again; a deleted one has the status `deleted`. Raises ScheduleNotFoundError if purged."""
+        found = self._runtime.database.read(lambda connection: changes.find(connection, self.uid))
         if found is None:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         self._schedule = found
         return self
 
     def describe(self) -> Description:
-        """Read everything there is to know about the schedule now."""
+        """Read all that is known about the schedule now."""
         self.refresh()
         latest = self._schedule.latest_run_uid
-        run = self._runtime.database.read(lambda connection: latest and store.find_run(connection, latest))
+        run = self._runtime.database.read(lambda connection: latest and changes.find_run(connection, latest))
         return describe(self._schedule, run or None)
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
@@ -117,12 +121,10 @@ class ScheduleHandle(ScheduleView):
         return RunHandle(self._runtime, found)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """Name the next instants (1 to 1000) at which it fires."""
+        """Return the next instants (1 to 1000) at which it fires, jitter included."""
         listing.require_limit(count, 1_000)
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
-
-    # ---- changing
 
     def _operate(self, decide: operations.Decide, version: int | None = None) -> ScheduleHandle:
         self._schedule = operations.operate(self._runtime, self.uid, decide, version=version)
@@ -131,7 +133,7 @@ class ScheduleHandle(ScheduleView):
     def pause(
         self, note: str | None = None, *, reason: str | None = None, context: CommandContext | None = None
     ) -> ScheduleHandle:
-        """Stop firing. Runs and retries go on, waiting runs wait. Raises ScheduleStateError unless active."""
+        """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active."""
         require_note(note)
         require_note(reason, "reason")
         return self._operate(
@@ -147,7 +149,7 @@ class ScheduleHandle(ScheduleView):
         note: str | None = None,
         context: CommandContext | None = None,
     ) -> ScheduleHandle:
-        """Fire again; see CatchUp for where it goes on. Raises ScheduleStateError unless paused."""
+        """Fire again; see CatchUp for where it continues. Raises ScheduleStateError unless paused."""
         require_note(note)
         mode = None if catch_up is None else CatchUp.of(catch_up)
         return self._operate(
@@ -248,7 +250,7 @@ class ScheduleHandle(ScheduleView):
     ) -> TriggerResult:
         """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
 
-        A paused schedule refuses unless `force`. The same `idempotency_key` gives the same run again.
+        A paused schedule refuses unless `force`. The same `idempotency_key` returns the same run again.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         key = None if idempotency_key is None else operations.require_key(idempotency_key)
@@ -264,7 +266,7 @@ class ScheduleHandle(ScheduleView):
         *,
         overlap: OverlapPolicy | str | None = None,
         dry_run: bool = False,
-        bound: int = backfills.DEFAULT_BOUND,
+        bound: int = DEFAULT_BOUND,
         progress: Progress | None = None,
         context: CommandContext | None = None,
     ) -> BackfillResult:
@@ -274,7 +276,7 @@ class ScheduleHandle(ScheduleView):
         """
         wanted = Range(start, end, None if overlap is None else OverlapPolicy.of(overlap), bound, context)
         if dry_run:
-            return BackfillResult(None, backfills.preview(self._runtime, self.refresh().state, wanted))
+            return BackfillResult(None, backfill.preview(self._runtime, self.refresh().state, wanted))
         rows: list[BackfillRow] = []
         done: Backfill | None = None
         for done, chunk in self.iter_backfill(wanted):
@@ -292,16 +294,16 @@ class ScheduleHandle(ScheduleView):
         schedule = self.refresh().state
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
-        backfill = backfills.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
-        yield from backfills.iterate(self._runtime, backfill)
+        opened = backfill.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
+        yield from backfill.iterate(self._runtime, opened)
 
     def resume_backfill(self, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-        """Go on, as `iter_backfill` does, with a backfill of this schedule whose process ended in the middle of it.
+        """Continue, as `iter_backfill` does, an interrupted backfill of this schedule.
 
-        Nothing is fired twice, not even when somebody else goes on with it at the same time. Raises
+        Nothing is fired twice, not even when another process continues it at the same time. Raises
         BackfillNotFoundError.
         """
-        backfill = backfills.get_backfill(self._runtime, uid)
-        if backfill.schedule_uid != self.uid:
+        found = backfill.get_backfill(self._runtime, uid)
+        if found.schedule_uid != self.uid:
             raise BackfillNotFoundError(uid)
-        yield from backfills.iterate(self._runtime, backfill)
+        yield from backfill.iterate(self._runtime, found)

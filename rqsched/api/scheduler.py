@@ -1,4 +1,4 @@
-"""The scheduler: what a web app, a command or a test holds to create schedules and find them again."""
+"""The scheduler: creates, finds and declares schedules. Web apps, commands and tests hold one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from rqsched.core.model import Definition, Schedule, ScheduleStatus
 from rqsched.core.options import Options, define, is_id, require_id, require_note
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
-from rqsched.store import changes as store
-from rqsched.store import listing, schema
+from rqsched.store import changes, listing, schema
 from rqsched.store.listing import AuditRecord, Filters, Page
 from rqsched.timing import Timing, When, unfold
 from rqsched.workflows import Registry
@@ -33,7 +32,7 @@ from rqsched.workflows import Registry
 _log = logging.getLogger(__name__)
 
 SYNC_BATCH = 200
-"""Declarations that a sync brings about in one transaction."""
+"""How many declarations a sync writes in one transaction."""
 
 Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
@@ -45,9 +44,13 @@ class Synced:
     """What a sync did, as schedule ids."""
 
     created: list[str]
+    """New ones."""
     updated: list[str]
+    """Known ones that were declared differently."""
     unchanged: list[str]
+    """Known ones as declared."""
     removed: list[str]
+    """Deleted by `prune`."""
 
 
 class Scheduler:
@@ -73,7 +76,7 @@ class Scheduler:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
         Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
-        database that does not answer now is no error: the first operation will say so if it still does not.
+        database that does not answer now is not an error yet: the first operation raises if it still does not.
         """
         given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
@@ -94,7 +97,7 @@ class Scheduler:
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Scheduler:
-        """Make a scheduler from `RQSCHED_*` and import RQSCHED_IMPORTS."""
+        """Open a scheduler from `RQSCHED_*` and import RQSCHED_IMPORTS."""
         scheduler = cls(**overrides)
         import_workflows(scheduler.settings)
         return scheduler
@@ -108,8 +111,6 @@ class Scheduler:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    # ---- creating
 
     def create(
         self,
@@ -211,10 +212,10 @@ class Scheduler:
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Bring a declared set about: upsert each, and with `prune` delete what an earlier sync made and this lacks.
+        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
 
         Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
-        checked before anything is written. `progress` is told each id and its outcome.
+        checked before anything is written. `progress` is called with each id and its outcome.
         """
         given = self.declarations.all() if declarations is None else list(declarations)
         _require_distinct(given)
@@ -234,7 +235,7 @@ class Scheduler:
     def preview_sync(
         self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
     ) -> Synced:
-        """Say what `sync` would do now, with the same checks; writes nothing."""
+        """Return what `sync` would do now, with the same checks; writes nothing."""
         given = list(declarations)
         _require_distinct(given)
         wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
@@ -283,10 +284,8 @@ class Scheduler:
     def _handle(self, schedule: Schedule) -> ScheduleHandle:
         return ScheduleHandle(self.runtime, schedule)
 
-    # ---- declaring
-
     def cron(self, expression: str, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
-        """Register a workflow and declare its schedule in one line; `sync()` at start-up brings it about.
+        """Register a workflow and declare its schedule in one line; `sync()` at start-up creates or updates it.
 
         >>> @scheduler.cron("0 2 * * *", timezone="Europe/Berlin")  # doctest: +SKIP
         ... def nightly() -> None: ...
@@ -309,11 +308,9 @@ class Scheduler:
         """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
         return self.declarations.on(timing, id, name, options)
 
-    # ---- finding
-
     def get(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        return self._found(store.find_named, schedule_id, namespace)
+        return self._found(changes.find_named, schedule_id, namespace)
 
     def _found(
         self, find: Callable[[Connection, str, str], Schedule | None], schedule_id: str, namespace: str | None
@@ -383,8 +380,6 @@ class Scheduler:
         """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
         return self._found(listing.find_newest, schedule_id, namespace)
 
-    # ---- keeping it going
-
     def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
 
@@ -393,9 +388,9 @@ class Scheduler:
         return reconcile.recover(self.runtime, deep=deep, progress=progress)
 
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
-        """Fire what is due in this process, without waiting for a worker; returns one row an outcome.
+        """Fire what is due in this process, without waiting for a worker; return one row per outcome.
 
-        For cron-driven set-ups and tests. One failing schedule never stops the others: its row has an `error`.
+        For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
         return tick.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
 
@@ -403,18 +398,18 @@ class Scheduler:
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
 
         Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises
-        InvalidInputError. An error in a subscriber is logged and harms nothing. Fires are committed by workers: to
-        hear of them there, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
+        InvalidInputError. An error in a subscriber is logged and harms nothing. Workers commit fires: to receive
+        their events there, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
         """
         self.signals.add(name, subscriber)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events recorded before an instant, for good; returns how many. Targets that ended go too.
+        """Delete audit events recorded before an instant, for good; returns how many. Ended targets go too.
 
-        Of one namespace, or (None) of all of them. What is recorded later goes on with the next sequence.
+        Of one namespace, or (None) of all of them. Later events continue with the next sequence.
         """
         if before.tzinfo is None:
-            raise InvalidInputError("before", "is naive; give an aware datetime, such as one with tzinfo=UTC")
+            raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
         return self.runtime.database.transact(lambda c: listing.prune_history(c, before, namespace))
 
 
