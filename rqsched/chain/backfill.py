@@ -29,10 +29,10 @@ from rqsched.store.tables import backfills
 
 CHUNK = 500
 DEFAULT_BOUND = 10_000
-BREATH = timedelta(milliseconds=110)
+PAUSE = timedelta(milliseconds=110)
 """Longer than whoever waits lets pass between two looks: SQLite's busy handler 100 ms, a dispatcher that skipped the
 locked schedule 50 ms. Without it a backfill is a tight writer, and live fires get their turn by luck."""
-Rest = Callable[[], object]
+Pause = Callable[[], object]
 """Called between two chunks, when nothing is locked."""
 _TICK = timedelta(microseconds=1)
 
@@ -138,17 +138,17 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
 
 
-def breathe() -> None:
-    """Leave whoever waits for a lock the time to take it; see BREATH."""
-    time.sleep(BREATH.total_seconds())
+def pause_between_chunks() -> None:
+    """Leave others that wait for the lock the time to take it; see PAUSE."""
+    time.sleep(PAUSE.total_seconds())
 
 
-def go_on() -> None:
-    """Rest not at all: for a dispatcher, which fires between the chunks itself."""
+def no_pause() -> None:
+    """Do not pause: for a dispatcher, which fires between the chunks itself."""
 
 
 def iterate(
-    runtime: Runtime, backfill: Backfill, *, rest: Rest = breathe
+    runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
     while not backfill.is_done:
@@ -156,7 +156,7 @@ def iterate(
         runtime.publish([change])
         yield backfill, rows
         if not backfill.is_done:
-            rest()
+            pause()
 
 
 def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
@@ -282,9 +282,11 @@ def interrupted(
     return uids, uids[-1] if len(uids) == limit else None
 
 
-def resume(runtime: Runtime, uid: str, *, rest: Rest = breathe) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+def resume(
+    runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Go on with an interrupted backfill."""
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: store.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
-    return iterate(runtime, backfill, rest=rest)
+    return iterate(runtime, backfill, pause=pause)

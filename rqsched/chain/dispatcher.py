@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from redis.exceptions import RedisError
 
-from rqsched.chain import firing as links
-from rqsched.chain.reconcile import Recovered, passes, take_turn
+from rqsched.chain import firing
+from rqsched.chain.reconcile import Recovered, acquire_interval, iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.transport.heartbeat import Presence
@@ -34,7 +34,7 @@ class Dispatcher:
         """`recover` makes a pass of reconcile at once, whoever's turn it is."""
         self._runtime = runtime
         self._is_stopping = False
-        self._pass: Iterator[Recovered] | None = passes(runtime) if recover else None
+        self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
         self._presence = Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
@@ -64,7 +64,7 @@ class Dispatcher:
         ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
         if not ids:
             return 0
-        fired = links.fire(self._runtime, ids, skip_locked=True)
+        fired = firing.fire(self._runtime, ids, skip_locked=True)
         transport.put_back({result.id: result.again_at for result in fired if result.again_at is not None})
         transport.drop([result.id for result in fired if result.again_at is None])
         self.reconcile_some()
@@ -72,8 +72,8 @@ class Dispatcher:
 
     def reconcile_some(self) -> bool:
         """Make one batch of a reconcile pass when it is this process's turn; True when there was one."""
-        if self._pass is None and take_turn(self._runtime):
-            self._pass = passes(self._runtime)
+        if self._pass is None and acquire_interval(self._runtime):
+            self._pass = iter_batches(self._runtime)
         if self._pass is None:
             return False
         try:

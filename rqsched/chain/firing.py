@@ -87,7 +87,7 @@ def _disowned(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
     if not foreign:
         return fired
     try:
-        is_ours = runtime.has_epoch()
+        is_ours = runtime.is_known_to_redis()
     except (ConfigError, RedisError):
         is_ours = False
     fate = "dropped" if is_ours else "left for another database"

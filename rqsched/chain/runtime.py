@@ -158,7 +158,7 @@ class Runtime:
         drawn = new_uid(self.now())
         return self.database.transact(lambda connection: facts.claim_fact(connection, "database_id", drawn))
 
-    def has_epoch(self) -> bool:
+    def is_known_to_redis(self) -> bool:
         """Tell whether Redis remembers this database; False after a flush.
 
         Raises ConfigError when the control queue belongs to another database.
@@ -175,16 +175,16 @@ class Runtime:
             )
         return True
 
-    def begin_epoch(self) -> str | None:
-        """Begin to let Redis know this database; the witness for `mark_epoch`, None when Redis knows it already.
+    def leave_flush_marker(self) -> str | None:
+        """Leave a key in Redis that a flush takes away; None when Redis knows this database already.
 
         Raises ConfigError when the control queue belongs to another database.
         """
-        return None if self.has_epoch() else self.transport.begin_epoch(new_uid(self.now()))
+        return None if self.is_known_to_redis() else self.transport.begin_epoch(new_uid(self.now()))
 
-    def mark_epoch(self, witness: str) -> bool:
-        """Let Redis remember this database, unless another one's was first; False when it was flushed meanwhile."""
-        return self.transport.mark_epoch(self.database_id(), witness)
+    def record_database_id(self, flush_marker: str) -> bool:
+        """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
+        return self.transport.mark_epoch(self.database_id(), flush_marker)
 
     # ---- workflows
 

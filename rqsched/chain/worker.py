@@ -69,7 +69,7 @@ def serve(queues: Sequence[str], *, recover: bool = True) -> int:
     """
     runtime = open_runtime()
     runtime.record_workflows()
-    runtime.has_epoch()
+    runtime.is_known_to_redis()
     runtime.close()
     return Supervisor(queues, recover=recover).run()
 

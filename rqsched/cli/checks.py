@@ -231,7 +231,7 @@ def _failed_links(runtime: Runtime) -> Answer:
 
 
 def _ownership(runtime: Runtime) -> Answer:
-    if runtime.has_epoch():
+    if runtime.is_known_to_redis():
         return Level.OK, "the control queue belongs to this database"
     return Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet"
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every
 from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
-from rqsched.chain.backfill import BREATH, CHUNK, Backfill, Range, get_backfill, iterate, open_backfill
+from rqsched.chain.backfill import CHUNK, PAUSE, Backfill, Range, get_backfill, iterate, open_backfill
 from rqsched.chain.firing import LOCKED_AGAIN
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
@@ -300,7 +300,7 @@ def test_between_any_two_chunks_what_is_due_fires(any_desk: Desk) -> None:
     def rest() -> None:
         fired.append({row["schedule_id"] for row in any_desk.fire(SECOND)})
 
-    chunks = list(iterate(any_desk.runtime, opened(any_desk, schedule, 4), rest=rest))
+    chunks = list(iterate(any_desk.runtime, opened(any_desk, schedule, 4), pause=rest))
 
     assert len(chunks) == 4
     assert fired == [{"report", "other"}] * 3, "the schedule that is being backfilled, and another one"
@@ -327,7 +327,7 @@ def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_des
     with ThreadPoolExecutor(1) as live:
         sa.event.listen(engine, "commit", ask)
         try:
-            chunks = list(iterate(any_desk.runtime, backfill, rest=rest))
+            chunks = list(iterate(any_desk.runtime, backfill, pause=rest))
         finally:
             sa.event.remove(engine, "commit", ask)
 
@@ -337,7 +337,7 @@ def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_des
 
 def test_a_rest_is_longer_than_whoever_waits_looks_away() -> None:
     """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
-    assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < BREATH
+    assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < PAUSE
 
 
 def by_its_owner(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
@@ -355,7 +355,7 @@ def test_whoever_fires_nothing_between_the_chunks_rests_there(
 ) -> None:
     schedule, uid = begun(desk)
     long = timedelta(seconds=2)  # two chunks without a rest take a fraction of it
-    monkeypatch.setattr("rqsched.chain.backfill.BREATH", long)
+    monkeypatch.setattr("rqsched.chain.backfill.PAUSE", long)
 
     began = time.monotonic()
     carried_on(schedule, uid, desk)

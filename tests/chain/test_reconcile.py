@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.chain.reconcile import Recovered, passes
+from rqsched.chain.reconcile import Recovered, iter_batches
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.spec.members import Once
@@ -287,13 +287,13 @@ def test_the_epoch_is_marked_only_when_all_was_armed(make_rig: MakeRig, own_valk
     settled(rig)
     rig.redis.flushall()
 
-    whole = passes(rig.runtime)
+    whole = iter_batches(rig.runtime)
     next(whole)
     own_valkey.kill()
     list(whole)
     own_valkey.start()
 
-    assert not rig.runtime.has_epoch()
+    assert not rig.runtime.is_known_to_redis()
     assert repaired(rig) == {"links": 1}
     assert link_id(schedule) in rig.armed()
 
@@ -303,16 +303,16 @@ def test_a_flush_within_a_full_pass_starts_another(rig: Rig) -> None:
     settled(rig)
     rig.redis.flushall()
 
-    whole = passes(rig.runtime)
+    whole = iter_batches(rig.runtime)
     while link_id(schedule) not in rig.armed():
         next(whole)
     rig.redis.flushall()
     list(whole)
 
-    assert not rig.runtime.has_epoch()
+    assert not rig.runtime.is_known_to_redis()
     assert repaired(rig) == {"links": 1}
     assert link_id(schedule) in rig.armed()
-    assert rig.runtime.has_epoch()
+    assert rig.runtime.is_known_to_redis()
 
 
 def test_a_full_pass_leaves_nothing_but_the_epoch_behind(rig: Rig) -> None:

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import reconcile
 from rqsched.chain.backfill import Range
-from rqsched.chain.reconcile import BATCH, Recovered, passes, reconcile_in_turn, take_turn
+from rqsched.chain.reconcile import BATCH, Recovered, acquire_interval, iter_batches, reconcile_in_turn, repair
+from rqsched.chain.reconcile.schedules import is_newer
 from rqsched.core import audit
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import metadata as facts
@@ -49,7 +49,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("current", "known", "is_newer"),
+    ("current", "known", "is_replaced"),
     [
         ("2026b", "2026a", True),
         ("2026a", "2026b", False),
@@ -61,9 +61,9 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
         ("system-unnumbered", "system-unnumbered", False),
     ],
 )
-def test_only_newer_rules_replace_older_ones(current: str, known: str, is_newer: bool) -> None:
+def test_only_newer_rules_replace_older_ones(current: str, known: str, is_replaced: bool) -> None:
     """Else two releases in the middle of a deploy would move every schedule to and fro."""
-    assert reconcile._is_newer(current, known) is is_newer
+    assert is_newer(current, known) is is_replaced
 
 
 def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
@@ -114,7 +114,7 @@ def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(rig: Rig, monkey
     """A dispatcher fires in between."""
     interrupted(rig, monkeypatch)
     rig.advance(5 * SECOND)
-    settled_counts = [batch.checked for batch in passes(rig.runtime) if batch.checked or batch.backfills]
+    settled_counts = [batch.checked for batch in iter_batches(rig.runtime) if batch.checked or batch.backfills]
 
     assert settled_counts[-2:] == [5, 2]
 
@@ -192,7 +192,7 @@ def test_while_redis_is_away_what_sql_alone_needs_is_repaired(make_rig: MakeRig,
 
 
 def test_more_rows_than_a_page_are_all_compared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "BATCH", 4)
+    monkeypatch.setattr(repair, "BATCH", 4)
     for i in range(10):
         rig.create(f"s{i}", spec=HOUR)
     rig.redis.flushall()
@@ -233,7 +233,7 @@ def test_pages_hold_every_row_once(rig: Rig, name: str) -> None:
 # ---- turns
 
 
-def test_one_worker_an_interval_takes_the_turn(make_rig: MakeRig) -> None:
+def test_one_worker_an_interval_reconciles(make_rig: MakeRig) -> None:
     first, second = (make_rig(reconcile_interval=10 * MINUTE) for _ in range(2))
 
     assert reconcile_in_turn(first.runtime) is not None
@@ -241,8 +241,8 @@ def test_one_worker_an_interval_takes_the_turn(make_rig: MakeRig) -> None:
     assert 0 < first.redis.pttl(first.transport.turn_key) <= 600_000
 
 
-def test_a_turn_is_over_after_fifteen_seconds_unless_settings_say_otherwise(rig: Rig) -> None:
-    assert take_turn(rig.runtime)
+def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(rig: Rig) -> None:
+    assert acquire_interval(rig.runtime)
 
     assert 0 < rig.redis.pttl(rig.transport.turn_key) <= 15_000
 

@@ -20,11 +20,11 @@ def other(make_rig: MakeRig, tmp_path: Path) -> Rig:
 
 
 def test_the_first_pass_names_the_database(rig: Rig) -> None:
-    assert not rig.runtime.has_epoch()
+    assert not rig.runtime.is_known_to_redis()
 
     rig.recover()
 
-    assert rig.runtime.has_epoch()
+    assert rig.runtime.is_known_to_redis()
     assert rig.redis.get("rqsched:epoch:rqsched").decode() == rig.runtime.database_id()
 
 
@@ -48,7 +48,7 @@ def test_the_refusal_names_the_key_to_delete_when_the_first_database_is_gone(rig
     rig.redis.delete(key)
 
     other.recover()
-    assert other.runtime.has_epoch()
+    assert other.runtime.is_known_to_redis()
 
 
 def test_two_databases_share_a_redis_under_queues_of_their_own(make_rig: MakeRig, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_flushed_redis_is_taken_over_again_by_its_database(rig: Rig, lose: str
     forget: Callable[[], object] = getattr(rig.redis, lose)
     forget()
 
-    assert not rig.runtime.has_epoch()
+    assert not rig.runtime.is_known_to_redis()
     rig.recover()
-    assert rig.runtime.has_epoch()
+    assert rig.runtime.is_known_to_redis()
 
 
 def test_runs_and_links_may_not_share_a_queue(make_rig: MakeRig) -> None:

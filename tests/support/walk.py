@@ -19,7 +19,7 @@ import rqsched
 from rqsched import Every
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.reconcile import recover, take_turn
+from rqsched.chain.reconcile import acquire_interval, recover
 from rqsched.config import Settings
 from rqsched.workflows import Registry, make_workflow
 from tests.support import servers
@@ -52,7 +52,7 @@ def walk(database_url: str, redis_url: str) -> Steps:
         schedule = scheduler.create("report", "note", Every(timedelta(seconds=1)), args=["done"])
         dispatcher = Dispatcher(scheduler.runtime)
         recover(scheduler.runtime)
-        take_turn(scheduler.runtime)  # so that no pass of reconcile falls into the walk
+        acquire_interval(scheduler.runtime)  # so that no pass of reconcile falls into the walk
         for _ in range(2):
             wait_until(lambda: scheduler.runtime.now() >= schedule.refresh().state.due_at, what="the next occurrence")
             with _watched() as steps:

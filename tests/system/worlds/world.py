@@ -235,7 +235,7 @@ class World:
         """One batch of a pass; the rest comes after others have acted."""
         self._beat(actor)
         if actor.passes is None:
-            actor.passes = reconcile.passes(actor.scheduler.runtime)
+            actor.passes = reconcile.iter_batches(actor.scheduler.runtime)
         try:
             return str(next(actor.passes))
         except StopIteration:

@@ -1,0 +1,127 @@
+"""Passes: the repairs in their order, in batches between which a dispatcher can fire. `recover` is one full pass."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from redis.exceptions import RedisError
+
+from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
+from rqsched.chain.reconcile import links, runs, schedules
+from rqsched.chain.reconcile.repair import Recovered
+from rqsched.chain.runtime import Runtime
+from rqsched.errors import BackendUnavailableError
+from rqsched.transport import telemetry
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int], None]
+"""Called with the number of rows compared since the last call."""
+
+
+def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+    """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
+    total = Recovered()
+    for batch in iter_batches(runtime, deep=deep, pause=pause_between_chunks):
+        total.add(batch)
+        if progress is not None:
+            progress(batch.checked)
+    if total.repaired:
+        _log.info("recovered %s", asdict(total), extra={"action": "recovered"})
+    return total
+
+
+def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
+    """Make a pass if no worker made one within the interval; a Redis key spreads the passes over the workers.
+
+    For the links of plain `rq worker`s, which also record here what their application registers. A pass that fails is
+    logged: the link that carried it has done its work.
+    """
+    if not acquire_interval(runtime):
+        return None
+    try:
+        runtime.record_workflows()
+        return recover(runtime)
+    except Exception:  # noqa: BLE001
+        _log.exception("not reconciled", extra={"action": "reconcile_failed"})
+        return None
+
+
+def acquire_interval(runtime: Runtime) -> bool:
+    """Tell whether this process is the one that reconciles in this interval; with Redis down none is."""
+    milliseconds = int(runtime.settings.reconcile_interval.total_seconds() * 1000)
+    try:
+        return bool(runtime.transport.redis.set(runtime.transport.turn_key, 1, nx=True, px=milliseconds))
+    except RedisError:
+        return False
+
+
+def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_pause) -> Iterator[Recovered]:
+    """Make a pass; yields the counts of one batch after the other, so that a dispatcher can fire in between.
+
+    A caller that does not fire in between passes a `pause` between the chunks of a backfill, for those that do.
+
+    A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is repaired.
+    Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
+    """
+    total, began = Recovered(), time.monotonic()
+    for batch in _iter_sections(runtime, deep=deep, pause=pause):
+        total.add(batch)
+        yield batch
+    transport = runtime.transport
+    telemetry.record(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
+
+
+def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:
+    flush_marker = _leave_flush_marker(runtime)
+    everything = deep or flush_marker is not None
+    sections = [
+        schedules.apply_new_tzdata(runtime),
+        schedules.set_next_times(runtime),
+        links.arm_links(runtime, everything=everything),
+        links.arm_retries(runtime, everything=everything),
+        runs.redeliver(runtime, everything=everything),
+        runs.settle_lost(runtime),
+        runs.drain(runtime),
+        runs.repair_targets(runtime, everything=everything),
+    ]
+    errors: list[BaseException] = []
+    for section in sections:
+        yield from _guarded(section, errors)
+    if flush_marker is not None and not errors:
+        yield from _guarded(_record_database_id(runtime, flush_marker), errors)
+    yield from _guarded(schedules.resume_backfills(runtime, pause), errors)
+
+
+def _leave_flush_marker(runtime: Runtime) -> str | None:
+    """Leave a flush marker in a Redis that was flushed; None when it was not, or cannot be written to now."""
+    try:
+        return runtime.leave_flush_marker()
+    except RedisError as error:
+        _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
+        return None
+
+
+def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
+    """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass does.
+
+    A Redis that comes back from a copy older than some of what was armed keeps the marker: ordinary passes arm what it
+    lost, when it is due soon or overdue.
+    """
+    if not runtime.record_database_id(flush_marker):
+        _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})
+    yield Recovered()
+
+
+def _guarded(section: Iterator[Recovered], errors: list[BaseException]) -> Iterator[Recovered]:
+    try:
+        yield from section
+    except BackendUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one section never starves the others
+        _log.warning("a part of reconcile ended early: %s", error, exc_info=True, extra={"action": "section_failed"})
+        errors.append(error)
+        yield Recovered(failed=1)

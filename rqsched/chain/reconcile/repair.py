@@ -1,0 +1,99 @@
+"""What all repairs share: their counts, their pages of rows, and the transaction around one schedule."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Change, Schedule
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+"""The most rows a page holds."""
+SOON = timedelta(seconds=30)
+"""Links due within this long must be in Redis by now."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a pass found and repaired, as counts."""
+
+    checked: int = 0
+    """Rows compared."""
+    links: int = 0
+    """Main links armed because none was live."""
+    next_times: int = 0
+    """Schedules that had no next time and got one, or were over."""
+    retimed: int = 0
+    """Next times recomputed for a new timezone database."""
+    deliveries: int = 0
+    """Pending runs enqueued again."""
+    retries: int = 0
+    """Retry links armed."""
+    lost: int = 0
+    """Runs without a sign of life, settled."""
+    drained: int = 0
+    """Waiting runs started because nothing was ahead of them."""
+    backfills: int = 0
+    """Interrupted backfills that were continued."""
+    targets: int = 0
+    """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
+    failed: int = 0
+    """Rows that could not be repaired now; the log says why."""
+
+    @property
+    def repaired(self) -> int:
+        """Everything that was done."""
+        return int(sum(asdict(self).values())) - self.checked - self.failed
+
+    def add(self, other: Recovered) -> None:
+        """Add another pass's counts."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def pages(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+    """Yield pages of rows; `page` reads up to `limit` rows after a cursor and returns where the next page starts."""
+    cursor: Any = None
+    while True:
+        rows, cursor = runtime.database.read(partial(page, after=cursor, limit=BATCH))
+        if rows:
+            yield rows
+        if cursor is None:
+            return
+
+
+def repair_schedule(
+    runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]
+) -> bool | None:
+    """Decide about one schedule under its lock, write, publish; True when something changed, None when it failed."""
+
+    def work(connection: Connection) -> Change | None:
+        schedule = changes.lock_one(connection, uid)
+        if schedule is None:
+            return None
+        change = decide(connection, schedule, runtime.now())
+        changes.write(connection, [change])
+        return change
+
+    try:
+        change = runtime.database.transact(work)
+        if change is None or change.is_empty:
+            return False
+        runtime.publish([change])
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one row never starves the others
+        _log.exception("schedule %s cannot be repaired now", uid, extra={"action": "repair_failed"})
+        return None
+    return True

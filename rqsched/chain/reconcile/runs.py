@@ -1,0 +1,90 @@
+"""Runs: those whose job vanished are delivered again, those whose process died are settled, those that wait start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy.engine import Connection
+
+from rqsched.chain import fanout
+from rqsched.chain.execution import settle_run
+from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_drain
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes, reconcile_queries
+
+_log = logging.getLogger(__name__)
+
+SIGHTINGS = 3
+"""A run is lost when this many passes in a row saw the same heartbeat."""
+EXTERNAL_SILENCE = timedelta(minutes=10)
+"""How long an external run stays active without a heartbeat (Open Job Spec)."""
+
+
+def redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
+    now = runtime.now()
+    before = now if everything else now - runtime.settings.grace
+    for rows in pages(runtime, partial(reconcile_queries.pending, before=before)):
+        live = runtime.transport.live_deliveries(rows, now=runtime.now())
+        dead = [run for run, is_live in zip(rows, live, strict=True) if not is_live]
+        again = runtime.database.transact(partial(changes.next_deliveries, dead=dead))
+        runtime.transport.deliver(again, now=runtime.now())
+        yield Recovered(checked=len(rows), deliveries=len(again))
+
+
+def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
+    """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
+    now = runtime.now()
+    interval = runtime.settings.reconcile_interval
+    runtime.database.transact(lambda connection: reconcile_queries.sight(connection, now, now - interval))
+    for runs in pages(runtime, partial(reconcile_queries.lifeless, sightings=SIGHTINGS)):
+        yield _lose(runtime, runs, "no sign of life from its worker")
+    for runs in pages(runtime, partial(reconcile_queries.silent, since=now - EXTERNAL_SILENCE)):
+        yield _lose(runtime, runs, "no heartbeat from its external worker")
+
+
+def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Recovered:
+    counts = Recovered(checked=len(runs))
+    for run, heartbeat in runs:
+        try:
+            counts.lost += _lose_one(runtime, run, heartbeat, reason)
+        except BackendUnavailableError:
+            raise
+        except Exception:  # noqa: BLE001 - one row never starves the others
+            _log.exception("run %s cannot be settled now", run.uid, extra={"action": "repair_failed"})
+            counts.failed += 1
+    return counts
+
+
+def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
+    def is_still_lifeless(current: Run) -> bool:
+        is_same = current.token == run.token and current.attempt == run.attempt
+        return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at
+
+    if runtime.database.read(lambda connection: changes.beat_of(connection, run.uid)) != heartbeat:
+        return False
+    lost = AttemptResult(AttemptOutcome.LOST, error=reason)
+    return settle_run(runtime, run.uid, lost, fence=is_still_lifeless) is not None
+
+
+def drain(runtime: Runtime) -> Iterator[Recovered]:
+    """Start the oldest waiting run of each schedule where nothing is ahead of it."""
+    for uids in pages(runtime, reconcile_queries.waiting):
+        drained = [repair_schedule(runtime, uid, _drain_one) for uid in uids]
+        yield Recovered(len(uids), drained=drained.count(True), failed=drained.count(None))
+
+
+def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=now)
+
+
+def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Enqueue the jobs of fan-outs that vanished, and fail targets whose process died."""
+    for checked, repaired in fanout.repair(runtime, everything=everything):
+        yield Recovered(checked=checked, targets=repaired)

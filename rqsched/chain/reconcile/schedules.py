@@ -1,0 +1,93 @@
+"""Schedules: next times that are missing or follow old timezone rules, and backfills whose process died."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy.engine import Connection
+
+from rqsched.chain import backfill
+from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
+from rqsched.chain.runtime import Runtime
+from rqsched.core import lifecycle
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.model import Change, Schedule
+from rqsched.errors import BackendUnavailableError
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes, metadata, reconcile_queries
+
+_log = logging.getLogger(__name__)
+
+_TZDATA = "tzdata"
+_RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
+"""`2025b` of the system's files is `2025.2` of the package."""
+
+
+def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
+    """Plan active schedules that have no next time, unless they wait for a run or for their buffer to drain."""
+    for uids in pages(runtime, reconcile_queries.nextless):
+        planned = [repair_schedule(runtime, uid, _plan) for uid in uids]
+        yield Recovered(len(uids), next_times=planned.count(True), failed=planned.count(None))
+
+
+def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    if not schedule.is_active or schedule.next_run_at is not None:
+        return Change(schedule, schedule)
+    if schedule.awaiting_run_uid is not None:
+        awaited = changes.find_run(connection, schedule.awaiting_run_uid)
+        if awaited is not None and awaited.is_unfinished:
+            return Change(schedule, schedule)
+    builder = ChangeBuilder(schedule, now=now)
+    builder.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
+    if builder.schedule.next_run_at is not None:
+        builder.record("ScheduleRecovered", reason="no next time", next_fire_at=builder.schedule.due_at)
+    return builder.build()
+
+
+def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
+    """Recompute next times once after the timezone database changed (docs/cron.md)."""
+    current = tzdata_version()
+    known = runtime.database.read(lambda connection: metadata.fact(connection, _TZDATA))
+    if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
+        return
+    for uids in pages(runtime, partial(reconcile_queries.timed_otherwise, tzdata=current)):
+        moved = [repair_schedule(runtime, uid, _apply_tzdata) for uid in uids]
+        yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
+    runtime.database.transact(lambda connection: metadata.set_fact(connection, _TZDATA, current))
+
+
+def is_newer(tzdata: str, known: str) -> bool:
+    """Tell whether a release of the timezone rules replaces another; versions that name no release only differ."""
+    releases = _RELEASE.search(tzdata), _RELEASE.search(known)
+    if None in releases:
+        return tzdata != known
+    mine, theirs = ((int(r[1]), int(r[2]) if r[2] else ord(r[3]) - ord("a") + 1) for r in releases if r)
+    return mine > theirs
+
+
+def _apply_tzdata(_: Connection, schedule: Schedule, now: datetime) -> Change:
+    return lifecycle.decide_retime(schedule, now=now, tzdata=tzdata_version())
+
+
+def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
+    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
+    before = runtime.now() - runtime.settings.grace
+    for uids in pages(runtime, partial(backfill.interrupted, before=before)):
+        for uid in uids:
+            yield from _resume(runtime, uid, pause)
+
+
+def _resume(runtime: Runtime, uid: str, pause: backfill.Pause) -> Iterator[Recovered]:
+    try:
+        yield Recovered(backfills=1)
+        for _, rows in backfill.resume(runtime, uid, pause=pause):
+            yield Recovered(checked=len(rows))
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one row never starves the others
+        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
+        yield Recovered(failed=1)
