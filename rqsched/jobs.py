@@ -6,9 +6,7 @@ import math
 
 from rq import Retry, get_current_job
 
-from rqsched.chain import execution as runs
-from rqsched.chain import fanout
-from rqsched.chain import firing as links
+from rqsched.chain import execution, fanout, firing
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
 from rqsched.core.ids import BatchJobId, RunJobId, parse_run_job_id, parse_target_job_id
@@ -22,7 +20,7 @@ def fire(link_id: str | None = None) -> Retry | None:
     A link that came early, or whose schedule is held by somebody else, comes again: RQ is told when.
     """
     runtime = current_runtime()
-    fired = links.fire(runtime, [link_id or _job_id()])[0]
+    fired = firing.fire(runtime, [link_id or _job_id()])[0]
     reconcile_in_turn(runtime)
     if fired.again_at is None:
         return None
@@ -40,7 +38,7 @@ def execute(job_id: str | None = None) -> None:
     if job is None:
         raise ValueError(f"{name!r} is no run job of ours")
     if isinstance(job, RunJobId):
-        runs.execute(current_runtime(), job)
+        execution.execute(current_runtime(), job)
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:

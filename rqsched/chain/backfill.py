@@ -24,7 +24,7 @@ from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, for_backfill
 from rqsched.core.start import BackfillRow, backfill_name, decide_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.tables import backfills
 
 CHUNK = 500
@@ -161,7 +161,7 @@ def iterate(
 
 def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
     known = _find(connection, uid)
-    schedule = None if known is None else store.lock_one(connection, known.schedule_uid)
+    schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
     backfill = _find(connection, uid)  # again, now under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)
@@ -180,10 +180,10 @@ def _fire_chunk(
     # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
     sees_backfill = for_backfill(overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
-    ran = store.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
+    ran = changes.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
     change, rows = decide_backfill(
         schedule,
-        store.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
+        changes.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
         nominals,
         now=runtime.now(),
         backfill_uid=backfill.uid,
@@ -191,7 +191,7 @@ def _fire_chunk(
         overlap=overlap,
         context=_context(backfill),
     )
-    store.write(connection, [change])
+    changes.write(connection, [change])
     return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
 
 
@@ -231,7 +231,7 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
     found = runtime.database.read(
-        lambda connection: store.occurrences_run(connection, {schedule.uid: start_at}, end_at)
+        lambda connection: changes.occurrences_run(connection, {schedule.uid: start_at}, end_at)
     )
     ran = found.get(schedule.uid, frozenset())
     room = schedule.remaining
@@ -287,6 +287,6 @@ def resume(
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Go on with an interrupted backfill."""
     backfill = get_backfill(runtime, uid)
-    if runtime.database.read(lambda connection: store.find(connection, backfill.schedule_uid)) is None:
+    if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
     return iterate(runtime, backfill, pause=pause)

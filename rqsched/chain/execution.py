@@ -1,4 +1,4 @@
-"""Runs: how a process claims one, executes its workflow, shows that it lives, and records how it ended."""
+"""Execution: a process claims a run, executes its workflow, shows that it lives, and records how it ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 from sqlalchemy.engine import Connection
 
 from rqsched import workflows
-from rqsched.chain.firing import as_it_is
+from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import BackendUnavailableError, RunCancelled, RunNotFoundError
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.database import Patience
 from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
 
@@ -72,16 +72,16 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
-    """Make a pending attempt running and this process's; None when it is not to be had."""
+    """Make a pending attempt running and this process's; None when it could not be claimed."""
     now = runtime.now()
     token = new_uid(now)
     start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
     def work(connection: Connection) -> Claim | None:
-        if not store.start_run(connection, job.uid, job.attempt, job.delivery, start):
+        if not changes.start_run(connection, job.uid, job.attempt, job.delivery, start):
             return None
-        run = store.find_run(connection, job.uid)
-        schedule = run and store.find(connection, run.schedule_uid)
+        run = changes.find_run(connection, job.uid)
+        schedule = run and changes.find(connection, run.schedule_uid)
         return Claim(run, schedule, token) if run and schedule else None
 
     return runtime.database.transact(work)
@@ -94,7 +94,7 @@ def _perform(runtime: Runtime, claim: Claim) -> Any:
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
     try:
-        with _Beats(runtime, claim), get_default_death_penalty_class()(timeout, JobTimeoutException):
+        with _Heartbeats(runtime, claim), get_default_death_penalty_class()(timeout, JobTimeoutException):
             return workflow(action["args"], action["kwargs"])
     finally:
         leave_run(entered)
@@ -129,30 +129,30 @@ def _context(runtime: Runtime, claim: Claim, timeout: int) -> RunContext:
 
 
 def _checkpoint(runtime: Runtime, claim: Claim) -> None:
-    status = _beat(runtime, claim)
+    status = _send_heartbeat(runtime, claim)
     if status is not None:
         raise RunCancelled(f"run {claim.run.uid} is {status}")
 
 
-def _beat(runtime: Runtime, claim: Claim) -> str | None:
+def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
     """Show life; returns the run's status once it is not this process's any more."""
     try:
-        return runtime.database.transact(lambda connection: store.beat(connection, claim.run.uid, claim.token))
+        return runtime.database.transact(lambda connection: changes.beat(connection, claim.run.uid, claim.token))
     except BackendUnavailableError:
-        _log.warning("no beat of run %s: SQL does not answer", claim.run.uid, extra={"action": "beat_failed"})
+        _log.warning("no heartbeat of run %s: SQL does not answer", claim.run.uid, extra={"action": "heartbeat_failed"})
         return None
 
 
-class _Beats:
-    """Beats in a thread of their own while the workflow holds the main one."""
+class _Heartbeats:
+    """Heartbeats from a thread of their own while the workflow holds the main one."""
 
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
         self._claim = claim
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name=f"beats-{claim.run.uid}", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=f"heartbeats-{claim.run.uid}", daemon=True)
 
-    def __enter__(self) -> _Beats:
+    def __enter__(self) -> _Heartbeats:
         self._thread.start()
         return self
 
@@ -163,10 +163,10 @@ class _Beats:
         interval = self._runtime.settings.beat_interval.total_seconds()
         while not self._stop.wait(interval):
             try:
-                if _beat(self._runtime, self._claim) is not None:
+                if _send_heartbeat(self._runtime, self._claim) is not None:
                     return
-            except Exception:  # noqa: BLE001 - a beat that failed is one that reconcile does not see, no more
-                _log.exception("beat of run %s failed", self._claim.run.uid, extra={"action": "beat_failed"})
+            except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
+                _log.exception("heartbeat of run %s failed", self._claim.run.uid, extra={"action": "heartbeat_failed"})
 
 
 def describe_error(error: BaseException) -> str:
@@ -181,7 +181,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
-    """Cut our own frames off, and those of the event loop; nothing is left when no code of the workflow ran."""
+    """Drop our own frames and those of the event loop; None when no code of the workflow ran."""
     found, step = trace, trace
     while step is not None:
         code = step.tb_frame.f_code
@@ -211,9 +211,6 @@ def _dump(result: Any) -> str:
         return dumps(f"<{type(result).__name__}>")
 
 
-# ---- ends
-
-
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`."""
     patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
@@ -236,18 +233,19 @@ def settle_run(
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
 ) -> Change | None:
-    """End an attempt under the schedule's lock if `fence` still holds then; None when somebody else was first."""
+    """End an attempt under the schedule's lock if `fence` still holds then; None when another process was first."""
     decided: Change | None = None
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
         nonlocal decided
-        found = store.lock_with_schedule(connection, run_uid)
+        found = changes.lock_with_schedule(connection, run_uid)
         if found is None:
             return None, False
         schedule, run = found
         if fence(run):
-            decided = _settled(runtime, connection, schedule, run, attempt_result)
-            store.write(connection, [decided])
+            others = [one for one in changes.open_runs(connection, [schedule])[schedule.uid] if one.uid != run.uid]
+            decided = decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
+            changes.write(connection, [decided])
             return decided, True
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
         if decided is None or run in [after for _, after in decided.changed_runs]:
@@ -260,15 +258,8 @@ def settle_run(
     return change if is_ours else None
 
 
-def _settled(
-    runtime: Runtime, connection: Connection, schedule: Schedule, run: Run, attempt_result: AttemptResult
-) -> Change:
-    others = [other for other in store.open_runs(connection, [schedule])[schedule.uid] if other.uid != run.uid]
-    return decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
-
-
 def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
-    standing = as_it_is(connection, schedule)
+    standing = restate(connection, schedule)
     return replace(standing, changed_runs=((run, run), *standing.changed_runs))
 
 
@@ -277,7 +268,7 @@ def end_run(runtime: Runtime, run_uid: str, outcome: AttemptOutcome) -> Run:
     change = settle_run(runtime, run_uid, AttemptResult(outcome), fence=lambda run: run.status in OPEN)
     if change is not None:
         return next(run for _, run in change.changed_runs if run.uid == run_uid)
-    run = runtime.database.read(lambda connection: store.find_run(connection, run_uid))
+    run = runtime.database.read(lambda connection: changes.find_run(connection, run_uid))
     if run is None:
         raise RunNotFoundError(run_uid)
     return run

@@ -18,7 +18,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptResult
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
 from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
 
@@ -78,7 +78,7 @@ def _is_in(namespace: str) -> sa.ColumnElement[bool]:
 
 def _take(connection: Connection, uids: Sequence[str], start: dict[str, object]) -> list[Claimed]:
     """Start locked runs; gives them in the order of the uids."""
-    update = sa.update(runs).where(store.one_of(runs.c.uid, uids, connection)).values(**start).returning(*RUN_COLUMNS)
+    update = sa.update(runs).where(changes.one_of(runs.c.uid, uids, connection)).values(**start).returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
     return _with_schedules(connection, [started[uid] for uid in uids])
 
@@ -90,7 +90,7 @@ def _held(connection: Connection, token: str) -> list[Claimed]:
 
 def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[Claimed]:
     uids = sorted({run.schedule_uid for run in found})
-    statement = SELECT_SCHEDULES.where(store.one_of(schedules.c.uid, uids, connection))
+    statement = SELECT_SCHEDULES.where(changes.one_of(schedules.c.uid, uids, connection))
     known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
     return [Claimed(run, known[run.schedule_uid]) for run in found]
 
@@ -99,8 +99,8 @@ def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
     """Read a run of a namespace, whoever executes it; raises RunNotFoundError."""
 
     def work(connection: Connection) -> Claimed:
-        run = store.find_run(connection, uid)
-        schedule = None if run is None else store.find(connection, run.schedule_uid)
+        run = changes.find_run(connection, uid)
+        schedule = None if run is None else changes.find(connection, run.schedule_uid)
         if run is None or schedule is None or schedule.namespace != namespace:
             raise RunNotFoundError(uid)
         return Claimed(run, schedule)
@@ -123,12 +123,12 @@ def heartbeat(runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespac
     distinct = list(dict.fromkeys(uids))
 
     def work(connection: Connection) -> set[str]:
-        is_named = store.one_of(runs.c.uid, distinct, connection)
+        is_named = changes.one_of(runs.c.uid, distinct, connection)
         mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, runs.c.worker == worker_id, _is_in(namespace))
         # In the order everyone locks runs in: two heartbeats, or one and a fire that cancels, never deadlock.
         locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
         alive = list(connection.execute(locked).scalars())
-        beat = sa.update(runs).where(store.one_of(runs.c.uid, alive, connection))
+        beat = sa.update(runs).where(changes.one_of(runs.c.uid, alive, connection))
         connection.execute(beat.values(heartbeat_at=runtime.now()))
         return set(alive)
 

@@ -32,9 +32,7 @@ from rqsched.errors import (
     VersionConflictError,
 )
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes as store
-from rqsched.store import idempotency as keys
-from rqsched.store import metadata as facts
+from rqsched.store import changes, idempotency, metadata
 from rqsched.store.idempotency import Key
 from rqsched.store.tables import audit_events, backfills, idempotency_keys, runs, schedules, targets
 from rqsched.workflows import load_path
@@ -78,7 +76,7 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
     operation = new_uid(runtime.now())
 
     def work(connection: Connection) -> Change:
-        schedule = store.lock_one(connection, uid)
+        schedule = changes.lock_one(connection, uid)
         if schedule is not None and schedule.operation == operation:
             return Change(schedule, schedule)
         if schedule is None or schedule.status is ScheduleStatus.DELETED:
@@ -87,7 +85,7 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         change = decide(connection, schedule, operation)
-        store.write(connection, [change])
+        changes.write(connection, [change])
         return change
 
     return _commit(runtime, work).after
@@ -110,18 +108,18 @@ def create(runtime: Runtime, request: Request) -> Schedule:
     def work(connection: Connection) -> Change:
         namespace, schedule_id = request.named.namespace, request.named.schedule_id
         # The schedule first, then the key: who made both committed them together, so whoever sees it sees its key.
-        known = store.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
-        made = key and keys.made_by(connection, key, runtime.now())
-        if made and (earlier := store.find(connection, made)) is not None:
+        known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
+        made = key and idempotency.made_by(connection, key, runtime.now())
+        if made and (earlier := changes.find(connection, made)) is not None:
             return unchanged(earlier)
         if known is not None and known.uid == uid:
             return Change(known, known)
         if known is not None:
             raise ScheduleExistsError(schedule_id, namespace)
         if key is not None:
-            keys.hold(connection, key, uid, runtime.now())
+            idempotency.hold(connection, key, uid, runtime.now())
         change = _created(runtime, request, uid)
-        store.write(connection, [change])
+        changes.write(connection, [change])
         return change
 
     change = _despite_others(runtime, work, 1)
@@ -135,7 +133,7 @@ def _key_of(request: Request) -> Key | None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))
     said["jitter"] = request.definition.jitter.total_seconds()
-    digest = keys.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
+    digest = idempotency.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
@@ -166,13 +164,13 @@ def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
         named = [request.named for request in requests]
-        known = store.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        known = changes.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
         done = [
             _upserted(runtime, connection, known.get(request.named.schedule_id), request, uid)
             for request, uid in zip(requests, uids, strict=True)
         ]
         # In one order for all, so that two who create the same set wait for each other one way only.
-        store.write(connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id))
+        changes.write(connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id))
         return done
 
     done = _despite_others(runtime, work, len(requests))
@@ -205,7 +203,7 @@ def _upserted(
 def preview_upsert(runtime: Runtime, request: Request) -> str:
     """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
     named, now = request.named, runtime.now()
-    known = runtime.database.read(lambda c: store.find_named(c, named.namespace, named.schedule_id))
+    known = runtime.database.read(lambda c: changes.find_named(c, named.namespace, named.schedule_id))
     if known is None:
         return "created"
     declared = _declared(known, request)
@@ -254,7 +252,7 @@ def _declared(known: Schedule, request: Request) -> Definition:
 
 def open_runs(connection: Connection, schedule: Schedule) -> list[Run]:
     """Read what a decision about a locked schedule must see."""
-    return store.open_runs(connection, [schedule])[schedule.uid]
+    return changes.open_runs(connection, [schedule])[schedule.uid]
 
 
 def trigger(
@@ -271,7 +269,7 @@ def trigger(
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
 
     def work(connection: Connection) -> tuple[Change, StartResult]:
-        schedule = store.lock_one(connection, uid)
+        schedule = changes.lock_one(connection, uid)
         if schedule is None:
             raise ScheduleNotFoundError(uid)
         if (known := _known_outcome(connection, schedule, wanted)) is not None:
@@ -281,7 +279,7 @@ def trigger(
         change, outcome = decide_trigger(
             schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
         )
-        store.write(connection, [change])
+        changes.write(connection, [change])
         return change, outcome
 
     change, outcome = runtime.database.transact(work)
@@ -297,10 +295,10 @@ def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) 
 
 
 def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
-    mine = store.find_run(connection, wanted.uid)
+    mine = changes.find_run(connection, wanted.uid)
     if mine is not None or wanted.idempotency_key is None or schedule.status is ScheduleStatus.DELETED:
         return mine
-    known = store.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
+    known = changes.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
     if known is not None and known.kind is not RunKind.MANUAL:
         raise IdempotencyConflictError(wanted.idempotency_key)
     return known
@@ -310,7 +308,7 @@ def purge(runtime: Runtime, uid: str) -> None:
     """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good."""
 
     def work(connection: Connection) -> None:
-        store.lock_one(connection, uid)
+        changes.lock_one(connection, uid)
         for table in (runs, targets, backfills, audit_events, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
         connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
@@ -328,7 +326,7 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     """
     if (here := runtime.workflows.get(name)) is not None:
         return here.defaults
-    row = runtime.database.read(lambda connection: facts.find_workflow(connection, name))
+    row = runtime.database.read(lambda connection: metadata.find_workflow(connection, name))
     if row is None:
         return load_path(name).defaults
     routing = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
@@ -357,7 +355,7 @@ def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
     if runtime.workflows.get(name) is not None:
         return True
-    return runtime.database.read(lambda connection: facts.find_workflow(connection, name)) is not None
+    return runtime.database.read(lambda connection: metadata.find_workflow(connection, name)) is not None
 
 
 def require_key(key: str) -> str:

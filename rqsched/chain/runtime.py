@@ -25,8 +25,7 @@ from rqsched.core.model import Change
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError
 from rqsched.signals import everywhere
-from rqsched.store import metadata as facts
-from rqsched.store import schema
+from rqsched.store import metadata, schema
 from rqsched.store.database import Database
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, import_failure, registry
@@ -36,14 +35,14 @@ _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 3
 _ANSWER_SECONDS = 10
 MANY_WAITING = 2
-"""More runs than this that wait for the one ahead of them are worth a warning (Open Job Spec)."""
+"""When more runs than this wait for the one ahead of them, that is logged as a warning."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
 
 
 def connect(url: str) -> Redis:
-    """Make a client that never hangs: an unreachable Redis is an error after seconds, and retries are ours."""
+    """Open a client that never hangs: an unreachable Redis is an error after seconds, and retries are ours."""
     return Redis.from_url(
         url, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 1)
     )
@@ -73,8 +72,6 @@ class Runtime:
         self._database_clock = DatabaseClock(SystemClock())
         self._measured_at: datetime | None = None
 
-    # ---- time
-
     def now(self) -> datetime:
         """The database's time as this process knows it: host clock plus an offset measured each minute."""
         if self._clock is not None:
@@ -85,7 +82,7 @@ class Runtime:
         return self._database_clock.now()
 
     def use_clock(self, clock: Clock) -> None:
-        """Take the time from another clock from now on (a tick at a given time, a test)."""
+        """Take the time from another clock (a tick at a given time, a test)."""
         self._clock = clock
 
     def measure_clock(self) -> None:
@@ -112,34 +109,27 @@ class Runtime:
         before = base.now()
         return before, self.database.now(before), base.now()
 
-    # ---- after a commit
-
     def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
         """Make Redis follow committed Changes and tell subscribers.
 
         Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
         raised then, so that the link that asked for it is delivered again.
         """
-        error = self._follow(changes)
-        for change in changes:
-            _warn_of_buffer(change)
-            _tell_of_death(change)
-            self.tell(change)
-        if error is not None and must:
-            raise RedisUnavailableError(
-                f"Redis does not answer ({type(error).__name__}); links follow later."
-            ) from error
-
-    def _follow(self, changes: Sequence[Change]) -> RedisError | None:
-        """Give the error that may pass; one that will not is logged, and reconcile tries again."""
+        failure: RedisError | None = None
         try:
             self.transport.follow(changes, now=self.now())
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-            return error if is_transient(error) else None
-        return None
+            failure = error if is_transient(error) else None  # what will not pass, only reconcile tries again
+        for change in changes:
+            _log_events(change)
+            self._notify(change)
+        if failure is not None and must:
+            raise RedisUnavailableError(
+                f"Redis does not answer ({type(failure).__name__}); links follow later."
+            ) from failure
 
-    def tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         """Call the subscribers with a Change's events; one that raises harms nothing."""
         for subscriber in self.subscribers:
             for event in change.events:
@@ -148,15 +138,13 @@ class Runtime:
                 except Exception:  # noqa: BLE001
                     _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
 
-    # ---- one Redis, one database
-
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""
-        known = self.database.read(lambda connection: facts.fact(connection, "database_id"))
+        known = self.database.read(lambda connection: metadata.fact(connection, "database_id"))
         if known is not None:
             return known
         drawn = new_uid(self.now())
-        return self.database.transact(lambda connection: facts.claim_fact(connection, "database_id", drawn))
+        return self.database.transact(lambda connection: metadata.claim_fact(connection, "database_id", drawn))
 
     def is_known_to_redis(self) -> bool:
         """Tell whether Redis remembers this database; False after a flush.
@@ -186,8 +174,6 @@ class Runtime:
         """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
         return self.transport.mark_epoch(self.database_id(), flush_marker)
 
-    # ---- workflows
-
     def load_workflows(self) -> None:
         """Import RQSCHED_IMPORTS and record in SQL what they registered."""
         import_workflows(self.settings)
@@ -196,12 +182,10 @@ class Runtime:
     def record_workflows(self) -> None:
         """Record the names and defaults this process registered, for processes that do not import them."""
         rows = [_row(workflow.name, workflow.path, workflow.defaults, self.now()) for workflow in self.workflows.all()]
-        known = self.database.read(facts.all_workflows)
-        fresh = [row for row in rows if _facts(known.get(row["name"])) != _facts(row)]
+        known = self.database.read(metadata.all_workflows)
+        fresh = [row for row in rows if _routing(known.get(row["name"])) != _routing(row)]
         if fresh:
-            self.database.transact(lambda connection: facts.register_workflows(connection, fresh))
-
-    # ---- end
+            self.database.transact(lambda connection: metadata.register_workflows(connection, fresh))
 
     def close(self) -> None:
         """Close every connection."""
@@ -210,22 +194,17 @@ class Runtime:
             redis.close()
 
 
-def _warn_of_buffer(change: Change) -> None:
-    """Say that runs pile up behind one that takes too long (Open Job Spec: beyond two that wait)."""
-    depth = change.after.buffer_depth
-    if depth > MANY_WAITING and any(event.type == BUFFERED for event in change.events):
-        name = f"{change.after.namespace}/{change.after.schedule_id}"
+def _log_events(change: Change) -> None:
+    """Log what operators must hear of: runs that pile up (Open Job Spec: more than two that wait), and a death."""
+    schedule = change.after
+    name, depth = f"{schedule.namespace}/{schedule.schedule_id}", schedule.buffer_depth
+    events = {event.type: event for event in change.events}
+    if BUFFERED in events and depth > MANY_WAITING:
         _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
-
-
-def _tell_of_death(change: Change) -> None:
-    """Say loudly that a schedule fires no more."""
-    for event in change.events:
-        if event.type == DIED:
-            name = f"{change.after.namespace}/{change.after.schedule_id}"
-            error = str(event.payload.get("error", "")).partition("\n")[0]
-            text = "%s is dead and fires no more until it is restarted: %s"
-            _log.error(text, name, error, extra={"action": "schedule_died"})
+    if DIED in events:
+        error = str(events[DIED].payload.get("error", "")).partition("\n")[0]
+        text = "%s is dead and does not fire until it is restarted: %s"
+        _log.error(text, name, error, extra={"action": "schedule_died"})
 
 
 def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:
@@ -233,7 +212,7 @@ def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[
     return {"name": name, "path": path, "registered_at": now} | blank | defaults
 
 
-def _facts(row: Any) -> tuple[Any, ...] | None:
+def _routing(row: Any) -> tuple[Any, ...] | None:
     return None if row is None else tuple(row[name] for name in ("path", "queue", "connection", "timeout"))
 
 
@@ -253,7 +232,7 @@ _override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=No
 
 
 def current_runtime() -> Runtime:
-    """Give the runtime RQ jobs of this process use: the one in `using`, else one from the environment, made once."""
+    """Return the runtime for the RQ jobs of this process: that of `using`, else one from the environment, made once."""
     return _override.get() or _from_environment()
 
 

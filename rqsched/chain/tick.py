@@ -6,7 +6,7 @@ import copy
 from datetime import datetime
 from typing import Any
 
-from rqsched.chain import firing as links
+from rqsched.chain import firing
 from rqsched.chain.firing import Fired
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import Runtime
@@ -14,9 +14,7 @@ from rqsched.core import audit
 from rqsched.core.audit import Event
 from rqsched.core.ids import LinkId, iso_utc, parse_link_id
 from rqsched.errors import InvalidInputError
-from rqsched.store import changes as store
-from rqsched.store import listing
-from rqsched.store import reconcile_queries as scans
+from rqsched.store import changes, listing, reconcile_queries
 from rqsched.transport.transport import retry_of
 
 _CHUNK = 100
@@ -34,10 +32,10 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     frozen = runtime if now is None else _at(runtime, now)
     instant = frozen.now()
     due = runtime.database.read(lambda connection: listing.due_uids(connection, instant, limit))
-    retries, _ = runtime.database.read(lambda connection: scans.retrying(connection, instant, None, limit))
+    retries, _ = runtime.database.read(lambda connection: reconcile_queries.retrying(connection, instant, None, limit))
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    fired = [result for chunk in chunks for result in links.fire(frozen, chunk, must_follow=False)]
+    fired = [result for chunk in chunks for result in firing.fire(frozen, chunk, must_follow=False)]
     if now is None:
         reconcile_in_turn(runtime)
     return [row for result in fired for row in _rows(runtime, result)]
@@ -91,5 +89,5 @@ def _row(event: Event) -> dict[str, Any]:
 
 def _name(runtime: Runtime, link_id: str) -> str:
     link = parse_link_id(link_id)
-    schedule = link and runtime.database.read(lambda connection: store.find(connection, link.uid))
+    schedule = link and runtime.database.read(lambda connection: changes.find(connection, link.uid))
     return schedule.schedule_id if schedule else link_id

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core import audit
 from rqsched.core.ids import LinkId
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.tables import schedules
 from tests.chain.conftest import MakeRig
 from tests.support.processes import wait_until
@@ -140,7 +140,7 @@ def test_a_schedule_that_somebody_holds_is_skipped_for_a_moment(pg_rig: Rig) -> 
     held, free = pg_rig.create("held"), pg_rig.create("free")
     pg_rig.advance()
     with pg_rig.runtime.database.engine.begin() as other:
-        store.lock_one(other, held.uid)
+        changes.lock_one(other, held.uid)
 
         assert pg_rig.dispatch() == 2
 
@@ -165,7 +165,7 @@ def test_a_link_under_a_plain_worker_waits_for_the_lock(pg_rig: Rig) -> None:
     pg_rig.advance()
     fired: list[str] = []
     with pg_rig.runtime.database.engine.begin() as other:
-        store.lock_one(other, schedule.uid)
+        changes.lock_one(other, schedule.uid)
         thread = threading.Thread(target=lambda: fired.extend(outcomes(pg_rig.fire(schedule))))
         thread.start()
         wait_until(lambda: waiting_for_locks(pg_rig) == 1)

@@ -13,7 +13,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core import audit
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.errors import RedisUnavailableError
-from rqsched.store import changes as store
+from rqsched.store import changes
 from tests.chain.conftest import MakeRig
 from tests.support.rig import MINUTE, SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.servers import ValkeyServer
@@ -137,7 +137,7 @@ def test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing(
     change(schedule)
     rig.advance(10 * MINUTE)
     before = rows(rig)
-    current = rig.runtime.database.read(lambda connection: store.find(connection, schedule.uid))
+    current = rig.runtime.database.read(lambda connection: changes.find(connection, schedule.uid))
     assert current is not None
 
     assert outcomes(rig.deliver(LinkId(schedule.uid, current.n))) == ["stale"]

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.policy import RetryPolicy
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.tables import runs
 from tests.support.damage import HOUR, repaired, started
 from tests.support.rig import MINUTE, ONCE, SECOND, Rig, statuses
@@ -41,7 +41,7 @@ def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
     _, run = started(rig)
     token = run.refresh().state.token
     for _ in range(8):
-        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, token))
+        rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, token))
         rig.recover()
         rig.advance(15 * SECOND)
 
@@ -54,7 +54,7 @@ def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
     for i in range(8):
         if i == 3:
             any_rig.runtime.database.transact(
-                lambda connection: store.beat(connection, run.uid, run.refresh().state.token)
+                lambda connection: changes.beat(connection, run.uid, run.refresh().state.token)
             )
         any_rig.recover()
         seen.append(run.refresh().status)
@@ -69,7 +69,7 @@ def test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone(rig: R
     _, awake = started(rig, schedule_id="other")
     token = awake.refresh().state.token
     rig.runtime.subscribers.append(
-        lambda change, event: rig.runtime.database.transact(lambda c: store.beat(c, awake.uid, token)) and None
+        lambda change, event: rig.runtime.database.transact(lambda c: changes.beat(c, awake.uid, token)) and None
     )
 
     for _ in range(4):
@@ -110,7 +110,7 @@ def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
     """RQ's hash is gone while the horse lives: it is no evidence."""
     schedule, run = started(rig)
     for _ in range(6):
-        rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().state.token))
+        rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, run.refresh().state.token))
         rig.redis.flushall()
         rig.recover()
         rig.advance(15 * SECOND)
@@ -128,7 +128,7 @@ def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
     rig.recover()
 
     assert run.refresh().status == "running"
-    rig.runtime.database.transact(lambda connection: store.beat(connection, run.uid, run.refresh().state.token))
+    rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, run.refresh().state.token))
     for _ in range(3):
         rig.advance(15 * SECOND)
         rig.recover()

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rqsched import current_run
-from rqsched.chain import execution as runs
+from rqsched.chain import execution
 from rqsched.chain.execution import claim_run
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
-from rqsched.store import changes as store
-from rqsched.store import schema
+from rqsched.store import changes, schema
 from rqsched.store.database import Database, Patience
 from tests.chain.conftest import MakeRig
 from tests.support.processes import wait_until
@@ -92,7 +92,7 @@ def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) 
     steps: list[str] = []
 
     def work() -> None:
-        runs.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
+        execution.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
         steps.append("before")
         current_run().checkpoint()
         steps.append("after")
@@ -107,7 +107,7 @@ def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) 
 
 
 def beat_of(rig: Rig, uid: str) -> int:
-    return rig.runtime.database.read(lambda connection: store.beat_of(connection, uid)) or 0
+    return rig.runtime.database.read(lambda connection: changes.beat_of(connection, uid)) or 0
 
 
 def test_a_run_that_executes_beats(make_rig: MakeRig, database_url: str) -> None:
@@ -203,7 +203,7 @@ def test_an_end_that_outlasts_the_patience_is_logged_and_left_to_reconcile(
     assert claim is not None
     own_postgres.stop()
     with pytest.raises(DatabaseUnavailableError):
-        runs._complete(rig.runtime, claim, runs.Verdict(runs.Ending.SUCCEEDED))
+        execution._complete(rig.runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED))
     own_postgres.start()
 
     assert "completion_lost" in {getattr(record, "action", None) for record in caplog.records}

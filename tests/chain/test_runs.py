@@ -13,7 +13,7 @@ from rq import Retry
 from rq.job import JobStatus
 
 from rqsched import current_run
-from rqsched.chain import execution as runs
+from rqsched.chain import execution
 from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
 from rqsched.core.ids import RunJobId
 from tests.support.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
@@ -66,7 +66,7 @@ def test_a_stale_delivery_performed_by_rq_executes_nothing(rig: Rig) -> None:
 def test_a_delivery_of_an_unknown_run_executes_nothing(rig: Rig) -> None:
     run = rig.occur(rig.create())
 
-    assert runs.execute(rig.runtime, RunJobId(rig.state(rig.scheduler.get("report")).uid, 1, 1)) is None
+    assert execution.execute(rig.runtime, RunJobId(rig.state(rig.scheduler.get("report")).uid, 1, 1)) is None
 
     assert run.refresh().status == "pending"
 

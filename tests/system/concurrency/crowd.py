@@ -13,8 +13,7 @@ from random import Random
 from rqsched import RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import execution as runs
-from rqsched.chain import firing as links
+from rqsched.chain import execution, firing
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.clock import Clock, SystemClock
 from rqsched.config import Settings
@@ -151,7 +150,9 @@ class Member:
         armed = [entry.decode() for entry in transport.redis.zrange(transport.scheduled_key, 0, 5)]
         self.links = [*self.links, *armed][-60:]
         if self.links:
-            links.fire(self.scheduler.runtime, [self.random.choice(self.links)], skip_locked=self.random.random() < 0.5)
+            firing.fire(
+                self.scheduler.runtime, [self.random.choice(self.links)], skip_locked=self.random.random() < 0.5
+            )
 
     def work(self) -> None:
         work_off(self.scheduler, limit=5)
@@ -171,7 +172,7 @@ def work_off(scheduler: Scheduler, limit: int = 100_000) -> int:
         if job is None:
             return count
         try:
-            runs.execute(scheduler.runtime, job)
+            execution.execute(scheduler.runtime, job)
         except Flaky:
             continue
     return limit

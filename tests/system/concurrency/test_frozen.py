@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched import RetryPolicy
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import execution as runs
+from rqsched.chain import execution
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.config import Settings
 from rqsched.core.ids import parse_run_job_id
@@ -231,4 +231,4 @@ def _execute_freezing(stage: Stage) -> None:
         entry = scheduler.runtime.transport.redis.lpop(RUN_LIST)
         job = parse_run_job_id(entry.decode())  # type: ignore[union-attr]
         assert job is not None
-        runs.execute(scheduler.runtime, job)
+        execution.execute(scheduler.runtime, job)

@@ -15,8 +15,7 @@ import sqlalchemy as sa
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Declaration
-from rqsched.chain import execution as runs
-from rqsched.chain import firing as links
+from rqsched.chain import execution, firing
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
 from rqsched.store.tables import facts
@@ -113,7 +112,7 @@ def running(at: datetime | None = None, **options: Any) -> Callable[[World], Non
 def claim(world: World) -> None:
     job = parse_run_job_id(world.job or "")
     assert job is not None
-    assert runs.claim_run(world.runtime, job) is not None
+    assert execution.claim_run(world.runtime, job) is not None
 
 
 def execute(world: World) -> None:
@@ -121,7 +120,7 @@ def execute(world: World) -> None:
     job = parse_run_job_id(world.job or "")
     assert job is not None
     try:
-        runs.execute(world.runtime, job)
+        execution.execute(world.runtime, job)
     except AttemptFailedError:
         return
 
@@ -224,7 +223,7 @@ def dispatch(world: World) -> None:
 
 def fire_plainly(world: World) -> None:
     """Fire the link as a plain `rq worker` does; RQ has taken it out of Redis."""
-    links.fire(world.runtime, [world.job or ""])
+    firing.fire(world.runtime, [world.job or ""])
 
 
 def taken_by_rq(world: World) -> None:
@@ -269,7 +268,7 @@ def lose(world: World) -> None:
     """The worker saw its own horse die."""
     job = parse_run_job_id(world.job or "")
     assert job is not None
-    runs.lose_run(world.runtime, job, "killed")
+    execution.lose_run(world.runtime, job, "killed")
 
 
 def nothing(world: World) -> None:

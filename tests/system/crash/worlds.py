@@ -17,8 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched import Scheduler
-from rqsched.chain import execution as runs
-from rqsched.chain import firing as links
+from rqsched.chain import execution, firing
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId, parse_run_job_id
 from rqsched.core.model import OPEN, Run, RunStatus
@@ -73,7 +72,7 @@ class World:
         if job is None:
             return False
         with suppress(AttemptFailedError):
-            runs.execute(self.runtime, job)
+            execution.execute(self.runtime, job)
         return True
 
     def work(self) -> None:
@@ -115,10 +114,10 @@ class World:
         for story in self.stories():
             ids = [str(LinkId(story.schedule.uid, n)) for n in range(story.schedule.n + 1)]
             for link in [*ids, *(str(link) for run in story.runs for link in _retry_links(run))]:
-                links.fire(self.runtime, [link])
+                firing.fire(self.runtime, [link])
             for job in (job for run in story.runs for job in _jobs(run)):
                 with suppress(AttemptFailedError):
-                    runs.execute(self.runtime, job)
+                    execution.execute(self.runtime, job)
 
     def _is_anything_open(self) -> bool:
         """Runs that wait because their owner paused the schedule do not count."""

@@ -151,11 +151,16 @@ ORDER = (
         (
             Edit(
                 "rqsched/chain/firing.py",
-                "    store.write(connection, [result.change for result in fired if result.change is not None])\n",
+                "    changes.write(connection, [result.change for result in fired if result.change is not None])\n",
                 "    runtime.publish([result.change for result in fired if result.change is not None])\n"
-                "    store.write(connection, [result.change for result in fired if result.change is not None])\n",
+                "    changes.write(connection, [result.change for result in fired if result.change is not None])\n",
             ),
-            Edit("rqsched/chain/firing.py", "    runtime.publish(changes, must=must_follow)\n", ""),
+            Edit(
+                "rqsched/chain/firing.py",
+                "    runtime.publish([result.change for result in fired if result.change is not None], must="
+                "must_follow)\n",
+                "",
+            ),
         ),
         (_CRASH.format("fire under a plain rq worker"), _CRASH.format("retry")),
     ),
@@ -164,8 +169,8 @@ ORDER = (
         (
             Edit(
                 "rqsched/chain/execution.py",
-                "            store.write(connection, [decided])\n",
-                "            runtime.publish([decided])\n            store.write(connection, [decided])\n",
+                "            changes.write(connection, [decided])\n",
+                "            runtime.publish([decided])\n            changes.write(connection, [decided])\n",
             ),
             Edit("rqsched/chain/execution.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
         ),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from rqsched.chain import firing as links
+from rqsched.chain import firing
 from rqsched.chain.firing import Fired
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
@@ -65,7 +65,7 @@ def _fire_never_failed(story: Story, runtime: Runtime, network: Network) -> Iter
 @contextmanager
 def watched_links() -> Iterator[None]:
     """Assert of every link fired in the block that it was the schedule's current one (I4)."""
-    original = links.fire
+    original = firing.fire
 
     def fire(runtime: Runtime, ids: Sequence[str], **options: Any) -> list[Fired]:
         results = original(runtime, ids, **options)
@@ -75,8 +75,8 @@ def watched_links() -> Iterator[None]:
                 assert link.n == before.n, f"I4: {link} fired at position {before.n}"
         return results
 
-    links.fire = fire
+    firing.fire = fire
     try:
         yield
     finally:
-        links.fire = original
+        firing.fire = original

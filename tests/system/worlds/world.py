@@ -13,8 +13,7 @@ from redis.exceptions import RedisError
 
 from rqsched import jobs
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import execution as runs
-from rqsched.chain import reconcile
+from rqsched.chain import execution, reconcile
 from rqsched.chain.execution import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
@@ -187,7 +186,7 @@ class World:
         job = parse_run_job_id(self.network.pop_job() or "")
         if job is None:
             return None
-        claim = runs.claim_run(actor.scheduler.runtime, job)
+        claim = execution.claim_run(actor.scheduler.runtime, job)
         if claim is None:
             return f"{job} is stale"
         assert (claim.run.attempt, claim.run.delivery) == (job.attempt, job.delivery), f"{job} is stale and was started"
@@ -203,7 +202,7 @@ class World:
         attempt_result = self.random.choice(
             (AttemptResult(AttemptOutcome.SUCCEEDED), AttemptResult(AttemptOutcome.SUCCEEDED), failed)
         )
-        runs._complete(actor.scheduler.runtime, horse.claim, attempt_result)
+        execution._complete(actor.scheduler.runtime, horse.claim, attempt_result)
         return f"run {horse.claim.run.number} of {horse.claim.schedule.schedule_id} {attempt_result.outcome}"
 
     def horse_dies(self, actor: Actor) -> str | None:
@@ -213,7 +212,7 @@ class World:
         if self.random.random() < 0.5:  # else its worker died with it, and nobody has seen it
             job = parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}")
             assert job is not None
-            runs.lose_run(actor.scheduler.runtime, job, "its work horse died")
+            execution.lose_run(actor.scheduler.runtime, job, "its work horse died")
         return f"run {run.number} of {run.schedule_uid}"
 
     def stop_run(self, actor: Actor) -> str | None:
@@ -248,7 +247,7 @@ class World:
     def _beat(self, actor: Actor) -> None:
         for horse in self.horses:
             if not horse.is_frozen:
-                runs._beat(actor.scheduler.runtime, horse.claim)
+                execution._send_heartbeat(actor.scheduler.runtime, horse.claim)
 
     # ---- the world
 
@@ -317,7 +316,7 @@ class World:
             while self.network.jobs:
                 self.start_run(self._first)
             while self.horses:
-                runs._complete(
+                execution._complete(
                     self._first.scheduler.runtime, self.horses.pop().claim, AttemptResult(AttemptOutcome.SUCCEEDED)
                 )
             if not fired and not self.network.jobs:
