@@ -8,10 +8,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from rqsched.core.due import due_of
 from rqsched.core.ids import iso_utc
 from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule
+from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
 
 

@@ -19,10 +19,11 @@ from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
+from rqsched.core.ids import backfill_instance_id
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, for_backfill
-from rqsched.core.start import BackfillRow, backfill_name, decide_backfill
+from rqsched.core.start import BackfillRow, decide_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import changes
 from rqsched.store.tables import backfills
@@ -243,7 +244,7 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
             rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
         else:
             room = None if room is None else room - 1
-            rows.append(BackfillRow(nominal, backfill_name(schedule, nominal), "would_start"))
+            rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))
     return rows
 
 

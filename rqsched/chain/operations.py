@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
+from rqsched.core.change import combined
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
@@ -226,7 +227,7 @@ def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, reque
         operation=operation,
         keep_next=request.keep_next,
     )
-    return lifecycle.combined(change, _switched(connection, change.after, request, now, operation))
+    return combined(change, _switched(connection, change.after, request, now, operation))
 
 
 def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:

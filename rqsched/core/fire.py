@@ -1,18 +1,30 @@
-"""What a fire does, as one pure function from a schedule, its open runs and `now` to a Change (design §3, step 2)."""
+"""What a fire does, as pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
+
+The whole story of a fire is `decide_fire`: each occurrence that has passed starts a run, waits, is skipped or is
+counted as missed; a run that uses up `max_runs` ends the schedule; else the next time is set.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
 from rqsched.core.change import ChangeBuilder
-from rqsched.core.due import stored_due_of
-from rqsched.core.ids import iso_utc
+from rqsched.core.endings import complete_if_over, end_exhausted
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.core.occurrences import DueOccurrences, Missed, classify_due
-from rqsched.core.overlap import StartRequest, StartResult
+from rqsched.core.occurrences import (
+    DueOccurrences,
+    Missed,
+    classify_due,
+    next_occurrence,
+    record_missed,
+    skip,
+    skip_gaps,
+    stored_due_of,
+)
+from rqsched.core.overlap import StartRequest, apply_overlap
 from rqsched.core.policy import RetryPolicy
 
 FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
@@ -29,40 +41,42 @@ class FireContext:
     """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
 
 
+def is_stale(schedule: Schedule | None, n: int) -> bool:
+    """Tell whether a link at position `n` has nothing to do any more."""
+    return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None
+
+
 def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, context: FireContext) -> Change:
     """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
 
     The caller has checked that the schedule is active and due; `runs` are its open runs.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
-    seen = classify_due(schedule, now)
-    builder.record_gaps(seen.last)
-    builder.set(evaluated_to=seen.last)
-    _record_missed(builder, seen, context)
-    last_run = _start(builder, seen, context)
-    _advance(builder, seen, last_run)
+    due = classify_due(schedule, now)
+    skip_gaps(builder, due.last)
+    builder.set(evaluated_to=due.last)
+    _record_missed(builder, due, context)
+    awaited = _start_due(builder, due, context)
+    if not schedule.spec.is_from_completion:
+        builder.plan(due.upcoming or next_occurrence(schedule, due.last))
+    elif awaited is not None:
+        builder.wait_for(awaited)
+    else:
+        builder.plan(next_occurrence(schedule, now))
+    complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()
 
 
-def _record_missed(builder: ChangeBuilder, seen: DueOccurrences, context: FireContext) -> None:
-    if (missed := seen.missed) is None:
+def _record_missed(builder: ChangeBuilder, due: DueOccurrences, context: FireContext) -> None:
+    """Count what no run stands for; what a backfill ran already has its outcome."""
+    if due.missed is None:
         return
-    count = missed.count - sum(
-        _is_counted(builder.schedule, nominal, missed) for nominal in context.ran - {*seen.fires}
-    )
-    if count <= 0:
-        return
-    builder.set(missed_count=builder.schedule.missed_count + count)
-    builder.record(
-        audit.MISSED,
-        count=count,
-        count_capped=missed.is_capped or None,
-        first=missed.first,
-        last=missed.last,
-        fired=[iso_utc(nominal) for nominal in seen.fires] or None,
-        policy=builder.schedule.policies.missed.value,
-    )
+    ran = context.ran - {*due.fires}
+    count = due.missed.count - sum(_is_counted(builder.schedule, nominal, due.missed) for nominal in ran)
+    if count > 0:
+        missed = replace(due.missed, count=count)
+        record_missed(builder, missed, fired=due.fires, policy=builder.schedule.policies.missed.value)
 
 
 def _is_counted(schedule: Schedule, nominal: datetime, missed: Missed) -> bool:
@@ -71,43 +85,26 @@ def _is_counted(schedule: Schedule, nominal: datetime, missed: Missed) -> bool:
     return is_known and missed.first <= nominal <= missed.last
 
 
-def _start(builder: ChangeBuilder, seen: DueOccurrences, context: FireContext) -> str | None:
-    """StartRequest each occurrence that fires; returns the uid of the run that a `from_completion` schedule waits for.
+def _start_due(builder: ChangeBuilder, due: DueOccurrences, context: FireContext) -> str | None:
+    """Put each occurrence that fires to the overlap policy; returns the run that a `from_completion` schedule awaits.
 
-    One of them may use up `max_runs` and end the schedule: the later ones were due before that and are skipped.
+    One of them may use up `max_runs`, which ends the schedule: the later ones were due before that and are skipped.
     """
     awaited: str | None = None
     allowed = builder.schedule.policies.environments
-    for nominal in seen.fires:
+    for nominal in due.fires:
         if nominal in context.ran:
             continue
         if allowed and context.env not in allowed:
-            builder.skip(nominal, "environment")
+            skip(builder, nominal, "environment")
             continue
-        outcome = builder.offer(
-            StartRequest(RunKind.SCHEDULED, nominal, due_at=stored_due_of(builder.schedule, nominal))
-        )
-        awaited = _awaited(builder, outcome)
+        due_at = stored_due_of(builder.schedule, nominal)
+        result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at))
+        if result.is_exhausted:
+            end_exhausted(builder)
+        blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
+        awaited = blocking[0].uid if blocking else None
     return awaited
-
-
-def _awaited(builder: ChangeBuilder, outcome: StartResult) -> str | None:
-    if outcome.run is not None:
-        return outcome.run.uid
-    in_the_way = builder.unfinished()
-    return in_the_way[-1].uid if in_the_way else None
-
-
-def _advance(builder: ChangeBuilder, seen: DueOccurrences, awaited: str | None) -> None:
-    if builder.schedule.spec.is_from_completion:
-        if awaited is not None:
-            builder.wait_for(awaited)
-        else:
-            builder.plan(builder.now)
-    elif seen.upcoming is not None and builder.schedule.is_active:
-        builder.set(next_run_at=seen.upcoming.nominal_at, due_at=seen.upcoming.due_at)
-    else:
-        builder.plan(seen.last)
 
 
 def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Change:
@@ -140,8 +137,3 @@ def decide_retry(schedule: Schedule, runs: Iterable[Run], run: Run, *, now: date
         queued_at=now,
     )
     return builder.build()
-
-
-def is_stale(schedule: Schedule | None, n: int) -> bool:
-    """Tell whether a link at position `n` has nothing to do any more."""
-    return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None

@@ -8,21 +8,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change import ChangeBuilder
-from rqsched.core.due import due_after, due_of, planned_from, stored_due_of
+from rqsched.core.endings import complete_if_over, delete, end_exhausted
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, dump_spec
-from rqsched.core.occurrences import classify_due
+from rqsched.core.occurrences import (
+    TICK,
+    classify_due,
+    due_of,
+    miss_passed,
+    next_occurrence,
+    planned_from,
+    skip_gaps,
+    stored_due_of,
+    write_off,
+)
+from rqsched.core.overlap import drain
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 
-_TICK = timedelta(microseconds=1)
 TIMING = frozenset({"spec", "jitter"})
 
 
@@ -69,10 +79,9 @@ def decide_create(
         tzdata=tzdata,
     )
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
-    due = None if paused else due_after(schedule, now)
-    builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+    builder.plan(next_occurrence(schedule, now))
     builder.record(audit.CREATED, **_facts(builder.schedule))
-    builder.complete_if_over()
+    complete_if_over(builder)
     return builder.build(operation)
 
 
@@ -92,9 +101,6 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
         "overlap_policy": schedule.policies.overlap.value,
         "next_fire_at": schedule.due_at,
     }
-
-
-# ---- update
 
 
 def decide_update(
@@ -130,9 +136,9 @@ def decide_update(
     if "max_runs" in changed:
         builder.set(remaining=_remaining(schedule, definition.max_runs))
     builder.record(audit.UPDATED, changed_fields=changed, **_facts(builder.schedule))
-    builder.complete_if_over()
+    complete_if_over(builder)
     if builder.schedule.remaining == 0:
-        builder.exhaust()
+        end_exhausted(builder)
     return builder.build(operation)
 
 
@@ -147,11 +153,11 @@ def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> No
     """
     schedule, now = builder.schedule, builder.now
     if schedule.is_active:
-        builder.record_gaps(now)
+        skip_gaps(builder, now)
         stored = schedule.next_run_at
         if stored is not None and stored <= now:
             kept = next(iter(classify_due(schedule, now).fires), stored)
-            builder.miss_passed(kept=kept, policy=schedule.policies.missed.value)
+            miss_passed(builder, kept=kept, policy=schedule.policies.missed.value)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
     missed = schedule.paused_next_run_at
     builder.set(
@@ -172,8 +178,7 @@ def _move(builder: ChangeBuilder, *, keep_next: bool) -> None:
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    due = due_after(schedule, planned_from(schedule, now))
-    builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at, awaiting_run_uid=None)
+    builder.plan(next_occurrence(schedule, planned_from(schedule, now)))
 
 
 def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
@@ -190,20 +195,6 @@ def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
     return max(max_runs - schedule.run_count, 0)
 
 
-def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
-    """Recompute the next time after the timezone database changed; nothing already due moves."""
-    builder = ChangeBuilder(schedule, now=now)
-    builder.set(tzdata=tzdata)
-    if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
-        builder.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
-    if builder.schedule.is_active and builder.schedule.next_run_at != schedule.next_run_at:
-        builder.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=builder.schedule.due_at)
-    return builder.build()
-
-
-# ---- pause, resume, restart, delete
-
-
 def decide_pause(
     schedule: Schedule,
     *,
@@ -217,7 +208,7 @@ def decide_pause(
     _require(schedule, "pause", ScheduleStatus.ACTIVE)
     builder = ChangeBuilder(schedule, now=now, context=context)
     upcoming = schedule.next_run_at
-    builder.write_off("disabled")
+    write_off(builder, "disabled")
     builder.set(
         status=ScheduleStatus.PAUSED,
         status_reason=reason or note,
@@ -263,8 +254,10 @@ def decide_resume(
         _plan_anew(builder, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason)
-    builder.drain()
-    builder.complete_if_over()
+    started = drain(builder)
+    if started is not None and started.is_exhausted:
+        end_exhausted(builder)
+    complete_if_over(builder)
     return builder.build(operation)
 
 
@@ -292,12 +285,11 @@ def _plan_anew(builder: ChangeBuilder, missed: datetime | None = None) -> None:
     """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
     spec, now = builder.schedule.spec, builder.now
     if missed is not None:
-        builder.set(next_run_at=missed, due_at=now, evaluated_to=missed - _TICK)
-    elif spec.is_from_completion and (in_the_way := builder.unfinished()):
-        builder.wait_for(in_the_way[-1].uid)
+        builder.set(next_run_at=missed, due_at=now, evaluated_to=missed - TICK)
+    elif spec.is_from_completion and (unfinished := builder.unfinished()):
+        builder.wait_for(unfinished[-1].uid)
     else:
-        due = due_after(builder.schedule, planned_from(builder.schedule, now))
-        builder.set(next_run_at=due and due.nominal_at, due_at=due and due.due_at)
+        builder.plan(next_occurrence(builder.schedule, planned_from(builder.schedule, now)))
 
 
 def _reanchored(spec: Spec, now: datetime) -> Spec:
@@ -318,7 +310,7 @@ def decide_restart(
 ) -> Change:
     """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
     _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
-    if due_after(schedule, planned_from(schedule, now)) is None:
+    if next_occurrence(schedule, planned_from(schedule, now)) is None:
         raise ScheduleStateError(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
@@ -351,7 +343,7 @@ def decide_delete(
     """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
     _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     builder = ChangeBuilder(schedule, now=now, context=context)
-    builder.delete(reason)
+    delete(builder, reason)
     builder.set(version=schedule.version + 1)
     return builder.build(operation)
 
@@ -368,18 +360,3 @@ _HINTS = {
     ("restart", ScheduleStatus.PAUSED): "Use resume().",
     ("restart", ScheduleStatus.ACTIVE): "It is running already.",
 }
-
-
-def combined(first: Change, second: Change) -> Change:
-    """Put two successive decisions about one schedule into one Change; they touch different runs."""
-    if first.is_empty or second.is_empty:
-        return second if first.is_empty else first
-    return Change(
-        first.before,
-        second.after,
-        (*first.new_runs, *second.new_runs),
-        (*first.changed_runs, *second.changed_runs),
-        (*first.events, *second.events),
-        first.drops_buffer or second.drops_buffer,
-        first.drops_retries or second.drops_retries,
-    )

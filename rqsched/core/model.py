@@ -90,7 +90,6 @@ UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING
 """What overlap policies see."""
 OPEN = UNFINISHED | {RunStatus.BUFFERED}
 """What still changes."""
-ENDED = frozenset(RunStatus) - OPEN
 
 
 class RunKind(StrEnum):
@@ -178,6 +177,16 @@ def _parse_defaults(text: str) -> Mapping[str, Any]:
     return MappingProxyType(json.loads(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One instant the spec yields, and when it fires."""
+
+    nominal_at: datetime
+    """The instant itself: what `occurrence_time` names."""
+    due_at: datetime
+    """Nominal time plus jitter."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """One schedule as its row has it. All instants are aware UTC."""
@@ -259,6 +268,11 @@ class Schedule:
     def is_active(self) -> bool:
         """Whether it fires."""
         return self.status is ScheduleStatus.ACTIVE
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, dead or deleted: neither firing nor paused."""
+        return self.status not in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
 
 
 @dataclass(frozen=True)

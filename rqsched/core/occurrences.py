@@ -1,4 +1,4 @@
-"""Which of the occurrences that have passed fire now, and which are counted as missed. Pure.
+"""Occurrences: when each is due, which of those that have passed fire now, and the record of those that do not. Pure.
 
 The work is bounded: what was passed over is counted by arithmetic where the spec allows it, else enumerated up to
 1 000 (`count_capped`).
@@ -6,14 +6,58 @@ The work is bounded: what was passed over is counted by arithmetic where the spe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rqsched.core.due import COUNT_CAP, Due, due_after, due_of, stored_due_of
-from rqsched.core.model import Schedule
+from rqsched.core import audit
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.ids import iso_utc
+from rqsched.core.jitter import jittered
+from rqsched.core.model import Occurrence, Schedule
 from rqsched.core.policy import MissedPolicy
 
-_TICK = timedelta(microseconds=1)
+COUNT_CAP = 1_000
+"""Up to here missed occurrences are counted where only enumeration tells their number."""
+LONGEST_SKEW = timedelta(hours=1)
+"""Two processes' clocks differ by less; a schedule evaluated further ahead has met one that was plainly wrong."""
+TICK = timedelta(microseconds=1)
+"""The smallest difference of two instants."""
+
+
+def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
+    """Compute the next occurrence strictly after an instant, with its jitter; None when the spec is over."""
+    nominal = schedule.spec.next_after(after)
+    return None if nominal is None else Occurrence(nominal, due_of(schedule, nominal))
+
+
+def planned_from(schedule: Schedule, now: datetime) -> datetime:
+    """Return the instant after which an owner's operation plans: now, or the last evaluated one if that is later.
+
+    A process whose clock is ahead may have evaluated the schedule further than now, and what has an outcome does not
+    fire again; only a schedule that met a plainly wrong clock is taken back from it.
+    """
+    is_ahead = timedelta(0) < schedule.evaluated_to - now <= LONGEST_SKEW
+    return schedule.evaluated_to if is_ahead else now
+
+
+def due_of(schedule: Schedule, nominal: datetime) -> datetime:
+    """Compute when an occurrence fires: its nominal time plus its share of the jitter."""
+    jitter = schedule.definition.jitter
+    if not jitter:
+        return nominal
+    following = schedule.spec.next_after(nominal)
+    gap = None if following is None else following - nominal
+    return jittered(schedule.uid, nominal, jitter, gap)
+
+
+def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
+    """Return when an occurrence was to fire: as stored for the next one, else computed.
+
+    The stored due time of a fire that failed is its next trial, which makes the occurrence no younger.
+    """
+    is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
+    return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,37 +65,41 @@ class Missed:
     """Occurrences that no run will stand for."""
 
     count: int
+    """How many."""
     is_capped: bool
     """The true count is at least `count`."""
     first: datetime
+    """The nominal time of the oldest."""
     last: datetime
+    """The nominal time of the newest occurrence that passed, fired or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueOccurrences:
-    """The passed occurrences of one schedule, sorted out."""
+    """The passed occurrences of one schedule, classified."""
 
     fires: tuple[datetime, ...]
     """Nominal times to fire now, oldest first."""
     missed: Missed | None
+    """What is counted instead; None when everything fires."""
     last: datetime
     """The newest passed occurrence: everything up to it has its outcome after this fire."""
-    upcoming: Due | None = None
+    upcoming: Occurrence | None = None
     """The next occurrence when it is already known."""
 
 
 def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
-    """Sort out the occurrences from the schedule's stored next time up to now; that one itself must be due.
+    """Classify the occurrences from the schedule's stored next time up to now; that one itself must be due.
 
     After a change of timing the stored one may lie off the grid, and the new grid counts from that change on.
     """
     stored = schedule.next_run_at
     if stored is None:
-        raise ValueError("a schedule without a next time has nothing to survey")
+        raise ValueError("a schedule without a next time has no due occurrence")
     if schedule.spec.is_from_completion:
         return _classify_one(schedule, stored, now, None)
     since = max(stored, schedule.timing_changed_at)
-    following = due_after(schedule, since)
+    following = next_occurrence(schedule, since)
     if following is None or following.due_at > now:
         return _classify_one(schedule, stored, now, following)
     passed = _Passed(stored, since, _newest_due(schedule, since, now))
@@ -71,7 +119,7 @@ class _Passed:
     last: datetime
 
 
-def _classify_one(schedule: Schedule, stored: datetime, now: datetime, following: Due | None) -> DueOccurrences:
+def _classify_one(schedule: Schedule, stored: datetime, now: datetime, following: Occurrence | None) -> DueOccurrences:
     if _is_fresh(schedule, stored, now):
         return DueOccurrences((stored,), None, stored, following)
     return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
@@ -97,7 +145,7 @@ def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetim
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
     """Find the oldest occurrence due at or after `edge`: jitter may admit the newest one nominally before it."""
-    spec, before = schedule.spec, max(edge - _TICK, passed.since)
+    spec, before = schedule.spec, max(edge - TICK, passed.since)
     candidates = [*spec.last_between(passed.since, before, 1), spec.next_after(before)]
     fresh = (nominal for nominal in candidates if nominal is not None and nominal <= passed.last)
     return next(((nominal,) for nominal in fresh if due_of(schedule, nominal) >= edge), ())
@@ -106,3 +154,80 @@ def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[
 def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
     window = schedule.policies.window
     return window is None or now - stored_due_of(schedule, nominal) <= window
+
+
+def skip(builder: ChangeBuilder, occurrence_at: datetime | None, reason: str, *, blocking: str | None = None) -> None:
+    """Record that an occurrence or trigger starts nothing; `blocking` is the uid of the run that is the reason."""
+    count = builder.schedule.skipped_count + 1
+    builder.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=builder.now)
+    builder.record(
+        audit.SKIPPED,
+        reason=reason,
+        skipped_trigger_count=count,
+        last_skipped_at=builder.now,
+        occurrence_time=occurrence_at,
+        blocking_run_id=blocking,
+    )
+
+
+def skip_gaps(builder: ChangeBuilder, until: datetime) -> None:
+    """Record as skipped the local times that a change of the clocks left out since the last evaluation."""
+    schedule = builder.schedule
+    since = max(schedule.evaluated_to, schedule.timing_changed_at)
+    for gap in schedule.spec.gaps_between(since, until):
+        skip(builder, gap.occurrence_at, "dst_skip")
+
+
+def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str) -> None:
+    """Count occurrences that passed without a fire, in one event; `fired` are those that fire in their place."""
+    builder.set(missed_count=builder.schedule.missed_count + missed.count)
+    builder.record(
+        audit.MISSED,
+        count=missed.count,
+        count_capped=missed.is_capped or None,
+        first=missed.first,
+        last=missed.last,
+        fired=[iso_utc(nominal) for nominal in fired] or None,
+        policy=policy,
+    )
+
+
+def miss_passed(builder: ChangeBuilder, *, kept: datetime, policy: str) -> None:
+    """Count every occurrence from the stored one to now as missed, `kept` apart."""
+    schedule, spec = builder.schedule, builder.schedule.spec
+    stored = schedule.next_run_at
+    if stored is None or spec.is_from_completion:
+        return
+    since = max(stored, schedule.timing_changed_at)
+    count, is_capped = spec.count_between(since, builder.now, cap=COUNT_CAP)
+    if not count:
+        return
+    fired = () if kept == stored else (kept,)
+    first = stored if fired else spec.next_after(since) or stored
+    missed = Missed(count, is_capped, first, spec.last_between(since, builder.now, 1)[-1])
+    record_missed(builder, missed, fired=fired, policy=policy)
+
+
+def write_off(builder: ChangeBuilder, reason: str) -> None:
+    """Record an outcome for what is already due, for no fire will: the first of it is skipped, the rest is missed.
+
+    Already due means nominally, also inside the jitter. What this decision has evaluated itself is left alone.
+    """
+    if not builder.schedule.is_active:
+        return
+    skip_gaps(builder, builder.now)
+    first = _first_without_outcome(builder.schedule)
+    if first is not None and first <= builder.now:
+        builder.set(next_run_at=first)
+        skip(builder, first, reason)
+        miss_passed(builder, kept=first, policy=reason)
+        builder.set(evaluated_to=builder.now)
+
+
+def _first_without_outcome(schedule: Schedule) -> datetime | None:
+    """Return the stored next time; where this decision fires that, what follows it, which jitter may have delayed."""
+    if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
+        return schedule.next_run_at
+    if schedule.spec.is_from_completion:
+        return None
+    return schedule.spec.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))

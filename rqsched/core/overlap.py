@@ -1,52 +1,199 @@
-"""Offers: occurrences put to the overlap policy, what became of them, and the run one makes. Pure."""
+"""Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
+
+Starting a run may use up `max_runs`. These functions say so in their result (`is_exhausted`) and end nothing: whoever
+starts a run ends the schedule (`endings.end_exhausted`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rqsched.core.ids import backfill_instance_id, derived_uid, live_instance_id, manual_instance_id
-from rqsched.core.model import Run, RunKind, RunStatus, Schedule
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core import audit
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.core.occurrences import skip
+from rqsched.core.policy import OverlapPolicy, judge_overlap
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """One occurrence put to the overlap policy."""
+    """One occurrence that asks for a run."""
 
     kind: RunKind
+    """What asks for it."""
     occurrence_at: datetime
+    """The nominal time; for a manual run the moment of the trigger."""
     overlap: OverlapPolicy | None = None
     """Another policy than the schedule's."""
     uid: str | None = None
     """The uid drawn by the caller; None derives it from the run's number."""
     idempotency_key: str | None = None
+    """The key of the trigger that asks; None when it has none."""
     backfill_uid: str | None = None
+    """The backfill that asks; None for every other kind."""
     due_at: datetime | None = None
+    """When it was to start, for its lateness."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """What became of it."""
+    """What became of a request."""
 
     outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    """`triggered`, `drained` (it had waited), `buffered`, `buffer_full` or `skipped`."""
     run: Run | None = None
+    """The run that started or waits; None when it was skipped."""
     reason: str | None = None
+    """Why it was skipped, in the durable-workflow document's words."""
     buffer_depth: int | None = None
+    """How many runs wait now, this one among them; None unless `buffered`."""
+    is_exhausted: bool = False
+    """This start used up `max_runs`: the caller ends the schedule."""
 
 
 def refused(reason: str) -> StartResult:
-    """Give the outcome of an offer that starts nothing."""
+    """Return the result of a request that starts nothing."""
     return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
-def new_run(schedule: Schedule, request: StartRequest, overlap: OverlapPolicy, now: datetime) -> Run:
-    """Make the schedule's next run, waiting; its uid is the offer's or derived from its number."""
+def refuse(builder: ChangeBuilder, occurrence_at: datetime, reason: str, *, blocking: str | None = None) -> StartResult:
+    """Skip an occurrence or trigger and return that."""
+    skip(builder, occurrence_at, reason, blocking=blocking)
+    return refused(reason)
+
+
+def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
+    """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
+    if builder.schedule.remaining == 0:
+        return refuse(builder, request.occurrence_at, "remaining_actions_exhausted")
+    policies = builder.schedule.policies
+    policy = request.overlap or policies.overlap
+    decision = judge_overlap(
+        policy,
+        unfinished=[run.uid for run in builder.unfinished(request.kind)],
+        buffered=builder.schedule.buffer_depth,
+        buffer_limit=policies.buffer_limit,
+    )
+    if decision.act == "skip":
+        return refuse(builder, request.occurrence_at, decision.reason or "", blocking=decision.blocking)
+    ended = _end_others(builder, request.kind, RunStatus(decision.ends)) if decision.ends else []
+    run = _add_run(builder, request, policy)
+    if decision.act == "buffer":
+        return _record_buffered(builder, run, decision.blocking)
+    result = begin(builder, run.uid, outcome="triggered", ended=ended, ends=decision.ends)
+    if builder.schedule.awaiting_run_uid in ended:
+        builder.wait_for(run.uid)
+    return result
+
+
+def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
+    """Let a run wait its turn whatever the policy says: a backfill under `skip` runs one after another."""
+    if builder.schedule.remaining == 0:
+        return refuse(builder, request.occurrence_at, "remaining_actions_exhausted")
+    return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
+
+
+def begin(
+    builder: ChangeBuilder, uid: str, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
+) -> StartResult:
+    """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on.
+
+    `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
+    """
+    number = builder.schedule.run_count + 1
+    remaining = builder.schedule.remaining
+    lineage = _lineage(builder.schedule, builder.run(uid), number)
+    run = builder.set_run(uid, status=RunStatus.PENDING, queued_at=builder.now, trigger_number=number, lineage=lineage)
+    builder.set(
+        run_count=number,
+        remaining=None if remaining is None else remaining - 1,
+        last_run_at=builder.now,
+        latest_run_uid=uid,
+        latest_instance_id=run.instance_id,
+    )
+    builder.record(
+        audit.TRIGGERED,
+        run,
+        workflow_instance_id=run.instance_id,
+        workflow_run_id=uid,
+        outcome=outcome,
+        effective_overlap_policy=run.overlap,
+        trigger_number=number,
+        occurrence_time=run.occurrence_at,
+        **{f"{ends}_run_ids": list(ended)} if ends else {},
+    )
+    return StartResult(outcome, run, is_exhausted=builder.schedule.remaining == 0)
+
+
+def drain(builder: ChangeBuilder) -> StartResult | None:
+    """Start the oldest waiting run that nothing is ahead of; None when there is none.
+
+    A schedule that does not fire (paused, or ended) drains its backfill only.
+    """
+    run = None if builder.unfinished() else _next_waiting(builder)
+    return None if run is None else begin(builder, run.uid, outcome="drained")
+
+
+def _next_waiting(builder: ChangeBuilder) -> Run | None:
+    """Return the waiting run that may start."""
+    # The counts tell what was dropped by this very decision: its rows still read as waiting.
+    schedule, waiting = builder.schedule, builder.waiting()
+    live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
+    if live and schedule.is_active and schedule.buffer_depth:
+        return live[0]
+    backfilled = [run for run in waiting if run.kind is RunKind.BACKFILL]
+    if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:
+        return backfilled[0]
+    return None
+
+
+def _end_others(builder: ChangeBuilder, kind: RunKind, status: RunStatus) -> list[str]:
+    ended = [run.uid for run in builder.unfinished(kind)]
+    for uid in ended:
+        builder.end_run(uid, status)
+    return ended
+
+
+def _record_buffered(builder: ChangeBuilder, run: Run, blocking: str | None) -> StartResult:
+    depth = builder.schedule.buffer_depth
+    builder.record(
+        audit.BUFFERED,
+        run,
+        workflow_instance_id=run.instance_id,
+        workflow_run_id=run.uid,
+        outcome="buffered",
+        effective_overlap_policy=run.overlap,
+        occurrence_time=run.occurrence_at,
+        buffer_depth=depth,
+        blocking_run_id=blocking,
+    )
+    return StartResult("buffered", run, buffer_depth=depth)
+
+
+def _lineage(schedule: Schedule, run: Run, trigger_number: int) -> str:
+    return dumps(
+        {
+            "schedule_id": schedule.schedule_id,
+            "schedule_ulid": schedule.uid,
+            "cron_expression": schedule.spec.primary_cron,
+            "timezone": schedule.spec.timezone,
+            "overlap_policy": run.overlap,
+            "trigger_number": trigger_number,
+            "occurrence_time": iso_utc(run.occurrence_at),
+        }
+    )
+
+
+def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
+    """Add the schedule's next run, waiting; its uid is the request's or derived from its number."""
+    schedule, now = builder.schedule, builder.now
     definition, number = schedule.definition, schedule.run_number + 1
     uid = request.uid or derived_uid(now, schedule.uid, number)
     defaults = definition.parsed_defaults
-    return Run(
+    run = Run(
         uid=uid,
         schedule_uid=schedule.uid,
         number=number,
@@ -71,6 +218,8 @@ def new_run(schedule: Schedule, request: StartRequest, overlap: OverlapPolicy, n
         idempotency_key=request.idempotency_key,
         backfill_uid=request.backfill_uid,
     )
+    builder.add_run(run)
+    return run
 
 
 def _instance_id(schedule_id: str, request: StartRequest, uid: str) -> str:

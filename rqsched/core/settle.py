@@ -1,4 +1,4 @@
-"""How a run ends: every terminal transition is decided here, whoever saw it (design §3, `settle()`). Pure."""
+"""How a run ends: every end of an attempt is decided here, whichever process saw it. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from rqsched.core.change import EXHAUSTED, ChangeBuilder
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.occurrences import next_occurrence
+from rqsched.core.overlap import drain
 
 MAX_ERROR = 8_192
+"""Characters of an error that are kept as the run's error."""
 MAX_ATTEMPT_ERROR = 600
+"""Characters of an error that are kept in the list of attempts."""
 MAX_ATTEMPTS_KEPT = 50
+"""The newest attempts of a run that are listed."""
 
 
 class AttemptOutcome(StrEnum):
     """What became of one attempt."""
 
     SUCCEEDED = "succeeded"
+    """The workflow returned."""
     FAILED = "failed"
+    """It raised, took too long or could not be found."""
     LOST = "lost"
+    """Its process vanished; repeated as a failure is."""
     CANCELLED = "cancelled"
+    """Cancelled on request; not repeated."""
     TERMINATED = "terminated"
+    """Killed on request; not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +43,9 @@ class AttemptResult:
     """The end of one attempt as its observer reports it."""
 
     outcome: AttemptOutcome
+    """What became of it."""
     result: str | None = None
-    """JSON of the returned value."""
+    """JSON of the returned value; None unless it succeeded."""
     error: str | None = None
     """What went wrong, for people; the middle of what exceeds 8 KiB is cut out."""
     is_final: bool = False
@@ -48,18 +60,20 @@ def decide_settle(
     `run` is one of `runs`, the schedule's open runs; the caller has fenced it.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
-    _note_attempt(builder, run, attempt_result)
-    if attempt_result.outcome is AttemptOutcome.SUCCEEDED:
+    _list_attempt(builder, run, attempt_result)
+    outcome = attempt_result.outcome
+    if outcome is AttemptOutcome.SUCCEEDED:
         _succeed(builder, run, attempt_result)
-    elif attempt_result.outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
+    elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
         _fail(builder, run, attempt_result)
     else:
-        builder.end_run(run.uid, RunStatus(attempt_result.outcome.value), error=_cut(attempt_result.error))
-    _follow(builder, run.uid)
+        builder.end_run(run.uid, RunStatus(outcome.value), error=_cut(attempt_result.error))
+    if not builder.run(run.uid).is_unfinished:
+        _start_what_waited(builder, run.uid)
     return builder.build()
 
 
-def _note_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
     entry = {
         "attempt": run.attempt,
         "started_at": run.started_at and iso_utc(run.started_at),
@@ -72,24 +86,31 @@ def _note_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
 
 
 def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Count a success; `max_successes` of them end the schedule."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     successes = builder.schedule.success_count + 1
     builder.set(success_count=successes, consecutive_failures=0)
     enough = builder.schedule.policies.max_successes
-    if enough is not None and successes >= enough and _goes_on(builder):
-        builder.complete("total_repeats_reached")
+    if enough is not None and successes >= enough and not builder.schedule.has_ended:
+        complete(builder, "total_repeats_reached")
 
 
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
+    schedule = builder.schedule
+    retry = schedule.policies.retry
     error = _cut(attempt_result.error) or attempt_result.outcome.value
-    builder.set(error_count=builder.schedule.error_count + 1, last_error=error)
-    retry = builder.schedule.policies.retry
-    if run.attempt <= retry.max_retries and not attempt_result.is_final and not _is_withdrawn(builder.schedule):
-        delay = retry.delay(run.attempt, interval=builder.schedule.spec.backoff_base(), salt=run.uid)
+    builder.set(error_count=schedule.error_count + 1, last_error=error)
+    if run.attempt <= retry.max_retries and not attempt_result.is_final and not _is_withdrawn(schedule):
+        delay = retry.delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
         builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=builder.now + delay, error=error)
         return
     status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
-    _exhaust(builder, builder.end_run(run.uid, status, error=error))
+    failed = builder.end_run(run.uid, status, error=error)
+    failures = schedule.consecutive_failures + 1
+    builder.set(consecutive_failures=failures)
+    if retry.kills_after(failures) and not schedule.has_ended:
+        die(builder, failed, "retries_exhausted")
 
 
 def _is_withdrawn(schedule: Schedule) -> bool:
@@ -97,33 +118,15 @@ def _is_withdrawn(schedule: Schedule) -> bool:
     return schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
 
 
-def _exhaust(builder: ChangeBuilder, run: Run) -> None:
-    failures = builder.schedule.consecutive_failures + 1
-    builder.set(consecutive_failures=failures)
-    if builder.schedule.policies.retry.kills_after(failures) and _goes_on(builder):
-        builder.die(run, "retries_exhausted")
-
-
-def _goes_on(builder: ChangeBuilder) -> bool:
-    return builder.schedule.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
-
-
-def _follow(builder: ChangeBuilder, uid: str) -> None:
-    """Let what waited for the run go on."""
-    if builder.run(uid).is_unfinished:
-        return
+def _start_what_waited(builder: ChangeBuilder, uid: str) -> None:
+    """After a run's end, plan the next time of a `from_completion` schedule and start the oldest waiting run."""
     if builder.schedule.awaiting_run_uid == uid:
         builder.set(awaiting_run_uid=None)
-        builder.plan(builder.now)
-    builder.drain()
-    builder.complete_if_over()
-
-
-def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
-    """Start the oldest waiting run if nothing is ahead of it (a crash lost the drain that should have)."""
-    builder = ChangeBuilder(schedule, runs, now=now)
-    builder.drain()
-    return builder.build()
+        builder.plan(next_occurrence(builder.schedule, builder.now))
+    started = drain(builder)
+    if started is not None and started.is_exhausted:
+        end_exhausted(builder)
+    complete_if_over(builder)
 
 
 def _cut(error: str | None, limit: int = MAX_ERROR) -> str | None:

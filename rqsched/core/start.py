@@ -9,9 +9,10 @@ from typing import Any
 
 from rqsched.core.audit import CommandContext
 from rqsched.core.change import ChangeBuilder
-from rqsched.core.ids import backfill_instance_id, iso_utc
+from rqsched.core.endings import complete_if_over, end_exhausted
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.overlap import StartRequest, StartResult
+from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, refuse
 from rqsched.core.policy import OverlapPolicy, for_backfill
 
 
@@ -22,9 +23,11 @@ class Trigger:
     uid: str
     """The uid of the run it may start, drawn before the first attempt."""
     overlap: OverlapPolicy | None = None
+    """Another policy than the schedule's; None takes the schedule's."""
     is_forced: bool = False
     """Start although the schedule is paused."""
     idempotency_key: str | None = None
+    """The same key gives the same run; None draws no comparison."""
 
 
 def decide_trigger(
@@ -35,19 +38,21 @@ def decide_trigger(
     now: datetime,
     context: CommandContext | None = None,
 ) -> tuple[Change, StartResult]:
-    """Start a run now, as the overlap policy allows; the grid does not move. Refusals are outcomes with an event."""
+    """Start a run now, as the overlap policy allows; the grid does not move. A refusal is a result with an event."""
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
-        outcome = builder.skip(now, "remaining_actions_exhausted")
+        result = refuse(builder, now, "remaining_actions_exhausted")
     elif not can_start:
-        outcome = builder.skip(now, "status_not_triggerable")
+        result = refuse(builder, now, "status_not_triggerable")
     else:
         start = StartRequest(
             RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
         )
-        outcome = builder.offer(start)
-    return builder.build(request.uid), outcome
+        result = apply_overlap(builder, start)
+        if result.is_exhausted:
+            end_exhausted(builder)
+    return builder.build(request.uid), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +60,18 @@ class BackfillRow:
     """What a backfill did with one occurrence."""
 
     occurrence_at: datetime
+    """Its nominal time."""
     instance_id: str | None
+    """The instance id of its run; None when this backfill made none."""
     outcome: str
-    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`."""
+    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
+    """Why it was skipped."""
     run_uid: str | None = None
+    """The uid of its run; None when this backfill made none."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the row as JSON-native values, in the durable-workflow document's words."""
+        """Return the row as JSON-native values, in the durable-workflow document's words."""
         return {
             "occurrence_time": iso_utc(self.occurrence_at),
             "instance_id": self.instance_id,
@@ -95,23 +104,23 @@ def decide_backfill(
             rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
         request = StartRequest(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
-        outcome = builder.enqueue(request) if policy is OverlapPolicy.SKIP else builder.offer(request)
-        rows.append(_row(nominal, outcome))
-    builder.drain()
+        result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
+        if result.is_exhausted:
+            end_exhausted(builder)
+        rows.append(_row(nominal, result))
+    started = drain(builder)
+    if started is not None and started.is_exhausted:
+        end_exhausted(builder)
+    complete_if_over(builder)
     change = builder.build()
     return change, [_after_drain(row, builder, change) for row in rows]
 
 
-def _row(nominal: datetime, outcome: StartResult) -> BackfillRow:
-    run = outcome.run
-    names = {"triggered": "started"}
-    return BackfillRow(
-        nominal,
-        run.instance_id if run else None,
-        names.get(outcome.outcome, outcome.outcome),
-        outcome.reason,
-        run.uid if run else None,
-    )
+def _row(nominal: datetime, result: StartResult) -> BackfillRow:
+    outcome = "started" if result.outcome == "triggered" else result.outcome
+    if result.run is None:
+        return BackfillRow(nominal, None, outcome, result.reason)
+    return BackfillRow(nominal, result.run.instance_id, outcome, result.reason, result.run.uid)
 
 
 def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
@@ -121,8 +130,3 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
         return replace(row, outcome="started")
     return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
-
-
-def backfill_name(schedule: Schedule, occurrence_at: datetime) -> str:
-    """Name the run a backfill would start."""
-    return backfill_instance_id(schedule.schedule_id, occurrence_at)

@@ -12,6 +12,7 @@ from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.core.fire import decide_fire_failed
 from rqsched.core.model import Change, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_trigger
 from rqsched.errors import InvalidPayloadError
@@ -56,7 +57,7 @@ def every_event() -> list[Event]:
         lifecycle.decide_resume(paused, [], now=NOON),
         lifecycle.decide_restart(done, [], now=NOON),
         lifecycle.decide_delete(holding(hourly, *two), now=NOON, reason="obsolete"),
-        lifecycle.decide_retime(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
+        decide_retime(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
         decide_trigger(holding(hourly, run(1)), [run(1)], trigger, now=NOON)[0],
         decide_trigger(holding(hourly, run(1)), [run(1)], kill, now=NOON)[0],
         fire(holding(hourly, run(1)), run(1)),

@@ -18,7 +18,8 @@ from rqsched.core.audit import Event
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_drain, decide_settle
+from rqsched.core.repair import decide_drain
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_backfill, decide_trigger
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition

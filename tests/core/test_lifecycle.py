@@ -17,11 +17,11 @@ from rqsched.core.lifecycle import (
     decide_pause,
     decide_restart,
     decide_resume,
-    decide_retime,
     decide_update,
 )
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, OverlapPolicy, Policies
+from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_backfill, decide_trigger
 from rqsched.errors import InvalidSpecError, ScheduleStateError

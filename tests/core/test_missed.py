@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rqsched.core import lifecycle
-from rqsched.core.due import due_of, stored_due_of
 from rqsched.core.model import Schedule
-from rqsched.core.occurrences import classify_due
+from rqsched.core.occurrences import classify_due, due_of, stored_due_of
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import CONTINUE, HOUR, MINUTE, NOON, SECOND, active, definition, event, fire, types

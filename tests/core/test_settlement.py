@@ -11,7 +11,8 @@ import pytest
 from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import Policies, RetryPolicy
-from rqsched.core.settle import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_drain, decide_settle
+from rqsched.core.repair import decide_drain
+from rqsched.core.settle import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
 from tests.support.decisions import (
     CONTINUE,

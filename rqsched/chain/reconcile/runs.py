@@ -14,7 +14,8 @@ from rqsched.chain.execution import settle_run
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_drain
+from rqsched.core.repair import decide_drain
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, reconcile_queries
 

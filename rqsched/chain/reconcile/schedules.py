@@ -13,9 +13,8 @@ from sqlalchemy.engine import Connection
 from rqsched.chain import backfill
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
-from rqsched.core import lifecycle
-from rqsched.core.change import ChangeBuilder
 from rqsched.core.model import Change, Schedule
+from rqsched.core.repair import decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, metadata, reconcile_queries
@@ -35,17 +34,8 @@ def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
-    if not schedule.is_active or schedule.next_run_at is not None:
-        return Change(schedule, schedule)
-    if schedule.awaiting_run_uid is not None:
-        awaited = changes.find_run(connection, schedule.awaiting_run_uid)
-        if awaited is not None and awaited.is_unfinished:
-            return Change(schedule, schedule)
-    builder = ChangeBuilder(schedule, now=now)
-    builder.plan(max(schedule.evaluated_to, schedule.timing_changed_at))
-    if builder.schedule.next_run_at is not None:
-        builder.record("ScheduleRecovered", reason="no next time", next_fire_at=builder.schedule.due_at)
-    return builder.build()
+    awaited = schedule.awaiting_run_uid and changes.find_run(connection, schedule.awaiting_run_uid)
+    return decide_replan(schedule, awaited or None, now=now)
 
 
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
@@ -70,7 +60,7 @@ def is_newer(tzdata: str, known: str) -> bool:
 
 
 def _apply_tzdata(_: Connection, schedule: Schedule, now: datetime) -> Change:
-    return lifecycle.decide_retime(schedule, now=now, tzdata=tzdata_version())
+    return decide_retime(schedule, now=now, tzdata=tzdata_version())
 
 
 def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:

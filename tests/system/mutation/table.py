@@ -220,8 +220,8 @@ FOLLOWING = (
     _edit(
         "the end of a run drains nothing",
         "core/settle.py",
-        "    builder.drain()\n    builder.complete_if_over()\n",
-        "    builder.complete_if_over()\n",
+        "    started = drain(builder)\n",
+        "    started = None\n",
         _CHAIN + "drain.py::test_what_waits_starts_as_soon_as_the_run_ahead_ends[sqlite]",
         _ALONE.format("a run ends and the next is drained"),
     ),
@@ -242,8 +242,8 @@ FOLLOWING = (
     ),
     _edit(
         "what is due when a schedule stops gets no outcome",
-        "core/change.py",
-        "if first is not None and first <= self.now:",
+        "core/occurrences.py",
+        "if first is not None and first <= builder.now:",
         "if False:",
         "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-pause]",
         _WORLDS.format(0),

@@ -1,0 +1,79 @@
+"""How a schedule ends: done, dead or deleted. Pure.
+
+What is already due gets its outcome first, then the status changes, then the runs that wait are dropped.
+"""
+
+from __future__ import annotations
+
+from rqsched.core import audit
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.model import Run, ScheduleStatus
+from rqsched.core.occurrences import write_off
+
+EXHAUSTED = "max_runs_exhausted"
+"""The reason of a schedule whose `max_runs` are used up."""
+SPEC_ENDED = "spec_ended"
+"""The reason of a schedule whose spec has no further occurrence."""
+
+
+def complete(builder: ChangeBuilder, reason: str) -> None:
+    """Set the schedule done and record why."""
+    write_off(builder, "remaining_actions_exhausted")
+    _stop(builder, ScheduleStatus.DONE, reason)
+    dropped = builder.drop_buffer()
+    builder.record(audit.COMPLETED, reason=reason, completed_at=builder.now, dropped_buffered=dropped)
+
+
+def complete_if_over(builder: ChangeBuilder) -> None:
+    """Set an active schedule done whose spec has no further occurrence and for which nothing waits."""
+    schedule = builder.schedule
+    has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
+    if schedule.is_active and not has_next and not schedule.buffer_depth and not schedule.backfill_waiting:
+        complete(builder, SPEC_ENDED)
+
+
+def end_exhausted(builder: ChangeBuilder) -> None:
+    """End the schedule because `max_runs` is used up: done, or deleted where that was asked for."""
+    if builder.schedule.has_ended:
+        # A backfill of a schedule that has ended: what waits of it cannot start any more.
+        if dropped := builder.drop_buffer():
+            builder.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=builder.now, dropped_buffered=dropped)
+    elif builder.schedule.policies.on_exhausted == "delete":
+        delete(builder, EXHAUSTED)
+    else:
+        complete(builder, EXHAUSTED)
+
+
+def delete(builder: ChangeBuilder, reason: str | None) -> None:
+    """Delete softly: waiting runs and waiting retries end, started ones continue (Open Job Spec).
+
+    Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
+    """
+    write_off(builder, "remaining_actions_exhausted" if reason == EXHAUSTED else "deleted")
+    _stop(builder, ScheduleStatus.DELETED, reason)
+    builder.set(deleted_at=builder.now)
+    dropped = builder.drop_buffer()
+    if reason != EXHAUSTED:
+        builder.drop_retries()
+    builder.record(audit.DELETED, reason=reason, deleted_at=builder.now, dropped_buffered=dropped)
+
+
+def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
+    """Set the schedule dead after `run` failed for good."""
+    write_off(builder, "status_not_triggerable")
+    _stop(builder, ScheduleStatus.DEAD, reason)
+    dropped = builder.drop_buffer()
+    builder.record(
+        audit.DIED,
+        run,
+        reason=reason,
+        died_at=builder.now,
+        error=run.error,
+        workflow_run_id=run.uid,
+        consecutive_failures=builder.schedule.consecutive_failures,
+        dropped_buffered=dropped,
+    )
+
+
+def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
+    builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)

@@ -1,0 +1,51 @@
+"""What reconcile decides about a schedule that a crash, or new timezone rules, left behind. Pure.
+
+Each decision is made under the lock from the row as it is then; where nothing is wrong the Change is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rqsched.core import audit
+from rqsched.core.change import ChangeBuilder
+from rqsched.core.endings import complete_if_over, end_exhausted
+from rqsched.core.model import Change, Run, Schedule, unchanged
+from rqsched.core.occurrences import next_occurrence
+from rqsched.core.overlap import drain
+
+
+def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
+    """Give an active schedule without a next time one again, unless it waits for the unfinished run `awaited`."""
+    is_waiting = awaited is not None and awaited.is_unfinished
+    if not schedule.is_active or schedule.next_run_at is not None or is_waiting:
+        return unchanged(schedule)
+    builder = ChangeBuilder(schedule, now=now)
+    builder.plan(next_occurrence(schedule, max(schedule.evaluated_to, schedule.timing_changed_at)))
+    complete_if_over(builder)
+    if builder.schedule.next_run_at is not None:
+        builder.record(audit.RECOVERED, reason="no next time", next_fire_at=builder.schedule.due_at)
+    return builder.build()
+
+
+def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
+    """Recompute the next time after the timezone database changed; nothing already due moves."""
+    builder = ChangeBuilder(schedule, now=now)
+    builder.set(tzdata=tzdata)
+    if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
+        builder.plan(next_occurrence(schedule, max(schedule.evaluated_to, schedule.timing_changed_at)))
+        complete_if_over(builder)
+    if builder.schedule.is_active and builder.schedule.next_run_at != schedule.next_run_at:
+        builder.record(audit.RECOVERED, reason="timezone_rules_changed", next_fire_at=builder.schedule.due_at)
+    return builder.build()
+
+
+def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
+    """Start the oldest waiting run if nothing is ahead of it: a crash lost the drain that should have started it."""
+    builder = ChangeBuilder(schedule, runs, now=now)
+    started = drain(builder)
+    if started is not None and started.is_exhausted:
+        end_exhausted(builder)
+    complete_if_over(builder)
+    return builder.build()
