@@ -34,8 +34,9 @@ def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
-    awaited = schedule.awaiting_run_uid and changes.find_run(connection, schedule.awaiting_run_uid)
-    return decide_replan(schedule, awaited or None, now=now)
+    uid = schedule.awaiting_run_uid
+    awaited = None if uid is None else changes.find_run(connection, uid)
+    return decide_replan(schedule, awaited, now=now)
 
 
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
