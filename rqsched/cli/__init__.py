@@ -1,4 +1,4 @@
-"""The `rqsched` command. docs/cli.md describes exit codes and files; `application` has the names of the commands."""
+"""The `rqsched` command. docs/cli.md describes exit codes and files; `app` names the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Be the command: read `sys.argv`, act, and exit with its code."""
+    """Run the command in `sys.argv` and exit with its code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback

@@ -1,6 +1,6 @@
-"""The application the commands hang on: their names, one line about each, and the options before a command.
+"""The application that holds the commands: their names, one line about each, and the options before a command.
 
-A command's module is imported when the command is asked for: `rqsched --help`, `--version` and the completion of
+The module of a command is imported when the command is used: `rqsched --help`, `--version` and the completion of
 command names need neither SQLAlchemy nor RQ.
 """
 
@@ -17,7 +17,13 @@ from typer.core import TyperCommand, TyperGroup
 
 import rqsched
 
-_OWN, _LIFE, _PAST, _UPKEEP, _PROCESS = "Schedules", "Their life", "Their past and future", "Upkeep", "Processes"
+_SCHEDULES, _OPERATIONS, _HISTORY, _MAINTENANCE, _PROCESSES = (
+    "Schedules",
+    "Operations",
+    "History and forecast",
+    "Maintenance",
+    "Processes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,46 +31,57 @@ class Entry:
     """One command as `rqsched --help` shows it."""
 
     name: str
+    """What one types after `rqsched`."""
     module: str
-    """Which module of this package has it."""
+    """The module of this package that has it."""
     panel: str
+    """The heading it is listed under."""
     line: str
-    """How its docstring begins."""
+    """The first sentence of its docstring."""
 
 
 ENTRIES = (
-    Entry("create", "schedules", _OWN, "Create a schedule; refused when its id is taken."),
-    Entry("upsert", "schedules", _OWN, "Create a schedule, or make the known one exactly what is declared here."),
-    Entry("sync", "sync", _OWN, "Make the schedules those a file declares: created, updated or left unchanged."),
-    Entry("update", "schedules", _OWN, "Change what is given and leave the rest."),
-    Entry("list", "schedules", _OWN, "List schedules in the order they were created."),
-    Entry("describe", "schedules", _OWN, "Show everything there is to know of a schedule."),
-    Entry("delete", "lifecycle", _OWN, "Delete a schedule; its history stays readable, its id is free again."),
-    Entry("pause", "lifecycle", _LIFE, "Stop firing; runs and retries go on, waiting runs wait."),
-    Entry("resume", "lifecycle", _LIFE, "Fire again."),
-    Entry("restart", "lifecycle", _LIFE, "Revive a done or dead schedule with its counters at zero."),
-    Entry("trigger", "lifecycle", _LIFE, "Start a run now; the schedule's times do not move."),
-    Entry("backfill", "backfill", _LIFE, "Fire the occurrences of a past range that have no run yet."),
-    Entry("machine", "machine", _LIFE, "Events of state machines."),
-    Entry("cancel", "runs", _LIFE, "End a run: a waiting one never starts, a running one sees it at a checkpoint."),
-    Entry("terminate", "runs", _LIFE, "End a run and kill its process."),
-    Entry("history", "runs", _PAST, "Show a schedule's audit events, oldest first; also after it was deleted."),
-    Entry("runs", "runs", _PAST, "Show a schedule's runs, newest first; also after it was deleted."),
-    Entry("upcoming", "upcoming", _PAST, "Show the next fires of one schedule, or of all."),
-    Entry("tick", "maintenance", _UPKEEP, "Fire what is due in this process, once; for cron-driven set-ups."),
-    Entry("recover", "maintenance", _UPKEEP, "Compare SQL with Redis and repair the difference, once."),
-    Entry("prune-history", "maintenance", _UPKEEP, "Delete audit events recorded before an instant, for good."),
-    Entry("doctor", "doctor", _UPKEEP, "Look at versions, servers, schema, clocks, workers and links."),
-    Entry("db", "db", _UPKEEP, "The database's schema."),
-    Entry("worker", "processes", _PROCESS, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
-    Entry("web", "processes", _PROCESS, "Serve the HTTP API, and the dashboard where it is installed."),
-    Entry("dev", "processes", _PROCESS, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."),
+    Entry("create", "schedules", _SCHEDULES, "Create a schedule; refused when its id is taken."),
+    Entry("upsert", "schedules", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
+    Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file declares."),
+    Entry("update", "schedules", _SCHEDULES, "Change the given options and leave the rest."),
+    Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created."),
+    Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
+    Entry("delete", "lifecycle", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
+    Entry("pause", "lifecycle", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
+    Entry("resume", "lifecycle", _OPERATIONS, "Start firing again."),
+    Entry("restart", "lifecycle", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
+    Entry("trigger", "lifecycle", _OPERATIONS, "Start a run now; the schedule's times do not move."),
+    Entry("backfill", "backfill", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
+    Entry("machine", "machine", _OPERATIONS, "Send events to state machines."),
+    Entry(
+        "cancel", "runs", _OPERATIONS, "End a run: a waiting one never starts, a running one sees it at a checkpoint."
+    ),
+    Entry("terminate", "runs", _OPERATIONS, "End a run and kill its process."),
+    Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
+    Entry("runs", "runs", _HISTORY, "Show a schedule's runs, newest first; also after it was deleted."),
+    Entry("upcoming", "upcoming", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
+    Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
+    Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),
+    Entry(
+        "doctor",
+        "doctor",
+        _MAINTENANCE,
+        "Check versions, servers, schema, clocks, workers and links, and say what to do.",
+    ),
+    Entry("db", "db", _MAINTENANCE, "Upgrade the database's schema, or show it."),
+    Entry("worker", "processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
+    Entry("web", "processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
+    Entry(
+        "dev", "processes", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."
+    ),
 )
 """Every command, in the order of `rqsched --help`."""
 
 
 class Deferred(TyperCommand):
-    """A command that is known by its line only, until it is to parse something."""
+    """A command known by its help line only, until it has to parse arguments."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.line, rich_help_panel=entry.panel)
@@ -72,12 +89,12 @@ class Deferred(TyperCommand):
 
     @cached_property
     def loaded(self) -> Any:
-        """The command itself, out of its module's application."""
+        """The command itself, from the application of its module."""
         found = typer.main.get_command(import_module(f"{__package__}.{self._entry.module}").app)
         return found.commands.get(self._entry.name, found) if isinstance(found, TyperGroup) else found
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Let the command itself parse; from here on it is the one the context knows."""
+        """Let the command itself parse; from here on the context knows that one."""
         return self.loaded.make_context(*args, **extra)
 
 
@@ -92,10 +109,10 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="rqsched",
     cls=Commands,
-    help="Durable schedules on RQ: create them, look at them, run what carries them.",
+    help="Durable schedules on RQ: create, inspect and run them.",
     epilog=(
-        "Exit codes: 0 done; 1 it failed, or a fire did; 2 wrong usage or refused input, nothing was written; 3 not "
-        "found; 4 the state of things forbids it; 5 SQL or Redis does not answer. Settings come from RQSCHED_* "
+        "Exit codes: 0 done; 1 the command or a fire failed; 2 wrong usage or invalid input, nothing was written; "
+        "3 not found; 4 conflict with the current state; 5 SQL or Redis is not available. Settings come from RQSCHED_* "
         "variables."
     ),
     no_args_is_help=True,
@@ -116,4 +133,4 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Durable schedules on RQ: create them, look at them, run what carries them."""
+    """Durable schedules on RQ: create, inspect and run them."""

@@ -1,4 +1,4 @@
-"""The command that fires a past range: a bar while it works, and a row for each occurrence."""
+"""The command `backfill`: a progress bar while it works, and a row for each occurrence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
-from rqsched.cli import parsing as values
+from rqsched.cli import parsing
 from rqsched.cli.command import command
 from rqsched.cli.options import Overlap, ScheduleId
 from rqsched.cli.output import notice, progress_bar
@@ -21,6 +21,7 @@ app = typer.Typer(add_completion=False)
 
 COLUMNS = ("Occurrence", "Outcome", "Instance", "Reason")
 _SHOWN = 20
+"""How many rows a table has at most; the other forms have all."""
 
 
 @command(app)
@@ -28,18 +29,18 @@ def backfill(
     session: Session,
     schedule_id: ScheduleId,
     start: Annotated[str, typer.Option("--start", help="The first instant, inclusive.")],
-    end: Annotated[str, typer.Option("--end", help="The last one, exclusive; cut at now.")],
+    end: Annotated[str, typer.Option("--end", help="The end, exclusive; at most now.")],
     overlap: Overlap = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = DEFAULT_BOUND,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be started; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started; write nothing.")] = False,
 ) -> None:
     """Fire the occurrences of a past range that have no run yet.
 
-    Interrupted, it goes on where it stopped when it is run again: what has a run is reported as already_run.
+    Run it again after an interruption to continue: occurrences that have a run are reported as already_run.
     """
     wanted = Range(
-        values.instant("--start", start),
-        values.instant("--end", end),
+        parsing.instant("--start", start),
+        parsing.instant("--end", end),
         None if overlap is None else OverlapPolicy.of(overlap),
         bound,
         session.context,
@@ -70,7 +71,7 @@ def _show(session: Session, handle: ScheduleHandle, rows: Iterable[BackfillRow],
         return
     rows = list(rows)
     if not writer.is_table:
-        writer.json(_facts(handle, rows, outcome))
+        writer.json(_report(handle, rows, outcome))
         return
     if rows:
         writer.table(COLUMNS, [(r.occurrence_at, r.outcome, r.instance_id, r.reason) for r in rows[:_SHOWN]])
@@ -80,7 +81,7 @@ def _show(session: Session, handle: ScheduleHandle, rows: Iterable[BackfillRow],
     writer.say(f"{'Dry run' if outcome == 'dry_run' else 'Backfill'} of {handle.schedule_id}: {counts}.")
 
 
-def _facts(handle: ScheduleHandle, rows: list[BackfillRow], outcome: str) -> dict[str, Any]:
+def _report(handle: ScheduleHandle, rows: list[BackfillRow], outcome: str) -> dict[str, Any]:
     return {
         "schedule_id": handle.schedule_id,
         "outcome": outcome,

@@ -1,6 +1,6 @@
-"""What `rqsched doctor` looks at: each check is one question to SQL or Redis, and its answer says what to do.
+"""The checks of `rqsched doctor`: each asks SQL or Redis one question, and its finding says what to do.
 
-Every check only reads. One that cannot be answered is a problem itself, never an exception.
+Checks only read. A check that cannot be made is itself a problem, never an exception.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from rqsched.config import Settings
 from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
-from rqsched.store import listing, schema
-from rqsched.store import reconcile_queries as scans
+from rqsched.store import listing, reconcile_queries, schema
 from rqsched.store.database import Database, Patience
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
-from rqsched.transport import heartbeat as presence
+from rqsched.transport import heartbeat
 
 SKEW = timedelta(seconds=1)
-"""Clocks that differ by more are worth a warning."""
+"""Clocks that differ by more are a warning."""
 DEEP = 1_000
-"""More waiting links than this say that nobody keeps up."""
+"""With more waiting links than this, the workers do not keep up."""
 _MOST = 1_000
+"""How many rows a check reads at most."""
 _NAMED = 5
+"""How many schedules a finding names."""
 _SECONDS = 3
+"""How long a server may take to answer."""
 _BACKENDS = (RqschedError, RedisError, SQLAlchemyError, OSError)
 
 
@@ -57,7 +59,7 @@ class Level(StrEnum):
     WARNING = "warning"
     """It works, but not as well as it could."""
     PROBLEM = "problem"
-    """Schedules do not fire, or will not."""
+    """Schedules do not fire, or will stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,11 @@ class Finding:
     """What one check found."""
 
     check: str
+    """The name of the check."""
     level: Level
+    """How bad it is."""
     detail: str
+    """What was found."""
     advice: str | None = None
     """What to do; None when there is nothing to do."""
 
@@ -76,9 +81,9 @@ Check = Callable[[Runtime], Answer]
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding a check, in the order in which they matter; later ones are left out where they make no sense."""
+    """Yield one finding per check, most basic first; a check that needs another which failed is left out."""
     yield Finding("versions", Level.OK, _versions())
-    yield _asked("imports", lambda: _imports(settings), "Fix the module, or take it out of RQSCHED_IMPORTS.")
+    yield _asked("imports", lambda: _imports(settings), "Fix the module, or remove it from RQSCHED_IMPORTS.")
     try:
         runtime = _open(settings)
     except _BACKENDS as error:
@@ -108,7 +113,7 @@ def _asked(name: str, check: Callable[[], Answer], advice: str) -> Finding:
 
 
 def _open(settings: Settings) -> Runtime:
-    """Open a runtime that gives up soon: an unreachable server is what doctor is there to find."""
+    """Open a runtime with short timeouts: doctor is there to find an unreachable server."""
     urls = resolve_urls(settings)
     url = sa.make_url(urls.database_url)
     if not settings.is_sqlite:
@@ -134,9 +139,6 @@ def _imports(settings: Settings) -> Answer:
     return Level.OK, ", ".join(settings.imports) or "none"
 
 
-# ---- SQL
-
-
 def _database(runtime: Runtime) -> Answer:
     is_sqlite = runtime.database.is_sqlite
     query = sa.text("SELECT sqlite_version()" if is_sqlite else "SHOW server_version")
@@ -152,7 +154,7 @@ def _schema(runtime: Runtime) -> Answer:
 
 def _overdue(runtime: Runtime) -> Answer:
     late = runtime.now() - runtime.settings.grace - runtime.settings.lease
-    rows, _ = runtime.database.read(lambda connection: scans.due_links(connection, late, None, _MOST))
+    rows, _ = runtime.database.read(lambda connection: reconcile_queries.due_links(connection, late, None, _MOST))
     if not rows:
         return Level.OK, "no schedule is overdue"
     count = f"{len(rows)}{'+' if len(rows) == _MOST else ''}"
@@ -167,10 +169,7 @@ def _dead(runtime: Runtime) -> Answer:
     if not page.items:
         return Level.OK, "no schedule is dead"
     names = ", ".join(f"{schedule.namespace}/{schedule.schedule_id}" for schedule in page.items)
-    return Level.WARNING, f"fire no more, for their runs failed: {names}{' ...' if page.next_cursor else ''}"
-
-
-# ---- Redis
+    return Level.WARNING, f"no longer fire because their runs failed: {names}{' ...' if page.next_cursor else ''}"
 
 
 def _redis(runtime: Runtime) -> Answer:
@@ -193,11 +192,11 @@ def _eviction(runtime: Runtime) -> Answer:
 
 
 def _persistence(runtime: Runtime) -> Answer:
-    facts: Any = runtime.transport.redis.info("persistence")
-    if facts["aof_enabled"]:
-        is_written = facts.get("aof_last_write_status", "ok") == "ok"
+    info: Any = runtime.transport.redis.info("persistence")
+    if info["aof_enabled"]:
+        is_written = info.get("aof_last_write_status", "ok") == "ok"
         return (Level.OK, "append-only file") if is_written else (Level.PROBLEM, "the append-only file is not written")
-    if facts.get("rdb_last_bgsave_status", "ok") != "ok":
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return Level.PROBLEM, "snapshots fail"
     return Level.WARNING, "no append-only file"
 
@@ -227,9 +226,6 @@ def _failed_links(runtime: Runtime) -> Answer:
     return (Level.WARNING if count else Level.OK), f"{count} failed"
 
 
-# ---- both
-
-
 def _ownership(runtime: Runtime) -> Answer:
     if runtime.is_known_to_redis():
         return Level.OK, "the control queue belongs to this database"
@@ -253,7 +249,7 @@ def _redis_time(redis: Redis) -> datetime:
 
 def _dispatchers(runtime: Runtime) -> Answer:
     transport = runtime.transport
-    alive = presence.dispatchers(transport.redis, transport.control.name)
+    alive = heartbeat.dispatchers(transport.redis, transport.control.name)
     if alive:
         return Level.OK, ", ".join(one.name for one in alive)
     filters = Filters(statuses=("active",))
@@ -267,12 +263,12 @@ def _dispatchers(runtime: Runtime) -> Answer:
 def _workers(runtime: Runtime) -> Answer:
     listening = Counter(name for one in Worker.all(connection=runtime.transport.redis) for name in one.queue_names())
     before = runtime.now() - runtime.settings.grace
-    waiting, _ = runtime.database.read(lambda connection: scans.pending(connection, before, None, _MOST))
+    waiting, _ = runtime.database.read(lambda connection: reconcile_queries.pending(connection, before, None, _MOST))
     own = [run.queue or runtime.settings.default_queue for run in waiting if run.connection is None]
     deserted = {name: count for name, count in Counter(own).items() if name not in listening}
     if deserted:
         names = ", ".join(f"{count} run(s) on {name!r}" for name, count in deserted.items())
-        return Level.PROBLEM, f"nobody works on {names}"
+        return Level.PROBLEM, f"no worker listens for {names}"
     detail = ", ".join(f"{name} ({count})" for name, count in listening.items()) or "no RQ worker"
     return (Level.OK if listening else Level.WARNING), detail
 
@@ -280,7 +276,7 @@ def _workers(runtime: Runtime) -> Answer:
 def _links(runtime: Runtime) -> Answer:
     links = _due_soon(runtime)
     dead = _not_live(runtime, links)
-    if dead:  # or it fired between the look at SQL and the one at Redis
+    if dead:  # or it fired between the read of SQL and the one of Redis
         dead = _not_live(runtime, dead & _due_soon(runtime))
     if not dead:
         return Level.OK, f"{len(links)} due soon, all live"
@@ -288,9 +284,9 @@ def _links(runtime: Runtime) -> Answer:
 
 
 def _due_soon(runtime: Runtime) -> set[LinkId]:
-    """Read what must be in Redis by now: due soon, or overdue beyond the grace."""
+    """Read the links that must be in Redis by now: due soon, or overdue beyond the grace."""
     now = runtime.now()
-    rows, _ = runtime.database.read(lambda connection: scans.due_links(connection, now + SOON, None, _MOST))
+    rows, _ = runtime.database.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
     return {link for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace}
 
 

@@ -1,4 +1,4 @@
-"""What makes a function a command: option groups become options, errors become one line and an exit code."""
+"""Turns a function into a command: option groups become options, errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rqsched.errors import (
 )
 
 FAILED, INVALID, NOT_FOUND, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
-"""Exit codes; docs/cli.md explains them."""
+"""The exit codes beside 0; docs/cli.md explains them."""
 
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, INVALID),
@@ -93,7 +93,7 @@ def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
 
 
 def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call the function inside its session; what is raised on purpose ends the process with its code."""
+    """Call the function inside its session; a known error ends the process with its exit code."""
     session = next((value for value in arguments.values() if isinstance(value, Session)), None)
     try:
         with session or nullcontext():
@@ -112,9 +112,9 @@ def _tell(error: Exception, output: Output) -> None:
 
 
 def explain(error: Exception) -> str:
-    """Write an error as one line; drivers' errors without their statements."""
+    """Return an error as one line; drivers' errors without their statements."""
     if isinstance(error, SQLAlchemyError):
-        text = f"the database refuses: {getattr(error, 'orig', None) or error}"
+        text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
     elif isinstance(error, RedisError):
         text = f"Redis does not answer: {error}"
     else:

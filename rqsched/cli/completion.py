@@ -1,7 +1,7 @@
-"""What a shell offers behind a command: schedule ids and workflow names, as SQL has them now.
+"""Shell completion of arguments: schedule ids and workflow names, as SQL has them now.
 
-Without a database, or with one that does not answer soon, nothing is offered: a completion never says anything else,
-starts no server and creates no file.
+Without a database, or with one that does not answer soon, nothing is offered: a completion prints no error, starts no
+server and creates no file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from sqlalchemy.exc import SQLAlchemyError
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import RqschedError
-from rqsched.store import listing
-from rqsched.store import metadata as facts
+from rqsched.store import listing, metadata
 from rqsched.store.database import Database, Patience
 
 _MOST = 100
+"""How many ids are offered at most."""
 _SECONDS = 2
+"""How long a connection may take: the user waits for the completion."""
 
 
 def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer the ids of the namespace that begin so, at most 100."""
+    """Offer the ids of the namespace that begin with the text, at most 100."""
     named = context.params.get("namespace")
     return _offer(lambda connection, settings: listing.ids(connection, named or settings.namespace, incomplete, _MOST))
 
 
 def workflow_names(incomplete: str) -> list[str]:
-    """Offer the workflows any process registered whose names begin so."""
-    names = _offer(lambda connection, _: sorted(facts.all_workflows(connection)))
+    """Offer the workflows, registered by any process, whose names begin with the text."""
+    names = _offer(lambda connection, _: sorted(metadata.all_workflows(connection)))
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -52,7 +53,7 @@ def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
 
 
 def _known_url(settings: Settings) -> str | None:
-    """Say where SQL is; None when it would be a file that is not there, for opening one creates it."""
+    """Return the database's URL; None for a file that does not exist, for opening it would create it."""
     if settings.database_url is None and not settings.data_dir.exists():
         return None
     url = sa.make_url(database_url(settings))

@@ -13,26 +13,26 @@ from rqsched.store import schema
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="The database's schema.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the database's schema, or show it.")
 
 
 @command(app)
 def upgrade(session: Session) -> None:
-    """Bring the database to the schema of this version; idempotent, safe when several processes do."""
+    """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
     with closing(Database(database_url(session.settings))) as database:
         revision = schema.upgrade(database)
-    text = f"The database is at {revision} now." if revision else f"The database is at {HEAD} already."
+    text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
 
 @command(app)
 def status(session: Session) -> None:
-    """Show which schema the database has and which one this version needs; exit code 1 when they differ."""
+    """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
     with closing(Database(database_url(session.settings))) as database:
         found = schema.status(database)
-    facts = {"current": found.current, "head": found.head, "is_current": found.is_current}
+    fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else "; run `rqsched db upgrade`"
-    text = f"The database is at {found.current or 'no schema'}, this version needs {found.head}{hint}."
-    session.writer.record(facts, text)
+    text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."
+    session.writer.record(fields, text)
     if not found.is_current:
         raise typer.Exit(FAILED)

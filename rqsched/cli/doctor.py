@@ -1,4 +1,4 @@
-"""The command that says what is wrong, and what to do about it."""
+"""The command `doctor`: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("Check", "Status", "Found", "What To Do")
 
 @command(app)
 def doctor(session: Session) -> None:
-    """Look at versions, servers, schema, clocks, workers and links. Exit code 1 when something is wrong."""
+    """Check versions, servers, schema, clocks, workers and links, and say what to do. Exit code 1 on a problem."""
     findings = list(examine(session.settings))
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     writer = session.writer
@@ -27,12 +27,12 @@ def doctor(session: Session) -> None:
         writer.json({"ok": not problems, "findings": [asdict(finding) for finding in findings]})
     else:
         writer.table(COLUMNS, [(f.check, f.level.value, f.detail, f.advice) for f in findings])
-        writer.say(_verdict(findings, problems))
+        writer.say(_summary(findings, problems))
     if problems:
         raise typer.Exit(FAILED)
 
 
-def _verdict(findings: list[Finding], problems: list[Finding]) -> str:
+def _summary(findings: list[Finding], problems: list[Finding]) -> str:
     warnings = sum(finding.level is Level.WARNING for finding in findings)
     if not problems and not warnings:
         return "Everything is fine."

@@ -1,4 +1,4 @@
-"""Commands about a schedule's life: pause, resume, restart, delete, trigger."""
+"""Commands that change what a schedule does: pause, resume, restart, delete, trigger."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rqsched.api.schedule_handle import TriggerResult
 from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.options import Note, Overlap, ScheduleId
 from rqsched.cli.output import notice
-from rqsched.cli.runs import run_facts
+from rqsched.cli.runs import run_fields
 from rqsched.cli.session import Session
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @command(app)
 def pause(session: Session, schedule_id: ScheduleId, note: Note = None) -> None:
-    """Stop firing; runs and retries go on, waiting runs wait."""
+    """Stop firing; runs and retries continue, buffered runs wait."""
     handle = session.schedule(schedule_id).pause(note, reason=session.reason, context=session.context)
     session.report(handle, "paused")
 
@@ -33,16 +33,18 @@ def resume(
     session: Session,
     schedule_id: ScheduleId,
     note: Note = None,
-    catch_up: Annotated[str | None, typer.Option("--catch-up", help=f"Where it goes on: {', '.join(CatchUp)}.")] = None,
+    catch_up: Annotated[
+        str | None, typer.Option("--catch-up", help=f"Where it continues: {', '.join(CatchUp)}.")
+    ] = None,
 ) -> None:
-    """Fire again."""
+    """Start firing again."""
     handle = session.schedule(schedule_id).resume(catch_up, note=note, context=session.context)
     session.report(handle, "resumed")
 
 
 @command(app)
 def restart(session: Session, schedule_id: ScheduleId, note: Note = None) -> None:
-    """Revive a done or dead schedule with its counters at zero."""
+    """Restart a done or dead schedule with its counters at zero."""
     handle = session.schedule(schedule_id).restart(note=note, context=session.context)
     session.report(handle, "restarted")
 
@@ -63,11 +65,11 @@ def delete(
 
 
 def confirm(question: str, is_agreed: bool) -> None:
-    """Ask before something is gone for good; without a terminal only --yes agrees."""
+    """Ask before something is removed for good; without a terminal --yes is required."""
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise InvalidInputError("--yes", "is missing; nobody is there to be asked")
+        raise InvalidInputError("--yes", "is missing; without a terminal there is nobody to ask")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -76,7 +78,7 @@ def trigger(
     session: Session,
     schedule_id: ScheduleId,
     overlap: Overlap = None,
-    force: Annotated[bool, typer.Option("--force", help="A paused schedule too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Trigger a paused schedule too.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", help="The same key starts the same run only once.")
     ] = None,
@@ -85,16 +87,16 @@ def trigger(
     result = session.schedule(schedule_id).trigger(
         overlap, force=force, idempotency_key=idempotency_key, context=session.context
     )
-    facts = {
+    fields = {
         "schedule_id": schedule_id,
         "outcome": result.outcome,
         "reason": result.reason,
         "buffer_depth": result.buffer_depth,
         "instance_id": result.instance_id,
         "run_id": result.run.uid if result.run else None,
-        "run": run_facts(result.run.state) if result.run else None,
+        "run": run_fields(result.run.state) if result.run else None,
     }
-    session.writer.record(facts, f"[{schedule_id}] → {result.instance_id or result.outcome}{_because(result)}")
+    session.writer.record(fields, f"[{schedule_id}] → {result.instance_id or result.outcome}{_because(result)}")
     if not result:
         if session.writer.is_table and result.reason == "status_not_triggerable":
             notice("Nothing was started: the schedule is not active. --force triggers a paused one.")

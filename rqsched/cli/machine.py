@@ -12,22 +12,22 @@ from rqsched.cli.command import command
 from rqsched.cli.session import Session
 from rqsched.errors import ConfigError, RqschedError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Events of state machines.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Send events to state machines.")
 
 
 @app.callback()
 def machine() -> None:
-    """Events of state machines."""
+    """Send events to state machines."""
 
 
 @command(app)
 def run(
     session: Session,
-    machine_class: Annotated[str, typer.Argument(metavar="CLASS", help="A state machine's dotted path.")],
-    event: Annotated[str, typer.Argument(metavar="EVENT", help="An event its schedules declare.")],
+    machine_class: Annotated[str, typer.Argument(metavar="CLASS", help="The dotted path of a state machine class.")],
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="An event that the class declares in `schedules`.")],
     queue: Annotated[str | None, typer.Option("--queue", help="The queue of its jobs; default: the machine's.")] = None,
 ) -> None:
-    """Send an event now to every instance it concerns, a job for each. Exit code 1 when the resolver raises."""
+    """Send an event now to every instance it concerns, one job each. Exit code 1 when the resolver raises."""
     machines, scheduler = _machines(), session.scheduler
     cls = machines.find_machine(machine_class)
     try:
@@ -37,7 +37,7 @@ def run(
     except Exception as error:  # whatever a user's resolver does wrong
         raise RqschedError(f"nothing was dispatched: {type(error).__name__}: {error}") from error
     text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
-    filtered = f"; {done.filtered} id(s) are none of its instances" if done.filtered else ""
+    filtered = f"; {done.filtered} id(s) are not its instances" if done.filtered else ""
     session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")
 
 

@@ -1,4 +1,4 @@
-"""Commands that keep schedules going by hand: tick, recover, prune-history."""
+"""Commands of maintenance: tick, recover, prune-history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import typer
 from sqlalchemy.engine import Connection
 
-from rqsched.cli import parsing as values
+from rqsched.cli import parsing
 from rqsched.cli.command import FAILED, command
 from rqsched.cli.lifecycle import Yes, confirm
 from rqsched.cli.output import Output, progress_bar
@@ -44,12 +44,12 @@ def tick(
 
 def _tell(session: Session, rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        session.writer.say(f"[{row['schedule_id']}] → {_told(row)}")
+        session.writer.say(f"[{row['schedule_id']}] → {_outcome(row)}")
     count = len({row["schedule_id"] for row in rows})
     session.writer.say(f"Processed {count} schedule(s)." if rows else "No schedules due.")
 
 
-def _told(row: dict[str, Any]) -> str:
+def _outcome(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"failed: {row['error']}"
     if row["instance_id"] is None:
@@ -62,9 +62,9 @@ def recover(
     session: Session,
     deep: Annotated[bool, typer.Option("--deep", help="Verify the link of every active schedule.")] = False,
 ) -> None:
-    """Compare SQL with Redis and repair the difference, once. Harmless to repeat. Exit code 1 when a row resisted."""
+    """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
-    scheduler.runtime.transport.redis.ping()  # a pass waits an outage out; whoever asks for one wants to know
+    scheduler.runtime.transport.redis.ping()  # a pass waits for an outage to end; this command reports it
     total = scheduler.runtime.database.read(_rows_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
@@ -87,17 +87,17 @@ def prune_history(
     session: Session,
     before: Annotated[str | None, typer.Option("--before", help="An instant, ISO 8601.")] = None,
     older_than: Annotated[str | None, typer.Option("--older-than", help="An age such as P90D or 720h.")] = None,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Not only those of the namespace.")] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete audit events recorded before an instant, for good."""
     if (before is None) == (older_than is None):
-        raise InvalidInputError("--before", "or --older-than says which events go; give one of them")
+        raise InvalidInputError("--before", "or --older-than is needed, and not both")
     scheduler = session.scheduler
     if older_than is not None:
-        until = scheduler.runtime.now() - values.span("--older-than", older_than)
+        until = scheduler.runtime.now() - parsing.span("--older-than", older_than)
     else:
-        until = values.instant("--before", before or "")
+        until = parsing.instant("--before", before or "")
     namespace = None if every else session.named
     where = "every namespace" if namespace is None else f"namespace {namespace!r}"
     confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)

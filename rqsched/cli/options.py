@@ -1,4 +1,4 @@
-"""The options of create, upsert and update, in groups: when, what, under which policy, and what is known of it."""
+"""The options of create, upsert and update, in groups: when, what, policies, and metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rqsched.cli import parsing as values
+from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
 from rqsched.core.options import Options
 from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
@@ -17,19 +17,20 @@ from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
 Texts = list[str] | None
-WHEN, WHAT, POLICY, FACTS = "When", "What", "Policy", "Facts"
+WHEN, WHAT, POLICY, METADATA = "When", "What", "Policy", "Metadata"
+"""The headings under which `--help` lists the options."""
 
-NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="Its id, unique in its namespace.")]
+NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="The id, unique in its namespace.")]
 ScheduleId = Annotated[
-    str, typer.Argument(metavar="SCHEDULE_ID", help="Its id in the namespace.", autocompletion=schedule_ids)
+    str, typer.Argument(metavar="SCHEDULE_ID", help="The id in the namespace.", autocompletion=schedule_ids)
 ]
-Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=FACTS)]
+Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=METADATA)]
 Overlap = Annotated[
     str | None,
     typer.Option(
         "--overlap-policy",
         "--overlap",
-        help=f"While an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
+        help=f"What to do while an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
         autocompletion=lambda: list(OverlapPolicy),
         rich_help_panel=POLICY,
     ),
@@ -38,7 +39,7 @@ Overlap = Annotated[
 
 @dataclass(frozen=True)
 class Timing:
-    """When it happens."""
+    """The options that say when it happens."""
 
     cron: Annotated[Texts, typer.Option("--cron", help="Cron expression; may be repeated.", rich_help_panel=WHEN)] = (
         None
@@ -49,7 +50,7 @@ class Timing:
     ] = None
     offset: Annotated[
         str | None,
-        typer.Option("--offset", help="Align the interval to the clock, this much later.", rich_help_panel=WHEN),
+        typer.Option("--offset", help="Align the interval to the clock, plus this much.", rich_help_panel=WHEN),
     ] = None
     from_completion: Annotated[
         bool,
@@ -59,7 +60,8 @@ class Timing:
         Texts, typer.Option("--once", help="One instant, ISO 8601; may be repeated.", rich_help_panel=WHEN)
     ] = None
     timezone: Annotated[
-        str | None, typer.Option("--timezone", "--tz", help="Of the crons; default UTC.", rich_help_panel=WHEN)
+        str | None,
+        typer.Option("--timezone", "--tz", help="The timezone of cron expressions; default UTC.", rich_help_panel=WHEN),
     ] = None
     start_at: Annotated[
         str | None, typer.Option("--start-at", help="No occurrence before this instant.", rich_help_panel=WHEN)
@@ -68,18 +70,18 @@ class Timing:
         str | None, typer.Option("--end-at", help="No occurrence from this instant on.", rich_help_panel=WHEN)
     ] = None
     jitter: Annotated[
-        str | None, typer.Option("--jitter", help="Spread fires over so long, such as 30s.", rich_help_panel=WHEN)
+        str | None, typer.Option("--jitter", help="The most a fire is delayed, such as 30s.", rich_help_panel=WHEN)
     ] = None
 
     def spec(self) -> Spec:
-        """Give the declared spec; raises InvalidInputError when nothing says when."""
+        """Return the declared spec; raises InvalidInputError when there is no timing option."""
         members = self._members()
         if not members:
             raise InvalidInputError("spec", "is missing; give --cron, --interval or --once")
         return Spec(members, self.timezone or "UTC", *self._window())
 
     def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
-        """Give the spec after a change: what is not said stays as it is. None when nothing is said."""
+        """Return the spec after a change, which keeps what is not given. None when nothing is given."""
         said = (self.timezone, self.start_at, self.end_at)
         members = self._members()
         if not (members or any(said) or {"start-at", "end-at"} & set(unset)):
@@ -93,28 +95,28 @@ class Timing:
         )
 
     def options(self) -> Options:
-        """Give what does not belong to the spec itself."""
-        return {} if self.jitter is None else {"jitter": values.span("--jitter", self.jitter)}
+        """Return the options of this group that are not part of the spec."""
+        return {} if self.jitter is None else {"jitter": parsing.span("--jitter", self.jitter)}
 
     def _members(self) -> list[Cron | Every | Once]:
-        offset = None if self.offset is None else values.span("--offset", self.offset)
+        offset = None if self.offset is None else parsing.span("--offset", self.offset)
         if not self.interval and (offset is not None or self.from_completion):
-            raise InvalidInputError("--interval", "is missing; --offset and --from-completion are about one")
+            raise InvalidInputError("--interval", "is missing; --offset and --from-completion need it")
         every = [
-            Every(values.span("--interval", text), offset=offset, from_completion=self.from_completion)
+            Every(parsing.span("--interval", text), offset=offset, from_completion=self.from_completion)
             for text in self.interval or ()
         ]
-        once = [Once(values.instant("--once", text)) for text in self.once or ()]
+        once = [Once(parsing.instant("--once", text)) for text in self.once or ()]
         return [*(Cron(text) for text in self.cron or ()), *every, *once]
 
     def _window(self) -> tuple[Any, Any]:
-        start_at = None if self.start_at is None else values.instant("--start-at", self.start_at)
-        return start_at, None if self.end_at is None else values.instant("--end-at", self.end_at)
+        start_at = None if self.start_at is None else parsing.instant("--start-at", self.start_at)
+        return start_at, None if self.end_at is None else parsing.instant("--end-at", self.end_at)
 
 
 @dataclass(frozen=True)
 class Action:
-    """What a run executes, and where."""
+    """The options that say what a run executes, and where."""
 
     args: Annotated[
         str | None, typer.Option("--args", help="Positional arguments, a JSON list.", rich_help_panel=WHAT)
@@ -132,18 +134,18 @@ class Action:
         str | None, typer.Option("--timeout", help="The longest an attempt may take.", rich_help_panel=WHAT)
     ] = None
     priority: Annotated[
-        int | None, typer.Option("--priority", help="Above 0: to the front of the queue.", rich_help_panel=WHAT)
+        int | None, typer.Option("--priority", help="Above 0: runs go to the front of the queue.", rich_help_panel=WHAT)
     ] = None
     executor: Annotated[str | None, typer.Option("--executor", help="`rq` or `external`.", rich_help_panel=WHAT)] = None
 
     def options(self) -> Options:
-        """Give what was said."""
+        """Return the options that were given."""
         return _given(
-            args=self.args and values.json_of("--args", self.args, list),
-            kwargs=self.kwargs and values.json_of("--kwargs", self.kwargs, dict),
+            args=self.args and parsing.json_of("--args", self.args, list),
+            kwargs=self.kwargs and parsing.json_of("--kwargs", self.kwargs, dict),
             queue=self.queue,
             connection=self.connection,
-            timeout=None if self.timeout is None else values.seconds("--timeout", self.timeout),
+            timeout=None if self.timeout is None else parsing.seconds("--timeout", self.timeout),
             priority=self.priority,
             executor=self.executor,
         )
@@ -151,7 +153,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a fire does about overlap, missed time, failure and exhaustion."""
+    """The options about overlap, missed occurrences, failures and limits."""
 
     overlap: Overlap = None
     buffer_limit: Annotated[
@@ -159,53 +161,68 @@ class Policy:
     ] = None
     missed: Annotated[
         str | None,
-        typer.Option("--missed", help=f"Missed occurrences: {', '.join(MissedPolicy)}.", rich_help_panel=POLICY),
+        typer.Option(
+            "--missed", help=f"What to do about missed occurrences: {', '.join(MissedPolicy)}.", rich_help_panel=POLICY
+        ),
     ] = None
     catch_up_window: Annotated[
-        str | None, typer.Option("--catch-up-window", help="Later than this is missed.", rich_help_panel=POLICY)
+        str | None,
+        typer.Option("--catch-up-window", help="Occurrences later than this are missed.", rich_help_panel=POLICY),
     ] = None
     catch_up_limit: Annotated[
-        int | None, typer.Option("--catch-up-limit", help="The most under --missed all.", rich_help_panel=POLICY)
+        int | None,
+        typer.Option(
+            "--catch-up-limit", help="The most runs one fire starts under --missed all.", rich_help_panel=POLICY
+        ),
     ] = None
     catch_up: Annotated[
         str | None,
-        typer.Option("--catch-up", help=f"Where resume goes on: {', '.join(CatchUp)}.", rich_help_panel=POLICY),
+        typer.Option("--catch-up", help=f"Where resume continues: {', '.join(CatchUp)}.", rich_help_panel=POLICY),
     ] = None
     max_runs: Annotated[
         int | None, typer.Option("--max-runs", help="How many runs may start.", rich_help_panel=POLICY)
     ] = None
     on_exhausted: Annotated[
-        str | None, typer.Option("--on-exhausted", help="After that: done or delete.", rich_help_panel=POLICY)
+        str | None,
+        typer.Option("--on-exhausted", help="What follows --max-runs: done or delete.", rich_help_panel=POLICY),
     ] = None
     total_repeats: Annotated[
-        int | None, typer.Option("--total-repeats", help="Done after so many successes.", rich_help_panel=POLICY)
+        int | None,
+        typer.Option("--total-repeats", help="The schedule is done after so many successes.", rich_help_panel=POLICY),
     ] = None
     environment: Annotated[
-        Texts, typer.Option("--environment", help="Fire only there; may be repeated.", rich_help_panel=POLICY)
+        Texts,
+        typer.Option("--environment", help="Fire only in this RQSCHED_ENV; may be repeated.", rich_help_panel=POLICY),
     ] = None
     max_retries: Annotated[
         int | None, typer.Option("--max-retries", help="Attempts after the first; default 3.", rich_help_panel=POLICY)
     ] = None
     then: Annotated[
         str | None,
-        typer.Option("--then", help=f"Attempts used up: {', '.join(Exhausted)}.", rich_help_panel=POLICY),
+        typer.Option("--then", help=f"What follows a failed run: {', '.join(Exhausted)}.", rich_help_panel=POLICY),
     ] = None
     backoff_base: Annotated[
         str | None, typer.Option("--backoff-base", help="The first delay of a retry.", rich_help_panel=POLICY)
     ] = None
     backoff_factor: Annotated[
-        float | None, typer.Option("--backoff-factor", help="Its growth; default 2.", rich_help_panel=POLICY)
+        float | None,
+        typer.Option("--backoff-factor", help="How much each delay grows; default 2.", rich_help_panel=POLICY),
     ] = None
     backoff_cap: Annotated[
-        str | None, typer.Option("--backoff-cap", help="The longest; default 10 bases.", rich_help_panel=POLICY)
+        str | None,
+        typer.Option("--backoff-cap", help="The longest delay; default 10 times the base.", rich_help_panel=POLICY),
     ] = None
     max_consecutive_failures: Annotated[
         int | None,
-        typer.Option("--max-consecutive-failures", help="Dead after so many in a row.", rich_help_panel=POLICY),
+        typer.Option(
+            "--max-consecutive-failures",
+            help="The schedule is dead after so many failed runs in a row.",
+            rich_help_panel=POLICY,
+        ),
     ] = None
 
     def options(self, retry: RetryPolicy | None = None) -> Options:
-        """Give what was said; what is said of retries changes `retry`."""
+        """Return the options that were given; those about retries change `retry`."""
         changes = self._retry()
         return _given(
             overlap=self.overlap,
@@ -234,30 +251,31 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known of the schedule; runs get copies of labels, memo and search attributes."""
+class Metadata:
+    """Data about the schedule; runs get copies of labels, memo and search attributes."""
 
     label: Annotated[
-        Texts, typer.Option("--label", "-l", help="name=value; may be repeated.", rich_help_panel=FACTS)
+        Texts, typer.Option("--label", "-l", help="name=value; may be repeated.", rich_help_panel=METADATA)
     ] = None
-    memo: Annotated[str | None, typer.Option("--memo", help="A JSON object.", rich_help_panel=FACTS)] = None
+    memo: Annotated[str | None, typer.Option("--memo", help="A JSON object.", rich_help_panel=METADATA)] = None
     search_attribute: Annotated[
-        Texts, typer.Option("--search-attribute", help="name=value, JSON or text; repeatable.", rich_help_panel=FACTS)
+        Texts,
+        typer.Option("--search-attribute", help="name=value, JSON or text; repeatable.", rich_help_panel=METADATA),
     ] = None
-    description: Annotated[str | None, typer.Option("--description", help="What it is for.", rich_help_panel=FACTS)] = (
-        None
-    )
+    description: Annotated[
+        str | None, typer.Option("--description", help="What it is for.", rich_help_panel=METADATA)
+    ] = None
     owner: Annotated[
-        str | None, typer.Option("--owner", help="Who owns it; `list` filters by it.", rich_help_panel=FACTS)
+        str | None, typer.Option("--owner", help="Who owns it; `list` filters by it.", rich_help_panel=METADATA)
     ] = None
 
     def options(self) -> Options:
-        """Give what was said."""
+        """Return the options that were given."""
         attributes = self.search_attribute
         return _given(
-            labels=self.label and values.pairs("--label", self.label),
-            memo=self.memo and values.json_of("--memo", self.memo, dict),
-            search_attributes=attributes and values.json_pairs("--search-attribute", attributes),
+            labels=self.label and parsing.pairs("--label", self.label),
+            memo=self.memo and parsing.json_of("--memo", self.memo, dict),
+            search_attributes=attributes and parsing.json_pairs("--search-attribute", attributes),
             description=self.description,
             owner=self.owner,
         )
@@ -272,7 +290,7 @@ _OF_SPEC = ("start-at", "end-at")
 
 
 def blanked(unset: Sequence[str]) -> Options:
-    """Give the blank value of each named option; raises InvalidInputError for one that cannot be blank."""
+    """Return the blank value of each named option; raises InvalidInputError for one that cannot be blank."""
     for name in unset:
         if name not in _BLANK and name not in _OF_SPEC:
             known = ", ".join(sorted([*_BLANK, *_OF_SPEC]))
@@ -285,4 +303,4 @@ def _given(**said: Any) -> Options:
 
 
 def _span(option: str, text: str | None) -> timedelta | None:
-    return None if text is None else values.span(option, text)
+    return None if text is None else parsing.span(option, text)

@@ -1,7 +1,7 @@
-"""How a command answers: tables and sentences for people, JSON for programs. Only answers go to standard output.
+"""The output of commands: tables and sentences for people, JSON for programs. Only results go to standard output.
 
-In a terminal tables have rules and colours; elsewhere they are bare columns that a pipe can cut. Nothing a user stored
-(a note, an error) can move the cursor or colour the screen: control characters are shown as a replacement character.
+In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Nothing a user stored (a note,
+an error) can move the cursor or colour the screen: control characters are shown as a replacement character.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rich.text import Text
 from rqsched.core.ids import iso_utc
 
 _WIDE = 100_000
+"""Columns of an output that is not a terminal: no line is wrapped."""
 _COLOURS = {
     "active": "green",
     "succeeded": "green",
@@ -41,18 +42,18 @@ _COLOURS = {
 
 
 class Output(StrEnum):
-    """The form of a command's answer."""
+    """The form of a command's output."""
 
     TABLE = "table"
-    """For people."""
+    """Tables and sentences for people."""
     JSON = "json"
     """One JSON document."""
     JSONL = "jsonl"
-    """One JSON object a line, without an envelope."""
+    """One JSON object per line, without an envelope."""
 
 
 def shown(value: Any) -> str:
-    """Write one value for people; `-` when there is none."""
+    """Return one value as people read it; `-` when there is none."""
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
@@ -63,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
-    """Write JSON; instants are ISO 8601 UTC, spans are seconds."""
+    """Return JSON; instants are ISO 8601 UTC, spans are seconds."""
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)
 
 
@@ -76,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 class Writer:
-    """The one who writes a command's answer, to the standard output of the moment it was made."""
+    """Writes the output of a command to what was standard output when the writer was made."""
 
     def __init__(self, output: Output, stdout: IO[str] | None = None) -> None:
         self.output = output
@@ -88,16 +89,16 @@ class Writer:
 
     @property
     def is_table(self) -> bool:
-        """Whether people read it."""
+        """Whether the output is for people."""
         return self.output is Output.TABLE
 
     @property
     def is_lines(self) -> bool:
-        """Whether it is one JSON object a line."""
+        """Whether the output is one JSON object per line."""
         return self.output is Output.JSONL
 
     def say(self, text: str) -> None:
-        """Tell people something; programs are not told."""
+        """Write a sentence; under `json` and `jsonl` nothing."""
         if self.is_table:
             self.console.print(text, soft_wrap=True)
 
@@ -105,12 +106,12 @@ class Writer:
         """Write one JSON document: indented, or on a line of its own."""
         self._stdout.write(dump(value, indent=2 if self.output is Output.JSON else None) + "\n")
 
-    def record(self, facts: Mapping[str, Any], text: str) -> None:
-        """Answer with one fact: the text for people, the facts for programs."""
+    def record(self, fields: Mapping[str, Any], text: str) -> None:
+        """Write one result: the text for people, the fields for programs."""
         if self.is_table:
             self.say(text)
         else:
-            self.json(facts)
+            self.json(fields)
 
     def lines(self, rows: Iterable[Any]) -> None:
         """Write each row as a line of JSON."""
@@ -118,7 +119,7 @@ class Writer:
             self.json(row)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Draw a table; for people only."""
+        """Write a table; for people only."""
         if not self.console.is_terminal:
             self._stdout.writelines(_bare(columns, rows))
             return
@@ -144,13 +145,13 @@ def _cell(value: Any) -> Text:
 
 
 def notice(text: str) -> None:
-    """Tell people something beside the answer: on standard error."""
+    """Write a sentence to standard error, beside the output."""
     Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error while the block runs, in a terminal only; gives what moves it."""
+    """Show a bar on standard error while the block runs, in a terminal only; yields what advances it."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

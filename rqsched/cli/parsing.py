@@ -1,4 +1,4 @@
-"""From the texts of a command line to values; what is refused names the option and says what to write."""
+"""Turns the texts of a command line into values; errors name the option and say what to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def instant(option: str, text: str | datetime) -> datetime:
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text
     except ValueError:
-        raise InvalidInputError(option, f"{text!r} is no instant; write 2026-01-31T08:00:00Z") from None
+        raise InvalidInputError(option, f"{text!r} is not a valid instant; write 2026-01-31T08:00:00Z") from None
     if value.tzinfo is None:
         raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
     return value
@@ -50,11 +50,13 @@ def json_of(option: str, text: str, kind: type[Any]) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidPayloadError(option, f"is no JSON ({error}); write a JSON {_FORMS[kind.__name__]}") from None
+        raise InvalidPayloadError(
+            option, f"is not valid JSON ({error}); write a JSON {_FORMS[kind.__name__]}"
+        ) from None
     except RecursionError:
         raise InvalidPayloadError(option, "is nested too deeply") from None
     if not isinstance(value, kind):
-        raise InvalidPayloadError(option, f"is other JSON; write a JSON {_FORMS[kind.__name__]}")
+        raise InvalidPayloadError(option, f"is the wrong kind of JSON; write a JSON {_FORMS[kind.__name__]}")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.chain import worker as workers
+from rqsched.chain.worker import serve
 from rqsched.cli.command import command
 from rqsched.cli.session import Verbose
 from rqsched.config import Settings
@@ -23,19 +23,22 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @command(app)
 def worker(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUES", help="Queues of runs, the most urgent first.")
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUES", help="The queues of runs, the most urgent first; default: RQSCHED_DEFAULT_QUEUE."
+        ),
     ] = None,
-    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair what went stale first.")] = True,
+    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
     verbose: Verbose = 0,
 ) -> None:
-    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Start as many as you like."""
+    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run."""
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
-    raise typer.Exit(workers.serve(queues or [Settings().default_queue], recover=recover))
+    raise typer.Exit(serve(queues or [Settings().default_queue], recover=recover))
 
 
 @command(app)
 def web(
-    host: Annotated[str, typer.Option("--host", help="Beyond loopback RQSCHED_TOKENS must be set.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Beyond loopback, RQSCHED_TOKENS must be set.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
     verbose: Verbose = 0,
 ) -> None:
@@ -47,13 +50,13 @@ def web(
 @command(app)
 def dev(
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0, metavar="N", help="End by itself after so long.")
+        float | None, typer.Option("--seconds", min=0, metavar="N", help="Stop after so many seconds.")
     ] = None,
     verbose: Verbose = 0,
 ) -> None:
     """Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal.
 
-    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything that this started.
+    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything it started.
     """
     logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=_FORMAT)
     raise typer.Exit(run_dev(Settings(), seconds=seconds))

@@ -1,4 +1,4 @@
-"""Commands about what a schedule has done: history, runs, cancel, terminate."""
+"""Commands about runs and audit events: history, runs, cancel, terminate."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rqsched.store.listing import MAX_PAGE, AuditRecord
 
 app = typer.Typer(add_completion=False)
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its uid, number or instance id.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="Of a page.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number or instance id.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
@@ -32,8 +32,8 @@ def history(
     session: Session,
     schedule_id: ScheduleId,
     limit: Limit = 100,
-    after_sequence: Annotated[int, typer.Option("--after-sequence", min=0, help="Only later events.")] = 0,
-    every: Annotated[bool, typer.Option("--all", help="Every remaining event.")] = False,
+    after_sequence: Annotated[int, typer.Option("--after-sequence", min=0, help="Only events after this one.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
     """Show a schedule's audit events, oldest first; also after it was deleted."""
     handle = session.newest(schedule_id)
@@ -64,7 +64,7 @@ def _show_events(
         return
     writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e)) for e in events])
     if has_more:
-        writer.say(f"More events available. Re-run with --after-sequence={events[-1].sequence} (or --all) to continue.")
+        writer.say(f"There are more events: continue with --after-sequence={events[-1].sequence} or --all.")
 
 
 def _event(event: AuditRecord) -> dict[str, Any]:
@@ -80,19 +80,23 @@ def _refs(event: AuditRecord) -> str:
 def runs(
     session: Session,
     schedule_id: ScheduleId,
-    status: Annotated[list[RunStatus] | None, typer.Option("--status", help="Only these.")] = None,
+    status: Annotated[
+        list[RunStatus] | None, typer.Option("--status", help="Only runs of this status; may be repeated.")
+    ] = None,
     limit: Limit = 50,
-    page_token: Annotated[str | None, typer.Option("--page-token", help="Where the next page starts.")] = None,
+    page_token: Annotated[
+        str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
+    ] = None,
 ) -> None:
     """Show a schedule's runs, newest first; also after it was deleted."""
     statuses = tuple(one.value for one in status or ())
     page = session.newest(schedule_id).runs(limit, page_token, statuses)
-    writer, facts = session.writer, [run_facts(run.state) for run in page.items]
+    writer, rows = session.writer, [run_fields(run.state) for run in page.items]
     if writer.is_lines:
-        writer.lines(facts)
+        writer.lines(rows)
     elif not writer.is_table:
-        writer.json({"schedule_id": schedule_id, "runs": facts, "next_page_token": page.next_cursor})
-    elif not facts:
+        writer.json({"schedule_id": schedule_id, "runs": rows, "next_page_token": page.next_cursor})
+    elif not rows:
         writer.say("No runs.")
     else:
         writer.table(RUNS, [_row(run.state) for run in page.items])
@@ -100,10 +104,10 @@ def runs(
             writer.say(f"Next page token: {page.next_cursor}")
 
 
-def run_facts(run: Run) -> dict[str, Any]:
-    """Give every fact of a run as a JSON-native object."""
-    facts = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
-    return facts | {name: facts[name] and loads(facts[name]) for name in _JSON_FIELDS}
+def run_fields(run: Run) -> dict[str, Any]:
+    """Return every field of a run as a JSON-native object."""
+    fields = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
+    return fields | {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
 
 
 def _row(run: Run) -> tuple[Any, ...]:
@@ -134,9 +138,9 @@ def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
 
 
 def _end(session: Session, run: RunHandle, wanted: str) -> None:
-    """Answer what the run is now; one that had ended otherwise before is a conflict."""
+    """Write what the run is now; one that had already ended otherwise is a conflict."""
     is_done = run.status == wanted
-    text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had ended before'}."
-    session.writer.record(run_facts(run.state), text)
+    text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had already ended'}."
+    session.writer.record(run_fields(run.state), text)
     if not is_done:
         raise typer.Exit(CONFLICT)

@@ -1,4 +1,4 @@
-"""Commands that say what schedules there are to be, and show them: create, upsert, update, list, describe."""
+"""Commands that create, change and show schedules: create, upsert, update, list, describe."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from rqsched.api.describe import describe as describe_schedule
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.cli import parsing as values
+from rqsched.cli import parsing
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
-from rqsched.cli.options import Action, Facts, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
+from rqsched.cli.options import Action, Metadata, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
 from rqsched.cli.output import shown
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
@@ -39,12 +39,12 @@ def create(
     timing: Timing,
     action: Action,
     policy: Policy,
-    facts: Facts,
+    metadata: Metadata,
     note: Note = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule; refused when its id is taken."""
-    spec, options = timing.spec(), _options(timing, action, policy, facts)
+    spec, options = timing.spec(), _options(timing, action, policy, metadata)
     handle = session.scheduler.create(
         schedule_id,
         workflow,
@@ -66,14 +66,14 @@ def upsert(
     timing: Timing,
     action: Action,
     policy: Policy,
-    facts: Facts,
+    metadata: Metadata,
     note: Note = None,
     paused: Annotated[
-        bool | None, typer.Option("--paused/--active", help="Default: a known schedule stays as it is.")
+        bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
     ] = None,
 ) -> None:
-    """Create a schedule, or make the known one exactly what is declared here."""
-    spec, options = timing.spec(), _options(timing, action, policy, facts)
+    """Create a schedule, or change the existing one to exactly these options."""
+    spec, options = timing.spec(), _options(timing, action, policy, metadata)
     handle, outcome = session.scheduler.upsert(
         schedule_id,
         workflow,
@@ -87,8 +87,8 @@ def upsert(
     session.report(handle, outcome)
 
 
-def _options(timing: Timing, action: Action, policy: Policy, facts: Facts) -> Options:
-    return {**timing.options(), **action.options(), **policy.options(), **facts.options()}
+def _options(timing: Timing, action: Action, policy: Policy, metadata: Metadata) -> Options:
+    return {**timing.options(), **action.options(), **policy.options(), **metadata.options()}
 
 
 @command(app)
@@ -98,16 +98,18 @@ def update(
     timing: Timing,
     action: Action,
     policy: Policy,
-    facts: Facts,
+    metadata: Metadata,
     note: Note = None,
     workflow: Annotated[
         str | None,
         typer.Option("--workflow", help="A registered name or a dotted path.", autocompletion=workflow_names),
     ] = None,
     unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
-    if_version: Annotated[int | None, typer.Option("--if-version", help="Refuse unless it is at this version.")] = None,
+    if_version: Annotated[
+        int | None, typer.Option("--if-version", help="Refuse unless the schedule is at this version.")
+    ] = None,
 ) -> None:
-    """Change what is given and leave the rest. The next time moves only with the timing."""
+    """Change the given options and leave the rest. The next time moves only with the timing."""
     blank = blanked(unset or ())
     handle = session.schedule(schedule_id)
     before = handle.state.version
@@ -116,7 +118,7 @@ def update(
         **timing.options(),
         **action.options(),
         **policy.options(handle.state.policies.retry),
-        **facts.options(),
+        **metadata.options(),
     }
     spec = timing.changed(handle.state.spec, unset or ())
     handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, **options)
@@ -127,17 +129,24 @@ def update(
 def list_schedules(
     session: Session,
     status: Annotated[
-        list[ScheduleStatus] | None, typer.Option("--status", help="Only these; deleted ones only so.")
+        list[ScheduleStatus] | None,
+        typer.Option(
+            "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
+        ),
     ] = None,
     workflow: Annotated[
         str | None,
-        typer.Option("--workflow", "--workflow-type", help="Only of this one.", autocompletion=workflow_names),
+        typer.Option(
+            "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
+        ),
     ] = None,
     label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this one.")] = None,
-    text: Annotated[str | None, typer.Option("--text", help="A part of the id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="Of a page.")] = 50,
-    page_token: Annotated[str | None, typer.Option("--page-token", help="Where the next page starts.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
+    page_token: Annotated[
+        str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
     """List schedules in the order they were created."""
@@ -145,7 +154,7 @@ def list_schedules(
         "namespace": session.namespace,
         "status": [one.value for one in status or ()],
         "workflow": workflow,
-        "labels": values.pairs("--label", label or ()),
+        "labels": parsing.pairs("--label", label or ()),
         "owner": owner,
         "text": text,
     }
@@ -159,9 +168,9 @@ def list_schedules(
 def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None) -> None:
     writer = session.writer
     if writer.is_lines:
-        writer.lines(_facts(handle) for handle in handles)
+        writer.lines(_fields(handle) for handle in handles)
     elif not writer.is_table:
-        writer.json({"schedules": [_facts(handle) for handle in handles], "next_page_token": token})
+        writer.json({"schedules": [_fields(handle) for handle in handles], "next_page_token": token})
     else:
         rows = [_row(handle) for handle in handles]
         if not rows:
@@ -172,7 +181,7 @@ def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None
             writer.say(f"Next page token: {token}")
 
 
-def _facts(handle: ScheduleHandle) -> dict[str, Any]:
+def _fields(handle: ScheduleHandle) -> dict[str, Any]:
     return describe_schedule(handle.state).to_dict()
 
 
@@ -183,31 +192,31 @@ def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
 
 @command(app)
 def describe(session: Session, schedule_id: ScheduleId) -> None:
-    """Show everything there is to know of a schedule."""
+    """Show everything about a schedule."""
     handle = session.schedule(schedule_id)
-    facts = handle.describe().to_dict()
+    fields = handle.describe().to_dict()
     upcoming = handle.upcoming(_UPCOMING)
     if not session.writer.is_table:
-        session.writer.json(facts | {"upcoming": upcoming})
+        session.writer.json(fields | {"upcoming": upcoming})
         return
-    told = facts | {
-        "policies": _unusual(facts["policies"]),
-        "last_error": (facts["last_error"] or "").partition("\n")[0],
+    shown_fields = fields | {
+        "policies": _unusual(fields["policies"]),
+        "last_error": (fields["last_error"] or "").partition("\n")[0],
         "upcoming": ", ".join(shown(at) for at in upcoming),
     }
-    session.writer.table(("Field", "Value"), _told(told))
+    session.writer.table(("Field", "Value"), _worth_showing(shown_fields))
 
 
 def _unusual(policies: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the policies that are not what they are by default."""
+    """Keep the policies that differ from their defaults."""
     usual = loads(Policies().dumps())
     return {name: value for name, value in policies.items() if value != usual.get(name)}
 
 
 _BLANK: tuple[Any, ...] = (None, "", [], {})
-_BORING = frozenset({"uid", "position", "latest_run_uid", "spec"})
+_FOR_PROGRAMS = frozenset({"uid", "position", "latest_run_uid", "spec"})
 
 
-def _told(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Leave out what says nothing: blanks, and what only programs want."""
-    return [(name, value) for name, value in facts.items() if name not in _BORING and value not in _BLANK]
+def _worth_showing(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Leave out blank fields, and those that only programs need."""
+    return [(name, value) for name, value in fields.items() if name not in _FOR_PROGRAMS and value not in _BLANK]

@@ -1,4 +1,4 @@
-"""The session of one command: what every command takes, and what it opens on the way. Connections are made lazily."""
+"""The session of one command: the options of every command, and its connections, opened when first used."""
 
 from __future__ import annotations
 
@@ -33,23 +33,28 @@ Verbose = Annotated[
 
 @dataclass
 class Session:
-    """What every command takes. As a context: standard output is the answer's alone, connections close at the end."""
+    """The options of every command. As a context: standard output is for results only, connections close at the end."""
 
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Default: RQSCHED_NAMESPACE.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="The namespace of the schedules; default: RQSCHED_NAMESPACE.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to answer.", rich_help_panel=_PANEL)] = (
-        Output.TABLE
-    )
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="The form of the output.", rich_help_panel=_PANEL)
+    ] = Output.TABLE
     reason: Annotated[
         str | None,
-        typer.Option("--reason", help="Why; recorded with the audit event of what changes.", rich_help_panel=_PANEL),
+        typer.Option("--reason", help="Why; recorded with the audit event of the change.", rich_help_panel=_PANEL),
     ] = None
     verbose: Verbose = 0
 
     def __enter__(self) -> Session:
-        """Keep standard output for the answer: whatever a user's module prints goes to standard error."""
+        """Keep standard output for results: what a user's module prints goes to standard error."""
         self.writer = Writer(self.output)
         self._stack = ExitStack()
         self._stack.enter_context(redirect_stdout(sys.stderr))
@@ -77,12 +82,12 @@ class Session:
 
     @property
     def named(self) -> str:
-        """The namespace that was asked for, or the settings'."""
+        """The namespace given, or the settings'."""
         return self.settings.namespace if self.namespace is None else self.namespace
 
     @property
     def context(self) -> CommandContext:
-        """Who asks, for the audit event."""
+        """Who calls and why, for the audit event."""
         return CommandContext(principal=_principal(), source="cli", reason=self.reason)
 
     def schedule(self, schedule_id: str) -> ScheduleHandle:
@@ -94,8 +99,8 @@ class Session:
         return self.scheduler.newest(schedule_id, namespace=self.namespace)
 
     def report(self, handle: ScheduleHandle, outcome: str, **more: Any) -> None:
-        """Answer what became of a schedule."""
-        facts = {
+        """Write the outcome of an operation on a schedule."""
+        fields = {
             "schedule_id": handle.schedule_id,
             "namespace": handle.namespace,
             "outcome": outcome,
@@ -104,11 +109,11 @@ class Session:
             "next_run_at": handle.next_run_at,
             "version": handle.state.version,
         }
-        self.writer.record(facts | more, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
+        self.writer.record(fields | more, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Say in brackets what the outcome does not: what the schedule is now, and when it fires next."""
+    """Return in brackets what the outcome does not say: the status, and when the schedule fires next."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     told = (None if handle.status in {outcome, "deleted"} else handle.status, fires)
     text = "; ".join(part for part in told if part)
@@ -123,10 +128,10 @@ def _principal() -> str:
 
 
 class _Terse(logging.Formatter):
-    """One line a record: a traceback is for those who asked for logs."""
+    """One line per record: tracebacks need --verbose."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the message alone."""
+        """Return the message alone."""
         return record.getMessage()
 
 

@@ -1,4 +1,4 @@
-"""The command that brings a declared set of schedules about."""
+"""The command `sync`: creates and updates a declared set of schedules."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=Fals
 def sync(
     session: Session,
     file: File,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete what an earlier sync made and this lacks.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete schedules that an earlier sync made and the file lacks.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; write nothing.")] = False,
 ) -> None:
-    """Make the schedules those a file declares: created, updated or left unchanged."""
+    """Create or update the schedules that a file declares."""
     declared = read(file)
     if dry_run:
         _show(session, session.scheduler.preview_sync(declared, prune=prune, namespace=session.namespace), "Would be: ")
@@ -52,7 +54,7 @@ def _show(session: Session, synced: Synced, intro: str) -> None:
     if session.writer.is_lines:
         session.writer.lines({"schedule_id": schedule_id, "outcome": name} for schedule_id, name in changed)
         return
-    told = [row for row in changed if row[1] != "unchanged"]
-    if session.writer.is_table and told:
-        session.writer.table(("Schedule ID", "Outcome"), told)
+    shown = [row for row in changed if row[1] != "unchanged"]
+    if session.writer.is_table and shown:
+        session.writer.table(("Schedule ID", "Outcome"), shown)
     session.writer.record(outcomes, intro + ", ".join(f"{len(ids)} {name}" for name, ids in outcomes.items()) + ".")

@@ -1,4 +1,4 @@
-"""The file `rqsched sync` reads: JSON or TOML with a list of schedules. docs/cli.md describes it.
+"""Reads the file of `rqsched sync`: JSON or TOML with a list of schedules. docs/cli.md describes it.
 
 The keys of an entry are those of the options: `id`, `workflow`, when (`cron`, `interval`, `once` or `spec`), and the
 rest of what `Scheduler.create` takes.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
-from rqsched.cli import parsing as values
+from rqsched.cli import parsing
 from rqsched.core.options import Options
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidInputError, InvalidPolicyError
@@ -37,7 +37,7 @@ def read(path: Path) -> list[Declaration]:
     found = _parse(path)
     entries = found.get("schedules") if isinstance(found, Mapping) else found
     if not isinstance(entries, list):
-        raise InvalidInputError(path.name, "holds no list of schedules; see docs/cli.md for the form")
+        raise InvalidInputError(path.name, "has no list of schedules; see docs/cli.md for the form")
     return [_entry(index, entry) for index, entry in enumerate(entries)]
 
 
@@ -47,7 +47,7 @@ def _parse(path: Path) -> Any:
         return tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
         kind = "TOML" if path.suffix.lower() == ".toml" else "JSON (name it .toml if it is TOML)"
-        raise InvalidInputError(path.name, f"is no {kind}: {error}") from None
+        raise InvalidInputError(path.name, f"is not valid {kind}: {error}") from None
     except OSError as error:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
 
@@ -55,68 +55,70 @@ def _parse(path: Path) -> Any:
 def _entry(index: int, entry: object) -> Declaration:
     if not isinstance(entry, Mapping):
         raise InvalidInputError(f"schedules[{index}]", f"is a {type(entry).__name__}; write an object")
-    facts = {_ALIASES.get(str(name), str(name)): value for name, value in entry.items()}
+    fields = {_ALIASES.get(str(name), str(name)): value for name, value in entry.items()}
     try:
-        return _declaration(facts)
+        return _declaration(fields)
     except InvalidInputError as error:
-        error.add_note(f"in schedules[{index}] {facts.get('id', '')}".rstrip())
+        error.add_note(f"in schedules[{index}] {fields.get('id', '')}".rstrip())
         raise
 
 
-def _declaration(facts: Mapping[str, Any]) -> Declaration:
+def _declaration(fields: Mapping[str, Any]) -> Declaration:
     for name in ("id", "workflow"):
-        if not isinstance(facts.get(name), str):
-            raise InvalidInputError(name, "is missing; it is a text")
-    options = {name: value for name, value in facts.items() if name not in _OWN}
+        if not isinstance(fields.get(name), str):
+            raise InvalidInputError(name, "is missing, or is not a text")
+    options = {name: value for name, value in fields.items() if name not in _OWN}
     if "retry" in options:
         options["retry"] = _retry(options["retry"])
-    if not isinstance(facts.get("paused"), bool | None):
-        raise InvalidInputError("paused", "is true or false")
+    if not isinstance(fields.get("paused"), bool | None):
+        raise InvalidInputError("paused", "must be true or false")
     return Declaration(
-        facts["id"],
-        facts["workflow"],
-        _spec(facts),
+        fields["id"],
+        fields["workflow"],
+        _spec(fields),
         cast("Options", options),
-        facts.get("note"),
-        facts.get("paused"),
+        fields.get("note"),
+        fields.get("paused"),
     )
 
 
-def _spec(facts: Mapping[str, Any]) -> Spec:
-    timezone = facts.get("timezone")
-    if "spec" in facts:
-        if extra := [name for name in _WHEN if name in facts and name not in {"spec", "timezone"}]:
-            raise InvalidInputError(extra[0], "says when beside spec; put it inside spec, or leave spec out")
-        return Spec.coerce(facts["spec"], timezone)
-    members: list[Cron | Every | Once] = [Cron(text) for text in _several(facts, "cron")]
-    members += [_interval(facts, value) for value in _several(facts, "interval")]
-    members += [Once(values.instant("once", value)) for value in _several(facts, "once")]
+def _spec(fields: Mapping[str, Any]) -> Spec:
+    timezone = fields.get("timezone")
+    if "spec" in fields:
+        if extra := [name for name in _WHEN if name in fields and name not in {"spec", "timezone"}]:
+            raise InvalidInputError(extra[0], "cannot be given beside spec; put it inside spec, or leave spec out")
+        return Spec.coerce(fields["spec"], timezone)
+    members: list[Cron | Every | Once] = [Cron(text) for text in _several(fields, "cron")]
+    members += [_interval(fields, value) for value in _several(fields, "interval")]
+    members += [Once(parsing.instant("once", value)) for value in _several(fields, "once")]
     if not members:
         raise InvalidInputError("spec", "is missing; give cron, interval, once or spec")
-    start_at, end_at = (values.instant(name, facts[name]) if name in facts else None for name in ("start_at", "end_at"))
+    start_at, end_at = (
+        parsing.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at")
+    )
     return Spec(members, timezone or "UTC", start_at, end_at)
 
 
-def _several(facts: Mapping[str, Any], name: str) -> list[Any]:
-    value = facts.get(name, [])
+def _several(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name, [])
     return list(value) if isinstance(value, list) else [value]
 
 
-def _interval(facts: Mapping[str, Any], value: Any) -> Every:
-    offset = None if "offset" not in facts else values.span("offset", facts["offset"])
-    return Every(values.span("interval", value), offset=offset, from_completion=facts.get("from_completion", False))
+def _interval(fields: Mapping[str, Any], value: Any) -> Every:
+    offset = None if "offset" not in fields else parsing.span("offset", fields["offset"])
+    return Every(parsing.span("interval", value), offset=offset, from_completion=fields.get("from_completion", False))
 
 
 def _retry(value: object) -> RetryPolicy:
     if not isinstance(value, Mapping):
         raise InvalidPolicyError("retry", f"is a {type(value).__name__}; write an object such as {{max_retries = 3}}")
-    facts: dict[str, Any] = {name: _retry_value(name, one) for name, one in value.items()}
-    if unknown := set(facts) - set(RetryPolicy.__dataclass_fields__):
+    fields: dict[str, Any] = {name: _retry_value(name, one) for name, one in value.items()}
+    if unknown := set(fields) - set(RetryPolicy.__dataclass_fields__):
         known = ", ".join(RetryPolicy.__dataclass_fields__)
-        raise InvalidPolicyError(f"retry.{sorted(unknown)[0]}", f"is no part of it; known are {known}")
-    return RetryPolicy(**facts)
+        raise InvalidPolicyError(f"retry.{sorted(unknown)[0]}", f"is not known; known are {known}")
+    return RetryPolicy(**fields)
 
 
 def _retry_value(name: str, value: Any) -> Any:
     is_span = name in _RETRY_SPANS and not isinstance(value, timedelta | None)
-    return values.span(f"retry.{name}", value) if is_span else value
+    return parsing.span(f"retry.{name}", value) if is_span else value

@@ -1,4 +1,4 @@
-"""The command that shows what fires next: a table, and a timeline drawn in the terminal."""
+"""The command `upcoming`: what fires next, as a table and a timeline drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from rqsched.store import listing
 app = typer.Typer(add_completion=False)
 
 Fire = tuple[datetime, str, str]
-"""When, which schedule, which workflow."""
+"""When it fires, its schedule, its workflow."""
 COLUMNS = ("Fires At", "In", "Schedule ID", "Workflow Type")
 WIDTH = 60
+"""Columns of the timeline."""
 _MOST_LINES = 20
 _LABEL = 24
 
@@ -42,13 +43,13 @@ def upcoming(
     schedules = _schedules(session, schedule_id, count)
     now, writer = session.scheduler.runtime.now(), session.writer
     fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))
-    facts = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
+    rows = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
     if writer.is_lines:
-        writer.lines(facts)
+        writer.lines(rows)
     elif not writer.is_table:
-        writer.json({"now": now, "upcoming": facts})
+        writer.json({"now": now, "upcoming": rows})
     elif not fires:
-        writer.say("Nothing is going to fire.")
+        writer.say("Nothing will fire.")
     else:
         writer.table(COLUMNS, [(at, until(now, at), name, workflow) for at, name, workflow in fires])
         for line in draw(fires, now):
@@ -56,7 +57,7 @@ def upcoming(
 
 
 def _schedules(session: Session, schedule_id: str | None, count: int) -> list[Schedule]:
-    """Read the schedules that can be among the next `count` fires: nobody's second fire is before its first."""
+    """Read the schedules that can be among the next `count` fires: the first fire of each decides."""
     if schedule_id is not None:
         return [session.schedule(schedule_id).state]
     return session.scheduler.runtime.database.read(lambda c: listing.soonest(c, session.named, count))
@@ -68,7 +69,7 @@ def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
 
 
 def until(now: datetime, at: datetime) -> str:
-    """Write how long it is from `now`: to the second within a day, to the hour beyond."""
+    """Return how long it is from `now`: to the second within a day, to the hour beyond."""
     if at <= now:
         return "due"
     left = timedelta(seconds=max(1, round((at - now).total_seconds())))
@@ -77,7 +78,7 @@ def until(now: datetime, at: datetime) -> str:
 
 
 def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
-    """Draw fires over time from `now` to the last one: a line a schedule, a digit where several fall together."""
+    """Draw fires over time from `now` to the last one: a line per schedule, a digit where several coincide."""
     end = max(at for at, _, _ in fires)
     names = list(dict.fromkeys(name for _, name, _ in fires))
     label = min(max(len(name) for name in names), _LABEL)

@@ -1,6 +1,6 @@
-"""`rqsched dev`: everything on one machine in one terminal, and nothing left when it ends.
+"""`rqsched dev`: everything on one machine in one terminal, and nothing left running when it ends.
 
-It owns the processes and the data folder's embedded Valkey; what is shown is the screen's business.
+This module owns the processes and the embedded Valkey of the data folder; `screen` owns what is shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.chain.worker import Supervisor
 from rqsched.config import Settings
 from rqsched.core.model import dumps
-from rqsched.dev.screen import Frame, Place, Screen, read_frame
+from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import schema
 
@@ -44,10 +44,10 @@ def run_dev(
 ) -> int:
     """Serve schedules from this terminal until Ctrl-C, SIGTERM or `seconds`; returns the exit code.
 
-    What is configured is used, the rest is the embedded default in `data_dir`, whose data survives. Schedules that an
-    imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. In a terminal a screen is
-    kept up to date, elsewhere lines are written. Everything started here has ended when it returns. Raises ConfigError
-    when another `rqsched dev` has the data folder.
+    Configured servers are used; what is not configured is the embedded default in `data_dir`, whose data survives.
+    Schedules that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. In a
+    terminal a screen is kept up to date, elsewhere lines are written. Everything started here has ended when it
+    returns. Raises ConfigError when another `rqsched dev` uses the data folder.
     """
     settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
     console = console or Console()
@@ -56,7 +56,7 @@ def run_dev(
     with _claimed(settings.data_dir) as claim, _own_valkey(settings, claim), closing(_scheduler(settings)) as scheduler:
         _sync(scheduler)
         code = _supervise(scheduler, queues, seconds, console)
-    ended = f"Ended. The data stays in {settings.data_dir}; the same command goes on with it."
+    ended = f"Ended. The data stays in {settings.data_dir}; the same command continues with it."
     console.print(ended, soft_wrap=True, markup=False, highlight=False)
     return code
 
@@ -64,40 +64,38 @@ def run_dev(
 def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | None, console: Console) -> int:
     settings = scheduler.settings
     scheduler.runtime.database.close()
-    with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_place(settings), console) as screen:
+    with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_location(settings), console) as screen:
         wanted = queues or [settings.default_queue]
         supervisor = Supervisor(wanted, output=log, environment=_environment(settings))
         return supervisor.run(_Turn(scheduler, supervisor, screen, seconds))
 
 
 def _leave(number: int, frame: Any) -> None:
-    """End by unwinding, so that what was started so far is ended too."""
+    """Exit by unwinding, so that everything started so far ends too."""
     del frame
     sys.exit(128 + number)
 
 
-# ---- what it works on
-
-
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
-    """Keep a second `rqsched dev` off the folder: the first to end would take the Valkey from the other."""
+    """Refuse a second `rqsched dev` on the folder: the first to end would stop the Valkey of the other."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / "dev.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"`rqsched dev` runs on {data_dir} already; end it, or set RQSCHED_DATA_DIR to another folder."
+                f"`rqsched dev` already runs on {data_dir}; end it, or set RQSCHED_DATA_DIR to another folder."
             ) from None
         yield file
 
 
 @contextmanager
 def _own_valkey(settings: Settings, claim: IO[str]) -> Iterator[None]:
-    """Have the embedded Valkey, if it is needed, and end it unless it was there before.
+    """Start the embedded Valkey if it is needed, and stop it at the end unless it ran before.
 
-    The claim's file keeps the pid of a Valkey that a `rqsched dev` started, for one that was killed left it behind.
+    The claim's file keeps the pid of the Valkey that a `rqsched dev` started: one that was killed left it running, and
+    the next one stops it.
     """
     if settings.redis_url is not None:
         yield
@@ -126,7 +124,7 @@ def _scheduler(settings: Settings) -> Scheduler:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Give the variables that make a child's settings equal to these."""
+    """Return the variables that make a child's settings equal to these."""
     given = {name: getattr(settings, name) for name in settings.model_fields_set}
     return {f"RQSCHED_{name.upper()}": _variable(value) for name, value in given.items() if value is not None}
 
@@ -139,9 +137,9 @@ def _variable(value: Any) -> str:
     return dumps(value) if isinstance(value, (dict, tuple)) else str(value)
 
 
-def _place(settings: Settings) -> Place:
+def _location(settings: Settings) -> Location:
     is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
-    return Place(
+    return Location(
         data_dir=settings.data_dir,
         log_path=settings.data_dir / WORKER_LOG,
         command=_command(),
@@ -150,12 +148,9 @@ def _place(settings: Settings) -> Place:
 
 
 def _command() -> str:
-    """Say how to call `rqsched` from here, as short as it goes."""
+    """Return the shortest way to call `rqsched` from here."""
     path = Path(sys.executable).parent / "rqsched"
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-# ---- schedules that come with an import
 
 
 def _sync(scheduler: Scheduler) -> None:
@@ -173,11 +168,8 @@ def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
     return getattr(module, "SCHEDULES", ())
 
 
-# ---- while it runs
-
-
 class _Turn:
-    """What is done between two looks at the children: the clock of `seconds`, the Valkey, the screen."""
+    """What happens each time the supervisor has looked at its children: time limit, Valkey, screen."""
 
     def __init__(self, scheduler: Scheduler, supervisor: Supervisor, screen: Screen, seconds: float | None) -> None:
         self._scheduler = scheduler
@@ -196,22 +188,24 @@ class _Turn:
             self._screen.show(self._read())
 
     def _keep_valkey(self) -> None:
-        """Start the embedded Valkey again when somebody killed it."""
+        """Start the embedded Valkey again if it was killed."""
         settings = self._scheduler.settings
         if settings.redis_url is None and not self._supervisor.is_stopping:
             _quietly(partial(embedded.attach, settings.data_dir))
 
-    def _read(self) -> Frame | None:
+    def _read(self) -> Snapshot | None:
         try:
             return _quietly(
-                lambda: read_frame(self._scheduler, self._supervisor.children, is_ending=self._supervisor.is_stopping)
+                lambda: read_snapshot(
+                    self._scheduler, self._supervisor.children, is_ending=self._supervisor.is_stopping
+                )
             )
         finally:
             self._scheduler.runtime.database.close()  # the supervisor forks between turns
 
 
 def _quietly(work: Callable[[], T]) -> T | None:
-    """Give None while a server is away: the screen says nothing new then, and the worker waits by itself."""
+    """Return None while a server is down: the screen shows nothing new then, and the worker waits by itself."""
     try:
         return work()
     except BackendUnavailableError:

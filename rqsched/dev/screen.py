@@ -1,6 +1,6 @@
 """What `rqsched dev` shows: schedules with their next times, runs with their outcomes, processes, what to try next.
 
-In a terminal one frame replaces the other; elsewhere what is new becomes lines.
+In a terminal each snapshot replaces the one before; elsewhere what is new is written as lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from rqsched.core.model import Run, RunKind, RunStatus, Schedule
 from rqsched.store import listing
 
 MOST_SCHEDULES = 12
+"""The most schedules shown."""
 MOST_RUNS = 40
+"""The most runs read for one snapshot."""
 _STYLES = {
     "active": "green",
     "succeeded": "green",
@@ -34,53 +36,59 @@ _STYLES = {
 }
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows"}
 _FURNITURE = 16
-"""Lines of a frame that are neither schedules nor runs."""
+"""Lines of a snapshot that are neither schedules nor runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where this `rqsched dev` works and how another terminal reaches it."""
 
     data_dir: Path
+    """The folder of SQLite and the embedded Valkey."""
     log_path: Path
+    """Where the worker's log is written."""
     command: str
-    """How to call `rqsched`."""
+    """How to call `rqsched` from the working directory."""
     environment: str
-    """What to put before it, with a blank at its end."""
+    """Assignments to put before the command, with a blank at the end; empty for the default folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Everything one look shows."""
+class Snapshot:
+    """Everything the screen shows at one moment."""
 
     now: datetime
+    """When it was read, by the scheduler's clock."""
     schedules: Sequence[Schedule]
+    """In the order they were created, the first MOST_SCHEDULES."""
     runs: Sequence[tuple[str, Run]]
     """Newest first, each with the id of its schedule."""
     children: Sequence[Child]
+    """The processes of the worker."""
     is_ending: bool = False
+    """Whether it waits for running jobs before it ends."""
 
     def newest_run(self, schedule: Schedule) -> Run | None:
-        """Find the schedule's newest run among those at hand."""
+        """Find the schedule's newest run among those that were read."""
         return next((run for _, run in self.runs if run.schedule_uid == schedule.uid), None)
 
 
-def read_frame(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Frame:
-    """Read what is to be shown now; two short reads."""
+def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Snapshot:
+    """Read what is to be shown now, in two short reads."""
     namespace = scheduler.settings.namespace
     handles = scheduler.list(limit=MOST_SCHEDULES).items
     runs = scheduler.runtime.database.read(lambda connection: listing.recent_runs(connection, namespace, MOST_RUNS))
-    return Frame(scheduler.runtime.now(), [handle.state for handle in handles], runs, children, is_ending)
+    return Snapshot(scheduler.runtime.now(), [handle.state for handle in handles], runs, children, is_ending)
 
 
 class Screen:
-    """A terminal's live frame, or plain lines of what is new."""
+    """A terminal's live snapshot, or plain lines of what is new."""
 
-    def __init__(self, place: Place, console: Console) -> None:
-        self._place = place
+    def __init__(self, location: Location, console: Console) -> None:
+        self._location = location
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._news = News(place)
+        self._log = EventLog(location)
 
     def __enter__(self) -> Screen:
         if self._live is not None:
@@ -91,43 +99,40 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, frame: Frame | None) -> None:
-        """Show a frame; None keeps the one before."""
-        if frame is None:
+    def show(self, snapshot: Snapshot | None) -> None:
+        """Show a snapshot; None keeps the one before."""
+        if snapshot is None:
             return
         if self._live is not None:
-            self._live.update(drawn(frame, self._place, height=self._console.height), refresh=True)
+            self._live.update(draw(snapshot, self._location, height=self._console.height), refresh=True)
         else:
-            self._say(self._news.lines(frame))
+            self._say(self._log.lines(snapshot))
 
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
-# ---- drawn
+def draw(snapshot: Snapshot, location: Location, *, height: int) -> RenderableType:
+    """Draw a snapshot to fit a terminal of `height` lines."""
+    room = max(height - _FURNITURE - len(snapshot.schedules), 3)
+    ending = "ending: waiting for running jobs; Ctrl-C again ends them too" if snapshot.is_ending else "Ctrl-C ends it"
+    title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(snapshot.now)} UTC   {ending}")
+    runs = [(name, run) for name, run in snapshot.runs if run.status is not RunStatus.BUFFERED][:room]
+    return Group(title, Text(), _schedules(snapshot), Text(), _runs(runs), Text(), *_next_steps(snapshot, location))
 
 
-def drawn(frame: Frame, place: Place, *, height: int) -> RenderableType:
-    """Draw a frame that fits a terminal of so many lines."""
-    room = max(height - _FURNITURE - len(frame.schedules), 3)
-    ending = "ending: waits for what runs; Ctrl-C again ends that too" if frame.is_ending else "Ctrl-C ends it"
-    title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(frame.now)} UTC   {ending}")
-    runs = [(name, run) for name, run in frame.runs if run.status is not RunStatus.BUFFERED][:room]
-    return Group(title, Text(), _schedules(frame), Text(), _runs(runs), Text(), *_next_steps(frame, place))
-
-
-def _schedules(frame: Frame) -> Table:
+def _schedules(snapshot: Snapshot) -> Table:
     table = _table("SCHEDULE", "WHEN", "STATUS", "NEXT", "RUNS", "LAST OUTCOME")
-    for schedule in frame.schedules:
-        run = frame.newest_run(schedule)
+    for schedule in snapshot.schedules:
+        run = snapshot.newest_run(schedule)
         table.add_row(
             schedule.schedule_id,
             _plain(schedule.spec.describe(), 30),
             _coloured(schedule.status.value),
-            _next(schedule, frame.now),
+            _next(schedule, snapshot.now),
             str(schedule.run_count),
-            _outcome(run, frame.now) if run else Text("-"),
+            _outcome(run, snapshot.now) if run else Text("-"),
         )
     return table
 
@@ -147,25 +152,25 @@ def _runs(runs: Sequence[tuple[str, Run]]) -> Table:
     return table
 
 
-def _next_steps(frame: Frame, place: Place) -> list[Text]:
+def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
     children = [
         Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{_again(child)}; it comes back")
-        for child in frame.children
+        for child in snapshot.children
     ]
     return [
         Text("Try next, in a second terminal:", style="bold"),
-        *(Text(f"  {command}") for command in _commands(frame, place)),
+        *(Text(f"  {command}") for command in _commands(snapshot, location)),
         *children,
-        Text(f"  tail -f {place.log_path}", style="dim"),
+        Text(f"  tail -f {location.log_path}", style="dim"),
     ]
 
 
-def _commands(frame: Frame, place: Place) -> list[str]:
-    """Name commands that work as they stand: where there is no schedule yet, one that makes a first one."""
-    call = f"{place.environment}{place.command}"
-    if not frame.schedules:
+def _commands(snapshot: Snapshot, location: Location) -> list[str]:
+    """Return commands that work as they stand: without a schedule, one that creates a first one."""
+    call = f"{location.environment}{location.command}"
+    if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]
-    return [f"{call} list", f"{call} describe {frame.schedules[0].schedule_id}"]
+    return [f"{call} list", f"{call} describe {snapshot.schedules[0].schedule_id}"]
 
 
 def _again(child: Child) -> str:
@@ -181,9 +186,6 @@ def _table(*columns: str) -> Table:
 
 def _coloured(status: str) -> Text:
     return Text(status, style=_STYLES.get(status, "bold red"))
-
-
-# ---- in words
 
 
 def _next(schedule: Schedule, now: datetime) -> str:
@@ -227,44 +229,41 @@ def _clock(instant: datetime) -> str:
 
 
 def _plain(text: str, most: int) -> str:
-    """Cut a text and take out what could move the cursor: it is a user's."""
+    """Cut a text and remove what could move the cursor: users wrote it."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
 
-# ---- lines
+class EventLog:
+    """What is new since the previous snapshot, as lines."""
 
-
-class News:
-    """What is new since the frame before, as lines."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: Location) -> None:
+        self._location = location
         self._began_at: datetime | None = None
         self._known: dict[str, tuple[RunStatus, int]] = {}
         self._pids: dict[str, int] = {}
         self._is_ending = False
 
-    def lines(self, frame: Frame) -> list[str]:
-        """Say what changed; the first frame says where things are and what comes next."""
-        lines = self._first(frame) if self._began_at is None else []
-        lines += [line for child in frame.children for line in self._child(child)]
-        lines += [line for name, run in reversed(frame.runs) for line in self._run(name, run, frame.now)]
-        if frame.is_ending and not self._is_ending:
+    def lines(self, snapshot: Snapshot) -> list[str]:
+        """Return lines about what changed; the first snapshot says where things are and what to try."""
+        lines = self._first(snapshot) if self._began_at is None else []
+        lines += [line for child in snapshot.children for line in self._child(child)]
+        lines += [line for name, run in reversed(snapshot.runs) for line in self._run(name, run, snapshot.now)]
+        if snapshot.is_ending and not self._is_ending:
             self._is_ending = True
-            lines.append("ending: waits for what runs")
+            lines.append("ending: waiting for running jobs")
         return lines
 
-    def _first(self, frame: Frame) -> list[str]:
-        self._began_at = frame.now
-        self._known = {run.uid: (run.status, run.attempt) for _, run in frame.runs}
+    def _first(self, snapshot: Snapshot) -> list[str]:
+        self._began_at = snapshot.now
+        self._known = {run.uid: (run.status, run.attempt) for _, run in snapshot.runs}
         schedules = [
-            f"schedule {one.schedule_id}: {_plain(one.spec.describe(), 60)}, next {_next(one, frame.now)}"
-            for one in frame.schedules
+            f"schedule {one.schedule_id}: {_plain(one.spec.describe(), 60)}, next {_next(one, snapshot.now)}"
+            for one in snapshot.schedules
         ]
-        commands = ", ".join(_commands(frame, self._place))
+        commands = ", ".join(_commands(snapshot, self._location))
         hints = [f"try next, in a second terminal: {commands}, kill -9 a pid below"]
-        return [f"rqsched dev (pid {os.getpid()}): data in {self._place.data_dir}", *schedules, *hints]
+        return [f"rqsched dev (pid {os.getpid()}): data in {self._location.data_dir}", *schedules, *hints]
 
     def _child(self, child: Child) -> list[str]:
         if self._pids.get(child.role) == child.pid:
@@ -280,14 +279,14 @@ class News:
             return []
         self._known[run.uid] = state
         fired = [] if before else [f"{_clock(run.created_at)} {name} fired, late by {_late(run)}"]
-        return fired + ([f"{_clock(run.ended_at or now)} {name} {_news_of(run)}"] if _is_news(run) else [])
+        return fired + ([f"{_clock(run.ended_at or now)} {name} {_sentence(run)}"] if _is_reported(run) else [])
 
 
-def _is_news(run: Run) -> bool:
+def _is_reported(run: Run) -> bool:
     return run.status not in {RunStatus.PENDING, RunStatus.RUNNING}
 
 
-def _news_of(run: Run) -> str:
+def _sentence(run: Run) -> str:
     words = [f"attempt {run.attempt}: {run.status.value}"]
     if took := _took(run):
         words.append(f"after {took}")
