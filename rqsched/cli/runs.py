@@ -64,7 +64,7 @@ def _show_events(
         return
     writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e)) for e in events])
     if has_more:
-        writer.say(f"There are more events: continue with --after-sequence={events[-1].sequence} or --all.")
+        writer.say(f"More events available: continue with --after-sequence={events[-1].sequence} or --all.")
 
 
 def _event(event: AuditRecord) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
     past = served.past()
     past.create("a", HELLO, Every("2h"), queue="deserted").trigger()
     finding = findings(served, 1)["workers"]
-    assert finding["detail"] == "nobody works on 1 run(s) on 'deserted'"
+    assert finding["detail"] == "no worker listens for 1 run(s) on 'deserted'"
 
 
 def test_dead_links_are_found(served: Cli) -> None:

@@ -65,7 +65,7 @@ def test_people_are_told_of_ids_that_are_none_of_the_machines(
 ) -> None:
     resolve(monkeypatch, ["nobody"])
     out = cli("machine", "run", TICKET, "EXPIRE").out
-    assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are none of its instances.\n"
+    assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are not its instances.\n"
 
 
 def test_no_instances_are_no_failure(cli: Cli) -> None:

@@ -126,7 +126,7 @@ def test_how_long_it_is_until_a_fire(left: timedelta, told: str) -> None:
 
 def test_nothing_upcoming_says_so(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), paused=True)
-    assert cli("upcoming", "a").out == "Nothing is going to fire.\n"
+    assert cli("upcoming", "a").out == "Nothing will fire.\n"
     assert cli("upcoming", "-o", "json").json["upcoming"] == []
 
 

@@ -8,7 +8,7 @@ from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from tests.cli.conftest import HELLO, Cli
 
-HINT = "More events available. Re-run with --after-sequence=2 (or --all) to continue."
+HINT = "More events available: continue with --after-sequence=2 or --all."
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_run_is_ended_by_number_and_ending_it_again_is_fine(
 
 def test_a_run_that_ended_otherwise_is_a_conflict(cli: Cli, handle: ScheduleHandle) -> None:
     run = handle.run("2").cancel()
-    assert "is cancelled; it had ended before" in cli("terminate", "a", run.uid, code=4).out
+    assert "is cancelled; it had already ended" in cli("terminate", "a", run.uid, code=4).out
 
 
 def test_a_run_of_a_deleted_schedule_can_still_be_ended(cli: Cli, handle: ScheduleHandle) -> None:

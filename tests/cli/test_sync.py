@@ -105,7 +105,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) ->
 
 
 REFUSED = {
-    "no JSON": ("{", "is no JSON"),
+    "no JSON": ("{", "is not valid JSON"),
     "no list": ('{"x": 1}', "no list of schedules"),
     "an entry that is none": ("[3]", "schedules[0]"),
     "no id": ('[{"workflow": "cli-hello", "every": "1h"}]', "id: is missing"),
@@ -134,4 +134,4 @@ def test_a_file_with_one_fault_is_refused_whole(cli: Cli, tmp_path: Path, text: 
 def test_a_toml_file_with_a_fault_is_refused(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text("[[schedules]")
-    assert "is no TOML" in cli("sync", str(path), code=2).err
+    assert "is not valid TOML" in cli("sync", str(path), code=2).err
