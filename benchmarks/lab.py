@@ -189,7 +189,7 @@ def report(name: str, parameters: dict[str, Any], figures: dict[str, Any]) -> No
     print(json.dumps({"benchmark": name, "parameters": parameters, **figures, "versions": versions, **machine}))
 
 
-def arguments(text: str | None, **defaults: int | float) -> argparse.Namespace:
+def arguments(text: str | None, **defaults: int | float | str) -> argparse.Namespace:
     """Read `--name value` for each default."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in defaults.items():

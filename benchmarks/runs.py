@@ -1,23 +1,24 @@
 """Executed runs a second of a no-op workflow, against RQ's no-op job on the same kind of worker in the same run.
 
-    python -m benchmarks.runs --forked 200 --simple 1000 --rounds 5
+    python -m benchmarks.runs --rounds 5
+    python -m benchmarks.runs --kinds fork,simple --forked 50 --simple 250
 
-The kinds: `fork` is `rq worker` and `simple` RQ's SimpleWorker, ours with `-c rqsched.preload`; `rqsched` is
-`rqsched worker`, beside `rq worker`; `pool` is `rq worker-pool` with one worker per core. All runs are on their queue
-and all workers are started, warm and idle before the clock starts: it measures neither fires nor start-up. The clock
-ends when the last run is recorded as ended in SQL, or RQ's last job is finished. The aim is at least half of RQ's rate
-for each kind.
+The kinds: `fork` is `rq worker`, `simple` RQ's SimpleWorker and `pool` is `rq worker-pool` with one worker per core,
+ours with `-c rqsched.preload`; `rqsched` is `rqsched worker`, beside `rq worker --with-scheduler`. All runs are on
+their queue and all workers are started, warm and idle before the clock starts: it measures neither fires nor start-up.
+The clock ends when the last run is recorded as ended in SQL, or RQ's last job is finished. The aim is at least half of
+RQ's rate for each kind.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from redis import Redis
 from rq import Queue
@@ -43,86 +44,86 @@ from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
 
 KINDS = ("fork", "rqsched", "simple", "pool")
-PEERS = {"fork": "fork", "rqsched": "fork", "simple": "simple", "pool": "pool"}
-"""The kind of RQ's own worker that each kind of ours stands beside."""
+PRELOAD = ["-c", "rqsched.preload"]
 PATIENCE = 900
 
 
-def ours(place: Lab, kind: str, database: str, count: int, workers: int) -> float:
-    due = datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1)
-    clock = ManualClock(due - timedelta(seconds=1))
-    with place.runtime(database, clock) as runtime:
-        fill(runtime, count, Cron(f"{due.minute} {due.hour} * * *"))
-        clock.set(due)
-        fire_all(runtime, count)
-        queue = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
-        build_gate(queue, workers)
-        with our_worker(place, kind, runtime.settings.database_url, queue.name, workers):
-            return rate(queue.connection, count, workers, lambda: succeeded(runtime) >= count)
+@dataclass(frozen=True)
+class Kind:
+    """One kind of worker."""
 
+    name: str
+    count: int
+    """How many runs or jobs it executes in a round."""
+    workers: int
+    """How many of its workers take them from the queue."""
 
-def our_worker(
-    place: Lab, kind: str, database_url: str | None, queue: str, workers: int
-) -> AbstractContextManager[Process]:
-    name = f"ours-{kind}-{time.time_ns()}"
-    if kind == "rqsched":
-        return worker(place, database_url, name, queue)
-    return plain_worker(place, kind, database_url, name, queue, workers, ["-c", "rqsched.preload"])
+    def ours(self, place: Lab, database: str) -> float:
+        """Measure our runs a second."""
+        due = datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1)
+        clock = ManualClock(due - timedelta(seconds=1))
+        with place.runtime(database, clock) as runtime:
+            fill(runtime, self.count, Cron(f"{due.minute} {due.hour} * * *"))
+            clock.set(due)
+            fire_all(runtime, self.count)
+            queue = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
+            database_url = runtime.settings.database_url
+            if self.name == "rqsched":
+                process = worker(place, database_url, f"ours-{time.time_ns()}", queue.name)
+            else:
+                process = self._rq(place, queue, database_url, PRELOAD)
+            return self._rate(queue, process, lambda: succeeded(runtime) >= self.count)
 
+    def theirs(self, place: Lab) -> float:
+        """Measure RQ's own jobs a second."""
+        redis = Redis.from_url(place.valkey.url)
+        redis.flushall()
+        queue = Queue("benchmark-noops", connection=redis)
+        keys = [job.key for job in put_noops(queue, self.count)]
+        return self._rate(queue, self._rq(place, queue), lambda: not redis.exists(*keys))
 
-def theirs(place: Lab, kind: str, count: int, workers: int) -> float:
-    redis = Redis.from_url(place.valkey.url)
-    redis.flushall()
-    queue = Queue("benchmark-noops", connection=redis)
-    keys = [job.key for job in put_noops(queue, count)]
-    build_gate(queue, workers)
-    with plain_worker(place, kind, None, f"rq-{kind}-{time.time_ns()}", queue.name, workers, []):
-        return rate(redis, count, workers, lambda: not redis.exists(*keys))
+    def _rq(
+        self, place: Lab, queue: Queue, database_url: str | None = None, options: Sequence[str] = ()
+    ) -> AbstractContextManager[Process]:
+        own = {
+            "fork": [],
+            "rqsched": ["--with-scheduler"],
+            "simple": ["-w", "rq.SimpleWorker"],
+            "pool": ["-n", str(self.workers)],
+        }[self.name]
+        command = "worker-pool" if self.name == "pool" else "worker"
+        words = ["--quiet", *own, *options]
+        return rq_worker(place, database_url, f"rq-{time.time_ns()}", words, queue.name, command=command)
 
-
-def plain_worker(
-    place: Lab, kind: str, database_url: str | None, name: str, queue: str, workers: int, options: list[str]
-) -> AbstractContextManager[Process]:
-    own = {"fork": [], "simple": ["-w", "rq.SimpleWorker"], "pool": ["-n", str(workers)]}[kind]
-    command = "worker-pool" if kind == "pool" else "worker"
-    return rq_worker(place, database_url, name, ["--quiet", *own, *options], queue, command=command)
-
-
-def rate(redis: Redis, count: int, workers: int, has_ended: Callable[[], bool]) -> float:
-    """Open the gate; return how many a second were executed until all had ended."""
-    begun = open_gate(redis, workers)
-    wait_until(has_ended, timeout=PATIENCE, interval=0.02, what="the end of the last run")
-    return count / (time.perf_counter() - begun)
+    def _rate(self, queue: Queue, process: AbstractContextManager[Process], have_ended: Callable[[], bool]) -> float:
+        build_gate(queue, self.workers)
+        with process:
+            begun = open_gate(queue.connection, self.workers)
+            wait_until(have_ended, timeout=PATIENCE, interval=0.02, what="the end of the last run")
+            return self.count / (time.perf_counter() - begun)
 
 
 def main() -> None:
-    given = arguments(__doc__, forked=200, simple=1_000, workers=os.cpu_count() or 1, rounds=3)
+    given = arguments(__doc__, kinds=",".join(KINDS), forked=50, simple=250, workers=os.cpu_count() or 1, rounds=5)
+    kinds = [
+        Kind(name, given.simple if name == "simple" else given.forked, given.workers if name == "pool" else 1)
+        for name in given.kinds.split(",")
+    ]
+    samples: dict[str, dict[str, list[float]]] = {}
     with lab() as place:
-        samples = alternate(given.rounds, sides(place, given))
-    ratios = {
-        kind: {base: paired(samples[f"{kind} {base}"], samples[f"rq {PEERS[kind]}"]) for base in DATABASES}
-        for kind in KINDS
-    }
+        for kind in kinds:
+            one, other = (partial(kind.ours, place, database) for database in DATABASES)
+            sides = {DATABASES[0]: one, "rq": partial(kind.theirs, place), DATABASES[1]: other}
+            samples[kind.name] = alternate(given.rounds, sides)
     figures = {
-        "runs_per_second": {kind: {base: summary(samples[f"{kind} {base}"]) for base in DATABASES} for kind in KINDS},
-        "rq_jobs_per_second": {kind: summary(samples[f"rq {kind}"]) for kind in dict.fromkeys(PEERS.values())},
-        "ratio_to_rq": ratios,
-        "aim": "at least 0.5 for each kind",
+        name: {
+            "runs_per_second": {database: summary(found[database]) for database in DATABASES},
+            "rq_jobs_per_second": summary(found["rq"]),
+            "ratio_to_rq": {database: paired(found[database], found["rq"]) for database in DATABASES},
+        }
+        for name, found in samples.items()
     }
-    report("runs", vars(given), figures)
-
-
-def sides(place: Lab, given: Any) -> dict[str, Callable[[], float]]:
-    """Give what is measured in turn: each kind of worker on one database, on RQ alone, on the other database."""
-    found: dict[str, Callable[[], float]] = {}
-    for kind in KINDS:
-        count = given.simple if kind == "simple" else given.forked
-        workers = given.workers if kind == "pool" else 1
-        one, other = (partial(ours, place, kind, base, count, workers) for base in DATABASES)
-        found[f"{kind} {DATABASES[0]}"] = one
-        found.setdefault(f"rq {PEERS[kind]}", partial(theirs, place, PEERS[kind], count, workers))
-        found[f"{kind} {DATABASES[1]}"] = other
-    return found
+    report("runs", vars(given), {"kinds": figures, "aim": "a ratio of at least 0.5 for each kind"})
 
 
 if __name__ == "__main__":
