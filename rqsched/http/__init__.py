@@ -6,9 +6,8 @@
 `uvicorn --factory rqsched.http:create_app` runs it from `RQSCHED_*`; `rqsched web` does so with safer defaults.
 """
 
-from rqsched.http.app import create_app
+from rqsched.http.app import create_app, serve
 from rqsched.http.auth import Principal, Role
 from rqsched.http.limits import Limits
-from rqsched.http.serve import serve
 
 __all__ = ["Limits", "Principal", "Role", "create_app", "serve"]

@@ -7,16 +7,18 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
+import uvicorn
 from fastapi import Depends, FastAPI
 
 import rqsched
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
-from rqsched.errors import RqschedError
+from rqsched.errors import ConfigError, RqschedError
 from rqsched.http import durable_workflow, health, native, ojs
 from rqsched.http import openapi as document
-from rqsched.http.auth import Authenticate, Authenticator, Tokens
+from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
@@ -61,7 +63,7 @@ def create_app(
     )
     for module in (native, ojs, durable_workflow, health, metrics):
         app.include_router(module.router)
-    document.complete(app, sent=ojs.SENT, answered=[refused.model for refused in _REFUSED])
+    document.complete(app, sent=ojs.REQUESTS, answered=[refused.model for refused in _REFUSED])
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
@@ -94,3 +96,18 @@ def _recover(scheduler: Scheduler) -> None:
         _log.warning("not recovered at boot: %s", error, extra={"action": "boot_recover_failed"})
     except Exception:  # noqa: BLE001 - a thread's boundary
         _log.exception("not recovered at boot", extra={"action": "boot_recover_failed"})
+
+
+def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, **options: Any) -> None:
+    """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's.
+
+    Raises ConfigError when `host` is not loopback and no token is configured, before anything is opened.
+    """
+    settings = settings or Settings()
+    if not Tokens.of(settings) and not is_loopback(host):
+        raise ConfigError(
+            f"refused to serve {host!r} without tokens: everyone who reaches it could run code. "
+            "Set RQSCHED_TOKENS, or serve 127.0.0.1."
+        )
+    app = create_app(settings=settings)
+    uvicorn.run(app, host=host, port=port, log_config=None, server_header=False, **options)

@@ -18,7 +18,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
 from rqsched.http.dependencies import get_scheduler
 from rqsched.http.errors import RETRY_AFTER
-from rqsched.http.openapi import PROBLEM, Shape
+from rqsched.http.openapi import PROBLEM, Schema
 from rqsched.store import schema
 from rqsched.store.database import Patience
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = Patience(total=timedelta(0))
 
 
-class ReadyAnswer(Shape):
+class ReadyResponse(Schema):
     """Which backends answer."""
 
     status: Literal["ready", "unavailable"]
@@ -46,8 +46,8 @@ async def healthz() -> dict[str, str]:
 
 @router.get(
     "/readyz",
-    response_model=ReadyAnswer,
-    responses={503: {"model": ReadyAnswer, "description": "A backend does not answer; Retry-After says when to ask."}},
+    response_model=ReadyResponse,
+    responses={503: {"model": ReadyResponse, "description": "A backend does not answer; try again after Retry-After."}},
 )
 def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
     """Say whether SQL and Redis answer and the schema fits."""

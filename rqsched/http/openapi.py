@@ -34,13 +34,13 @@ ANY = (400, 401, 403, 404, 413, 422, 429, 500, 503)
 """What any route that asks for a Call may be refused with."""
 
 
-class Shape(BaseModel):
+class Schema(BaseModel):
     """An answer, or a part of one: nothing is in it that is not said here."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ProblemField(Shape):
+class ProblemField(Schema):
     """What is wrong with one field."""
 
     field: str
@@ -48,7 +48,7 @@ class ProblemField(Shape):
     code: str
 
 
-class ProblemAnswer(Shape):
+class ProblemResponse(Schema):
     """Problem details (RFC 9457)."""
 
     type: str
@@ -77,7 +77,7 @@ class Refusals:
         }
 
 
-PROBLEM = Refusals(ProblemAnswer, "application/problem+json")
+PROBLEM = Refusals(ProblemResponse, "application/problem+json")
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:

@@ -117,6 +117,15 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
     return list(connection.execute(statement).scalars())
 
 
+def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, Run]:
+    """Read the newest run of each schedule, by the schedule's uid."""
+    uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
+    if not uids:
+        return {}
+    latest = [to_run(row) for row in connection.execute(SELECT_RUNS.where(runs.c.uid.in_(uids)))]
+    return {run.schedule_uid: run for run in latest}
+
+
 def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count what a list would show in all."""
     statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))

@@ -1,21 +1,23 @@
-"""What this surface is sent, checked, and said in our options."""
+"""From what this surface is sent to our options, spec and command context."""
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timedelta
-from typing import Annotated, Any
+from datetime import timedelta
+from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.requests import Request
 
+from rqsched.core.audit import CommandContext
 from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.policy import Exhausted, OverlapPolicy, RetryPolicy
 from rqsched.errors import InvalidPayloadError, InvalidSpecError
+from rqsched.http.dependencies import Call
 from rqsched.http.durable_workflow.errors import ReasonError
+from rqsched.http.durable_workflow.requests import UpdateRequest
 from rqsched.http.durable_workflow.responses import arguments_of
+from rqsched.http.middleware import tag_of
 from rqsched.spec.spec import Spec
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _TIMEOUTS = (
     "run_timeout_seconds",
     "workflow_run_timeout_seconds",
@@ -24,64 +26,6 @@ _TIMEOUTS = (
 )
 """The tightest first: an attempt may take no longer than its run."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
-
-Note = Annotated[str, Field(max_length=1_000)]
-Jitter = Annotated[int, Field(ge=0, le=3_600, strict=True)]
-MaxRuns = Annotated[int, Field(ge=1, le=2**53, strict=True)]
-Overlap = Annotated[str, Field(max_length=32)]
-
-
-class Body(BaseModel):
-    """A body; fields it does not know are refused by nobody, as the server this imitates has it."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class UpdateBody(Body):
-    """What PUT may change; what is absent stays."""
-
-    spec: dict[str, Any] | None = None
-    action: dict[str, Any] | None = None
-    overlap_policy: Overlap | None = None
-    jitter_seconds: Jitter | None = None
-    max_runs: MaxRuns | None = None
-    memo: dict[str, Any] | None = None
-    search_attributes: dict[str, Any] | None = None
-    note: Note | None = None
-    paused: Annotated[bool, Field(strict=True)] | None = None
-
-
-class CreateBody(UpdateBody):
-    """What POST takes."""
-
-    schedule_id: Annotated[str, Field(max_length=128)] | None = None
-
-
-class NoteBody(Body):
-    """What pause and resume take."""
-
-    note: Note | None = None
-
-
-class TriggerBody(Body):
-    """What trigger takes."""
-
-    overlap_policy: Overlap | None = None
-
-
-class BackfillBody(Body):
-    """What backfill takes."""
-
-    start_time: AwareDatetime
-    end_time: AwareDatetime
-    overlap_policy: Overlap | None = None
-
-
-def require_schedule_id(schedule_id: str) -> str:
-    """Check an id: at most 128 characters here."""
-    if not _ID.fullmatch(schedule_id):
-        raise ReasonError(422, "validation_failed", f"schedule_id: {schedule_id!r} is refused.")
-    return schedule_id
 
 
 def spec_of(form: dict[str, Any]) -> Spec:
@@ -109,7 +53,7 @@ def workflow_of(action: dict[str, Any]) -> str:
     return name
 
 
-def options_of(body: UpdateBody) -> dict[str, Any]:
+def options_of(body: UpdateRequest) -> dict[str, Any]:
     """Say what is sent in our options; of the action, what the keys that are sent say."""
     given = body.model_dump(exclude_unset=True)
     options: dict[str, Any] = {}
@@ -150,7 +94,22 @@ def new_options() -> dict[str, Any]:
     return {"on_exhausted": "delete", "retry": RetryPolicy(then=Exhausted.CONTINUE)}
 
 
-def require_range(start: datetime, end: datetime) -> None:
-    """Refuse an empty range."""
-    if end <= start:
-        raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
+def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
+    """Say who asked for what, in the form this control plane records."""
+    principal = call.principal
+    context = {
+        "request": {
+            "method": request.method,
+            "path": request.url.path,
+            "ip": request.client.host if request.client else None,
+            "user_agent": request.headers.get("user-agent"),
+            "request_id": tag_of(request).request_id,
+        },
+        "auth": {
+            "method": "token" if request.headers.get("authorization") else "none",
+            "role": principal.role.name.lower(),
+            "principal": principal.name,
+        },
+        "server": {"namespace": call.namespace, "workflow_id": schedule_id, "command": f"schedule.{command}"},
+    }
+    return CommandContext(source="control_plane", context=context)

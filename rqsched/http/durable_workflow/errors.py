@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Header
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rqsched.core.audit import CommandContext
-from rqsched.http.dependencies import Call
 from rqsched.http.errors import FieldProblem, HttpError, Problem
-from rqsched.http.middleware import tag_of
 from rqsched.http.surface import Surface
 
 VERSION_HEADER = "X-Durable-Workflow-Control-Plane-Version"
@@ -59,39 +54,3 @@ def _by_field(fields: tuple[FieldProblem, ...]) -> dict[str, list[str]]:
 
 
 SURFACE = Surface("/api", render=render, headers=lambda _: {VERSION_HEADER: VERSION})
-
-
-async def require_version(
-    version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
-) -> None:
-    """Refuse a request that does not say version 2, before anything else is looked at."""
-    if version is None:
-        raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is needed.")
-    if version.strip() != VERSION:
-        raise ReasonError(
-            400, "unsupported_control_plane_version", f"version {version!r} is not served; send {VERSION}."
-        )
-
-
-Versioned = Depends(require_version)
-
-
-def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
-    """Say who asked for what, in the form this control plane records."""
-    principal = call.principal
-    context = {
-        "request": {
-            "method": request.method,
-            "path": request.url.path,
-            "ip": request.client.host if request.client else None,
-            "user_agent": request.headers.get("user-agent"),
-            "request_id": tag_of(request).request_id,
-        },
-        "auth": {
-            "method": "token" if request.headers.get("authorization") else "none",
-            "role": principal.role.name.lower(),
-            "principal": principal.name,
-        },
-        "server": {"namespace": call.namespace, "workflow_id": schedule_id, "command": f"schedule.{command}"},
-    }
-    return CommandContext(source="control_plane", context=context)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from rqsched.api.schedule_handle import TriggerResult
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.start import BackfillRow
+from rqsched.http.openapi import Refusals, Schema
 from rqsched.store.listing import AuditRecord
 
 
@@ -182,3 +185,179 @@ def backfilled(row: BackfillRow) -> dict[str, Any]:
     if not is_started:
         answer["reason"] = row.reason or row.outcome
     return answer
+
+
+class SpecForm(Schema):
+    """When a schedule fires."""
+
+    cron_expressions: list[str]
+    intervals: list[dict[str, Any]]
+    timezone: str
+
+
+class Item(Schema):
+    """A line of the list."""
+
+    schedule_id: str
+    workflow_type: str
+    status: str
+    paused: bool
+    next_fire: datetime | None
+    last_fire: datetime | None
+    overlap_policy: str
+    note: str | None
+    fires_count: int
+    jitter_seconds: int
+    max_runs: int | None
+    remaining_actions: int | None
+    spec: SpecForm
+    failures_count: int
+    next_fire_at: datetime | None
+    last_fired_at: datetime | None
+    latest_workflow_instance_id: str | None
+    paused_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ItemsResponse(Schema):
+    """A page of schedules, created newest first."""
+
+    schedules: list[Item]
+    next_page_token: str | None
+
+
+class State(Schema):
+    """Whether a schedule fires."""
+
+    status: str
+    paused: bool
+    note: str | None
+
+
+class RecentAction(Schema):
+    """One of the newest runs."""
+
+    workflow_id: str
+    run_id: str
+    outcome: Literal["triggered", "buffered"]
+    status: str
+    fired_at: datetime
+    occurrence_time: datetime
+    fire_lag_ms: int
+
+
+class Info(Schema):
+    """What happened."""
+
+    next_fire: datetime | None
+    last_fire: datetime | None
+    fires_count: int
+    failures_count: int
+    recent_actions: list[RecentAction] = Field(max_length=10)
+    buffered_actions: int
+    skipped_trigger_count: int
+    last_skip_reason: str | None
+    last_skipped_at: datetime | None
+
+
+class DetailResponse(Item):
+    """Everything about a schedule."""
+
+    namespace: str
+    action: dict[str, Any]
+    state: State
+    info: Info
+    memo: dict[str, Any]
+    search_attributes: dict[str, Any]
+
+
+class OutcomeResponse(Schema):
+    """What a command did."""
+
+    schedule_id: str
+    outcome: Literal["created", "updated", "deleted", "paused", "resumed"]
+
+
+class TriggeredResponse(Schema):
+    """What a trigger did."""
+
+    schedule_id: str
+    outcome: Literal["triggered", "buffered", "buffer_full", "skipped"]
+    workflow_id: str | None = None
+    run_id: str | None = None
+    buffer_depth: int | None = None
+    reason: str | None = None
+
+
+class BackfilledFire(Schema):
+    """What became of one occurrence."""
+
+    fire_time: datetime
+    outcome: Literal["started", "skipped", "failed"]
+    workflow_id: str | None = None
+    reason: str | None = None
+
+
+class BackfilledResponse(Schema):
+    """What a backfill did."""
+
+    schedule_id: str
+    outcome: Literal["backfill_started"]
+    fires_attempted: int
+    results: list[BackfilledFire]
+
+
+class Event(Schema):
+    """One audit event."""
+
+    id: str
+    sequence: int
+    event_type: str
+    payload: dict[str, Any]
+    workflow_instance_id: str | None
+    workflow_run_id: str | None
+    recorded_at: datetime
+
+
+class HistoryResponse(Schema):
+    """A page of audit events, oldest first."""
+
+    schedule_id: str
+    namespace: str
+    events: list[Event]
+    next_cursor: int | None
+    has_more: bool
+
+
+class ClusterResponse(Schema):
+    """Who this server is and what it can do."""
+
+    server: str
+    version: str
+    namespace: dict[str, str]
+    capabilities: dict[str, bool]
+    control_plane: dict[str, str]
+    worker_protocol: dict[str, Any]
+
+
+class ReachableResponse(Schema):
+    """Both backends answered."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class RefusalResponse(Schema):
+    """A refusal; `reason` is a stable word."""
+
+    message: str
+    reason: str
+    request_id: str
+    errors: dict[str, list[str]] | None = None
+    """By field."""
+    schedule_id: str | None = None
+    outcome: Literal["trigger_failed"] = "trigger_failed"
+
+
+REFUSED = Refusals(RefusalResponse)

@@ -17,27 +17,24 @@ from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
-from rqsched.http.durable_workflow import convert as bodies
-from rqsched.http.durable_workflow import query
-from rqsched.http.durable_workflow import responses as answers
-from rqsched.http.durable_workflow import schemas as shapes
-from rqsched.http.durable_workflow.errors import ReasonError, TriggerFailedError, Versioned, command_context
-from rqsched.http.durable_workflow.schemas import REFUSED
+from rqsched.http.durable_workflow import convert, query, requests, responses
+from rqsched.http.durable_workflow.convert import command_context
+from rqsched.http.durable_workflow.errors import ReasonError, TriggerFailedError
+from rqsched.http.durable_workflow.requests import Versioned
+from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import listing
 from rqsched.store.listing import MAX_PAGE
 
 _log = logging.getLogger(__name__)
-router = APIRouter(
-    prefix="/api/schedules", tags=["durable-workflow"], route_class=StrictRoute, dependencies=[Versioned]
-)
+router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
 
 ScheduleId = Annotated[str, Path(max_length=255)]
 RECENT = 10
 
 
-@router.get("", response_model=shapes.ItemsAnswer, responses=REFUSED.of(409))
+@router.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
 def list_schedules(
     call: Read,
     status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
@@ -54,25 +51,25 @@ def list_schedules(
         lambda c: listing.list_schedules(c, filters, limit=page_size, cursor=cursor, newest_first=True)
     )
     token = query.seal(page.next_cursor, call.namespace, filters)
-    return JSONResponse({"schedules": [answers.item(one) for one in page.items], "next_page_token": token})
+    return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 
 
-@router.post("", status_code=201, response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
-def create(call: Admin, body: bodies.CreateBody, request: Request) -> Response:
+@router.post("", status_code=201, response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+def create(call: Admin, body: requests.CreateRequest, request: Request) -> Response:
     """Create a schedule; 409 when its id is taken."""
     if body.spec is None or body.action is None:
         raise ReasonError(422, "validation_failed", "spec and action are needed.")
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
-    schedule_id = bodies.require_schedule_id(name)
-    workflow = bodies.workflow_of(body.action)
-    options: Any = bodies.new_options() | bodies.options_of(body) | {"surface": {"action": body.action}}
+    schedule_id = requests.require_schedule_id(name)
+    workflow = convert.workflow_of(body.action)
+    options: Any = convert.new_options() | convert.options_of(body) | {"surface": {"action": body.action}}
     context = command_context(call, request, schedule_id, "create")
 
     def make() -> None:
         call.scheduler.create(
             schedule_id,
             workflow,
-            bodies.spec_of(body.spec or {}),
+            convert.spec_of(body.spec or {}),
             note=body.note,
             namespace=call.namespace,
             paused=bool(body.paused),
@@ -104,58 +101,62 @@ def _executor(call: Call, workflow: str) -> str:
     return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
-@router.get("/{schedule_id}", response_model=shapes.DetailAnswer)
+@router.get("/{schedule_id}", response_model=responses.DetailResponse)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     handle = _find(call, schedule_id)
     recent = handle.runs(limit=RECENT).items
-    return JSONResponse(answers.detail(handle.state, [run.state for run in recent]))
+    return JSONResponse(responses.detail(handle.state, [run.state for run in recent]))
 
 
-@router.put("/{schedule_id}", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
-def update(call: Admin, schedule_id: ScheduleId, body: bodies.UpdateBody, request: Request) -> Response:
+@router.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, request: Request) -> Response:
     """Change what is sent: `spec` replaces, `action` merges by key."""
     handle = _find(call, schedule_id)
     context = command_context(call, request, schedule_id, "update")
     workflow, options = _changes(call, handle, body)
-    spec = None if body.spec is None else bodies.spec_of(body.spec)
+    spec = None if body.spec is None else convert.spec_of(body.spec)
     handle.update(workflow, spec, note=body.note, context=context, **options)
     if body.paused is not None:
         _switch(handle, paused=body.paused, note=None, context=context)
     return _outcome(schedule_id, "updated")
 
 
-def _changes(call: Call, handle: ScheduleHandle, body: bodies.UpdateBody) -> tuple[str | None, Any]:
+def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -> tuple[str | None, Any]:
     """Say what changes; the executor is looked for anew only when another workflow is named."""
-    options: Any = bodies.options_of(body)
+    options: Any = convert.options_of(body)
     if body.action is None:
         return None, options
-    merged = answers.action_form(handle.state) | body.action
-    workflow = bodies.workflow_of(merged)
+    merged = responses.action_form(handle.state) | body.action
+    workflow = convert.workflow_of(merged)
     known = loads(handle.state.definition.surface)
-    options["surface"] = {**known, "action": answers.sent_action(handle.state) | body.action}
+    options["surface"] = {**known, "action": responses.sent_action(handle.state) | body.action}
     if workflow == handle.workflow:
         return None, options
     return workflow, options | {"executor": _executor(call, workflow)}
 
 
-@router.delete("/{schedule_id}", response_model=shapes.OutcomeAnswer)
+@router.delete("/{schedule_id}", response_model=responses.OutcomeResponse)
 def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     """Delete softly: history stays."""
     _find(call, schedule_id).delete(context=command_context(call, request, schedule_id, "delete"))
     return _outcome(schedule_id, "deleted")
 
 
-@router.post("/{schedule_id}/pause", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
-def pause(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+@router.post("/{schedule_id}/pause", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+def pause(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
+) -> Response:
     """Stop firing; a paused one stays so."""
     context = command_context(call, request, schedule_id, "pause")
     _switch(_find(call, schedule_id), paused=True, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "paused")
 
 
-@router.post("/{schedule_id}/resume", response_model=shapes.OutcomeAnswer, responses=REFUSED.of(409))
-def resume(call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.NoteBody | None = None) -> Response:
+@router.post("/{schedule_id}/resume", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+def resume(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
+) -> Response:
     """Fire again from now; one that died is revived."""
     context = command_context(call, request, schedule_id, "resume")
     _switch(_find(call, schedule_id), paused=False, note=body.note if body else None, context=context)
@@ -182,9 +183,9 @@ def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -
         handle.restart(note=note, context=context)
 
 
-@router.post("/{schedule_id}/trigger", response_model=shapes.TriggeredAnswer, responses=REFUSED.of(409))
+@router.post("/{schedule_id}/trigger", response_model=responses.TriggeredResponse, responses=REFUSED.of(409))
 def trigger(
-    call: Operate, schedule_id: ScheduleId, request: Request, body: bodies.TriggerBody | None = None
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.TriggerRequest | None = None
 ) -> Response:
     """Start a run now, as the overlap policy allows."""
     handle = _find(call, schedule_id)
@@ -197,13 +198,13 @@ def trigger(
     except Exception as error:  # this surface's own word for what no caller can repair
         _log.exception("schedule %s could not be triggered", handle.uid, extra={"action": "trigger_failed"})
         raise TriggerFailedError(schedule_id, type(error).__name__) from error
-    return JSONResponse(answers.triggered(schedule_id, result))
+    return JSONResponse(responses.triggered(schedule_id, result))
 
 
-@router.post("/{schedule_id}/backfill", response_model=shapes.BackfilledAnswer, responses=REFUSED.of(409))
-def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, request: Request) -> Response:
+@router.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
+def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
     """Fire the past occurrences of a range."""
-    bodies.require_range(body.start_time, body.end_time)
+    requests.require_range(body.start_time, body.end_time)
     handle = _find(call, schedule_id)
     result = handle.backfill(
         body.start_time,
@@ -211,12 +212,12 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: bodies.BackfillBody, 
         overlap=OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None,
         context=command_context(call, request, schedule_id, "backfill"),
     )
-    rows = [answers.backfilled(row) for row in result.rows]
+    rows = [responses.backfilled(row) for row in result.rows]
     facts = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
     return JSONResponse({"schedule_id": schedule_id, **facts})
 
 
-@router.get("/{schedule_id}/history", response_model=shapes.HistoryAnswer)
+@router.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
 def history(
     call: Read,
     schedule_id: ScheduleId,
@@ -232,7 +233,7 @@ def history(
         {
             "schedule_id": schedule_id,
             "namespace": call.namespace,
-            "events": [answers.event(record) for record in records],
+            "events": [responses.event(record) for record in records],
             "next_cursor": records[-1].sequence if has_more else None,
             "has_more": has_more,
         }

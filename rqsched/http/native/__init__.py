@@ -1,5 +1,6 @@
-"""The native surface under `/api/v1/`: all one does to a schedule, in our words and in the Pipelit document's."""
+"""The native surface under `/api/v1/`: every operation on a schedule, in our words and in the Pipelit document's."""
 
-from rqsched.http.native.router import SURFACE, router
+from rqsched.http.native.errors import SURFACE
+from rqsched.http.native.router import router
 
 __all__ = ["SURFACE", "router"]

@@ -1,10 +1,11 @@
-"""From a body to what the scheduler takes: a spec, options, and what this surface keeps for itself. Writes nothing."""
+"""From a body to the scheduler's parameters: spec, options, and what this surface stores for itself. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from rqsched.core.model import Schedule
@@ -12,7 +13,7 @@ from rqsched.core.options import Options
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, RetryPolicy
 from rqsched.errors import InvalidInputError, InvalidSpecError
-from rqsched.http.native.requests import DeclareBody, DefinitionBody, RetryBody, TimingBody
+from rqsched.http.native.requests import DeclareRequest, DefinitionRequest, RetryRequest, TimingRequest
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec
 
 DEFAULTS: Mapping[str, Any] = {
@@ -34,38 +35,49 @@ _WINDOW = ("start_at", "end_at")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """What a body says."""
+class Declaration:
+    """What a body declares of a schedule."""
 
     workflow: str | None
+    """None keeps the schedule's workflow."""
     spec: Spec | None
+    """None keeps the schedule's spec."""
     options: Options
+    """The options that the body contains."""
 
 
-def declared(body: DeclareBody) -> Declared:
-    """Read a whole declaration; raises InvalidInputError when workflow or timing is missing."""
+def statuses_of(texts: Sequence[str] | None, known: type[StrEnum]) -> tuple[str, ...]:
+    """Read a status filter, repeated or comma-separated; raises InvalidInputError for an unknown status."""
+    statuses = tuple(name for text in texts or () for name in text.split(",") if name)
+    if unknown := [name for name in statuses if name not in list(known)]:
+        raise InvalidInputError("status", f"{unknown[0]!r} is not one of {', '.join(known)}")
+    return statuses
+
+
+def declaration_of(body: DeclareRequest) -> Declaration:
+    """Read a complete declaration; raises InvalidInputError when workflow or timing is missing."""
     workflow = _value(body, "workflow")
     if workflow is None:
         raise InvalidInputError("workflow", "is missing; name a registered workflow")
     options = {name: value for name, value in _options(body).items() if value is not None}
     if body.interval_seconds is not None:
-        options.setdefault("catch_up", CatchUp.FROM_NOW)  # resume as the Pipelit document has it
+        options.setdefault("catch_up", CatchUp.FROM_NOW)  # resume as the Pipelit document says
     retry = _retry(body, RetryPolicy())
-    return Declared(workflow, _spec(body, None), _typed(options, retry, _surface(body, {})))
+    return Declaration(workflow, _spec(body, None), _typed(options, retry, _surface(body, {})))
 
 
-def changed(body: DefinitionBody, current: Schedule) -> Declared:
-    """Read a change: only what is said, null as the default."""
+def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
+    """Read a change: only the fields that the body contains, null as the default."""
     options = {name: DEFAULTS[name] if value is None else value for name, value in _options(body).items()}
-    if body.said("workflow") or body.said("workflow_id"):
-        _require_not_null(body, "workflow")
-    says_retry = body.said("retry") or body.said("max_retries")
-    is_reset = body.said("retry") and body.retry is None
-    retry = _retry(body, RetryPolicy() if is_reset else current.policies.retry) if says_retry else None
-    says_surface = body.said("name") or body.said("trigger_node_id")
-    surface = _surface(body, loads(current.definition.surface)) if says_surface else None
-    spec = _spec(body, current.spec) if any(map(body.said, (*_MEMBERS, *_WINDOW, "timezone"))) else None
-    return Declared(_value(body, "workflow"), spec, _typed(options, retry, surface))
+    if (body.has("workflow") or body.has("workflow_id")) and _value(body, "workflow") is None:
+        raise InvalidInputError("workflow", "cannot be null")
+    has_retry = body.has("retry") or body.has("max_retries")
+    is_reset = body.has("retry") and body.retry is None
+    retry = _retry(body, RetryPolicy() if is_reset else current.policies.retry) if has_retry else None
+    has_surface = body.has("name") or body.has("trigger_node_id")
+    surface = _surface(body, loads(current.definition.surface)) if has_surface else None
+    spec = _spec(body, current.spec) if any(map(body.has, (*_MEMBERS, *_WINDOW, "timezone"))) else None
+    return Declaration(_value(body, "workflow"), spec, _typed(options, retry, surface))
 
 
 def _typed(options: dict[str, Any], retry: RetryPolicy | None, surface: Mapping[str, Any] | None) -> Options:
@@ -74,85 +86,74 @@ def _typed(options: dict[str, Any], retry: RetryPolicy | None, surface: Mapping[
     return typed
 
 
-def _require_not_null(body: DefinitionBody, name: str) -> None:
-    if _value(body, name) is None:
-        raise InvalidInputError(name, "cannot be null")
-
-
-# ---- single values
-
-
 def _value(body: Any, name: str) -> Any:
-    """Give a field or its alias; raises InvalidInputError when both are given and differ."""
+    """Return a field or its alias; raises InvalidInputError when both are sent and differ."""
     alias = _ALIASES.get(name)
     own, other = getattr(body, name), getattr(body, alias) if alias else None
     if own is not None and other is not None and own != other:
-        raise InvalidInputError(name, f"contradicts {alias}; give one of them")
+        raise InvalidInputError(name, f"contradicts {alias}; send one of them")
     return other if own is None else own
 
 
-def _options(body: DefinitionBody) -> dict[str, Any]:
-    """Give the options the body says, null included."""
-    said = [name for name in DEFAULTS if body.said(name) or body.said(_ALIASES.get(name, name))]
-    return {name: _value(body, name) for name in said}
+def _options(body: DefinitionRequest) -> dict[str, Any]:
+    """Return the options that the body contains, null included."""
+    names = [name for name in DEFAULTS if body.has(name) or body.has(_ALIASES.get(name, name))]
+    return {name: _value(body, name) for name in names}
 
 
-def _retry(body: DefinitionBody, base: RetryPolicy) -> RetryPolicy:
-    given = body.retry or RetryBody()
+def _retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:
+    given = body.retry or RetryRequest()
     changes = {name: getattr(given, name) for name in given.model_fields_set}
     if body.max_retries is not None:
         if changes.get("max_retries", body.max_retries) != body.max_retries:
-            raise InvalidInputError("max_retries", "contradicts retry.max_retries; give one of them")
+            raise InvalidInputError("max_retries", "contradicts retry.max_retries; send one of them")
         changes["max_retries"] = body.max_retries
     blank = RetryPolicy()
     return replace(base, **{name: getattr(blank, name) if v is None else v for name, v in changes.items()})
 
 
-def _surface(body: DefinitionBody, kept: dict[str, Any]) -> dict[str, Any]:
-    """Give what this surface keeps of a schedule: its name for people, and Pipelit's trigger node."""
-    said = {name: getattr(body, name) for name in ("name", "trigger_node_id") if body.said(name)}
-    return {name: value for name, value in (kept | said).items() if value is not None}
+def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:
+    """Return what this surface stores of a schedule: its display name and Pipelit's trigger node."""
+    given = {name: getattr(body, name) for name in ("name", "trigger_node_id") if body.has(name)}
+    return {name: value for name, value in (kept | given).items() if value is not None}
 
 
-# ---- timing
-
-
-def _spec(body: TimingBody, current: Spec | None) -> Spec:
-    """Give the declared spec; beside a current one, what is not said stays."""
+def _spec(body: TimingRequest, current: Spec | None) -> Spec:
+    """Return the declared spec; fields that the body does not contain keep their current value."""
     if body.spec is not None:
         _require_alone(body)
         return Spec.coerce(body.spec, body.timezone)
     members = _members(body)
     if current is None:
         if not members:
-            raise InvalidSpecError("spec", "is missing; give cron, interval, interval_seconds, once or spec")
+            raise InvalidSpecError("spec", "is missing; send cron, interval, interval_seconds, once or spec")
         return Spec(members, body.timezone or "UTC", body.start_at, body.end_at)
     return Spec(
         members or current.members,
-        (body.timezone or "UTC") if body.said("timezone") else current.timezone,
-        body.start_at if body.said("start_at") else current.start_at,
-        body.end_at if body.said("end_at") else current.end_at,
+        (body.timezone or "UTC") if body.has("timezone") else current.timezone,
+        body.start_at if body.has("start_at") else current.start_at,
+        body.end_at if body.has("end_at") else current.end_at,
     )
 
 
-def _require_alone(body: TimingBody) -> None:
+def _require_alone(body: TimingRequest) -> None:
     others = [name for name in (*_MEMBERS[1:], *_WINDOW) if getattr(body, name) is not None]
     if others:
-        raise InvalidInputError(others[0], "is said beside spec, which says everything; give one of them")
+        raise InvalidInputError(others[0], "cannot be combined with spec, which is complete; send one of them")
 
 
-def _members(body: TimingBody) -> list[Member]:
+def _members(body: TimingRequest) -> list[Member]:
     interval = _interval(body)
     if interval is None and (body.offset is not None or body.from_completion):
-        raise InvalidInputError("interval", "is missing; offset and from_completion are about one")
+        raise InvalidInputError("interval", "is missing; offset and from_completion need an interval")
     every = [Every(interval, offset=body.offset, from_completion=bool(body.from_completion))] if interval else []
     return [*(Cron(text) for text in body.cron or ()), *every, *(Once(instant) for instant in body.once or ())]
 
 
-def _interval(body: TimingBody) -> timedelta | None:
+def _interval(body: TimingRequest) -> timedelta | None:
     if body.interval_seconds is None:
         return body.interval
     seconds = timedelta(seconds=body.interval_seconds)
     if body.interval not in {None, seconds}:
-        raise InvalidInputError("interval", "contradicts interval_seconds; give one of them")
+        raise InvalidInputError("interval", "contradicts interval_seconds; send one of them")
     return seconds

@@ -1,78 +1,161 @@
-"""The request bodies of the native surface. Their fields' meaning is that of `rqsched.core.options.Options`."""
+"""What the native surface is sent: its parameters, its bodies, and the kinds of values they hold, with their limits.
+
+The meaning of a body's fields is that of `rqsched.core.options.Options`.
+"""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Header, Path, Query
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from rqsched.http.native.fields import (
-    Count,
-    Crons,
-    Id,
-    Instant,
-    Instants,
-    JsonObject,
-    Labels,
-    Name,
-    Note,
-    NumberedName,
-    Repeats,
-    Retries,
-    Seconds,
-    Span,
-)
+from rqsched.spec.duration import parse_span
+from rqsched.store.listing import MAX_PAGE
+
+MAX_SECONDS = 100 * 366 * 86_400
+_FIRST_YEAR, _LAST_YEAR = 1970, 2500
+
+
+def read_instant(value: Any) -> datetime:
+    """Read an ISO 8601 instant with an offset; raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("must be text, such as 2026-01-31T08:00:00Z")  # noqa: TRY004 - pydantic reports ValueErrors
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("is not a valid instant; write 2026-01-31T08:00:00Z") from None
+    if instant.tzinfo is None:
+        raise ValueError("has no timezone; add Z or an offset such as +01:00")
+    if not _FIRST_YEAR <= instant.year <= _LAST_YEAR:
+        raise ValueError(f"is outside the years {_FIRST_YEAR} to {_LAST_YEAR}")
+    return instant.astimezone(UTC)
+
+
+def read_span(value: Any) -> timedelta:
+    """Read a duration: a number of seconds, or text such as `90s`, `1h30m` or ISO 8601 `PT30M`; raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("must be seconds, or text such as 30m or PT30M")  # noqa: TRY004 - pydantic reports ValueErrors
+    if isinstance(value, str):
+        return parse_span(value)
+    if not 0 <= value <= MAX_SECONDS:
+        raise ValueError(f"must be from 0 to {MAX_SECONDS} seconds")
+    return timedelta(seconds=value)
+
+
+def _listed(value: Any) -> Any:
+    return value if value is None or isinstance(value, list) else [value]
+
+
+def _text_of_number(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Instant = Annotated[datetime, BeforeValidator(read_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+"""ISO 8601 with an offset."""
+_SPAN_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": MAX_SECONDS, "description": "Seconds."},
+        {"type": "string", "maxLength": 64, "examples": ["30m", "PT30M"]},
+    ]
+}
+Span = Annotated[timedelta, BeforeValidator(read_span), WithJsonSchema(_SPAN_SCHEMA)]
+"""Seconds, `1h30m` or `PT30M`."""
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+Id = Annotated[str, Field(pattern=rf"^{ID.pattern}$")]
+"""A schedule id, or a name of the same alphabet."""
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+NumberedName = Annotated[Name, BeforeValidator(_text_of_number)]
+"""A name, or the number by which another system knows it."""
+Note = Annotated[str, Field(max_length=4096)]
+Crons = Annotated[
+    list[Annotated[str, Field(max_length=1024)]],
+    BeforeValidator(_listed),
+    Field(max_length=100),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 100}]}),
+]
+"""One cron expression, or several."""
+Instants = Annotated[
+    list[Instant],
+    BeforeValidator(_listed),
+    Field(max_length=1000),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date-time"},
+                {"type": "array", "items": {"type": "string", "format": "date-time"}, "maxItems": 1000},
+            ]
+        }
+    ),
+]
+"""One instant, or several."""
+Count = Annotated[int, Field(ge=1, le=2**53)]
+Repeats = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[int, Field(ge=1, le=86_400 * 30)]
+Retries = Annotated[int, Field(ge=0, le=1_000_000)]
+JsonObject = dict[str, Any]
+Labels = Annotated[dict[str, str], Field(max_length=64)]
+
+
+ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="The size of a page.")]
+Cursor = Annotated[str | None, Query(max_length=500, description="The next_cursor of the previous page.")]
+IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=255, description="The same key returns the same response.")
+]
+IfMatch = Annotated[str | None, Header(description="The ETag or version the schedule must have.", max_length=255)]
+
 
 _PIPELIT = "The Pipelit document's name for"
 
 
-class Body(BaseModel):
-    """A body: unknown fields and values of another type are refused, each by its name."""
+class RequestBody(BaseModel):
+    """A body: unknown fields and values of another type are refused by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True, hide_input_in_errors=True)
 
-    def said(self, name: str) -> bool:
-        """Tell whether the caller gave the field, null included."""
+    def has(self, name: str) -> bool:
+        """Return whether the caller sent the field, null included."""
         return name in self.model_fields_set
 
 
-class RetryBody(Body):
-    """How failed attempts are repeated; what is absent stays as it is, or takes its default."""
+class RetryRequest(RequestBody):
+    """How failed attempts are repeated; absent fields keep their value, or take the default."""
 
     max_retries: Retries | None = Field(default=None, description="Attempts after the first.")
     base: Span | None = Field(default=None, description="The first delay; null takes the interval, 60 s for cron.")
-    factor: float | None = Field(default=None, ge=1, le=1000, description="The growth of the delays.")
+    factor: float | None = Field(default=None, ge=1, le=1000, description="The factor by which delays grow.")
     cap: Span | None = Field(default=None, description="The longest delay; null takes 10 x base.")
-    jitter: Span | None = Field(default=None, description="The most that is added to a delay.")
-    then: str | None = Field(default=None, description="When attempts are used up: dead, or continue.")
+    jitter: Span | None = Field(default=None, description="The most that is added to a delay at random.")
+    then: str | None = Field(default=None, description="What happens when attempts are used up: dead or continue.")
     max_consecutive_failures: Count | None = Field(
-        default=None, description="Dead only after so many failed runs in a row."
+        default=None, description="The schedule becomes dead only after this many failed runs in a row."
     )
 
 
-class TimingBody(Body):
-    """When it happens: crons, intervals and instants mix; or one `spec` that says it all."""
+class TimingRequest(RequestBody):
+    """When a schedule fires: any mixture of crons, intervals and instants; or one complete `spec`."""
 
     spec: JsonObject | None = Field(default=None, description="The durable-workflow spec form.")
     cron: Crons | None = Field(default=None, description="One cron expression, or several.")
     interval: Span | None = Field(default=None, description="An interval, counted from the registration.")
     interval_seconds: Annotated[int, Field(ge=1, le=10 * 366 * 86_400)] | None = Field(
-        default=None, description="The Pipelit document's interval; resume then goes on one interval from now."
+        default=None, description="The Pipelit document's interval; resume then continues one interval from now."
     )
-    offset: Span | None = Field(default=None, description="Aligns the interval to the epoch, this much later.")
+    offset: Span | None = Field(default=None, description="Aligns the interval to the epoch plus this offset.")
     from_completion: bool | None = Field(default=None, description="Counts the interval from the end of each run.")
     once: Instants | None = Field(default=None, description="One instant, or several.")
-    timezone: Name | None = Field(default=None, description="IANA name, for crons that name none.")
-    start_at: Instant | None = Field(default=None, description="No occurrence before it.")
-    end_at: Instant | None = Field(default=None, description="No occurrence from it on.")
+    timezone: Name | None = Field(default=None, description="IANA name, for crons that name no timezone.")
+    start_at: Instant | None = Field(default=None, description="No occurrence before this instant.")
+    end_at: Instant | None = Field(default=None, description="No occurrence at or after this instant.")
 
 
-class DefinitionBody(TimingBody):
-    """What an owner declares of a schedule, beside its id."""
+class DefinitionRequest(TimingRequest):
+    """The definition of a schedule without its id."""
 
-    name: Name | None = Field(
-        default=None, description="A name for people; the id's default where it has an id's form."
-    )
+    name: Name | None = Field(default=None, description="A display name; also the default id when it is a valid id.")
     workflow: NumberedName | None = Field(default=None, description="The name of a registered workflow.")
     workflow_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} workflow.")
     trigger_node_id: Name | None = Field(default=None, description="Kept for the caller (Pipelit document).")
@@ -85,13 +168,13 @@ class DefinitionBody(TimingBody):
     missed: Name | None = Field(default=None, description="fire_once, skip or all.")
     catch_up_window: Span | None = None
     catch_up_limit: Count | None = None
-    catch_up: Name | None = Field(default=None, description="Where resume goes on: next, once or from_now.")
+    catch_up: Name | None = Field(default=None, description="How resume continues: next, once or from_now.")
     jitter: Span | None = None
     max_runs: Count | None = None
     on_exhausted: Name | None = Field(default=None, description="done or delete.")
-    total_repeats: Repeats | None = Field(default=None, description="Done after so many successes; 0 is no bound.")
+    total_repeats: Repeats | None = Field(default=None, description="Done after this many successes; 0 means no limit.")
     environments: list[Name] | None = None
-    retry: RetryBody | None = None
+    retry: RetryRequest | None = None
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
     timeout: Seconds | None = None
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
@@ -104,70 +187,70 @@ class DefinitionBody(TimingBody):
     description: Note | None = None
     owner: NumberedName | None = None
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")
-    note: Note | None = Field(default=None, description="For the next operator.")
+    note: Note | None = Field(default=None, description="A note for the next operator.")
 
 
-class DeclareBody(DefinitionBody):
-    """A whole declaration: what is absent or null takes its default (PUT)."""
+class DeclareRequest(DefinitionRequest):
+    """A complete declaration: absent or null fields take their default (PUT)."""
 
     executor: Name | None = Field(default=None, description="rq (default) or external.")
     paused: bool | None = Field(
-        default=None, description="Absent: a known schedule stays as it is, a new one is active."
+        default=None, description="Absent: an existing schedule keeps its status, a new one is active."
     )
 
 
-class CreateBody(DeclareBody):
+class CreateRequest(DeclareRequest):
     """A new schedule."""
 
-    schedule_id: Id | None = Field(
-        default=None, description="Absent: the name, if it has an id's form, else a new UUID."
-    )
+    schedule_id: Id | None = Field(default=None, description="Absent: the name when it is a valid id, else a new UUID.")
 
 
-class UpdateBody(DefinitionBody):
-    """A change: what is absent stays, null takes the default (PATCH)."""
+class UpdateRequest(DefinitionRequest):
+    """A change: absent fields keep their value, null takes the default (PATCH)."""
 
 
-class PauseBody(Body):
-    """Why it is paused."""
+class PauseRequest(RequestBody):
+    """Why the schedule is paused."""
 
     note: Note | None = None
     reason: Note | None = None
 
 
-class ResumeBody(Body):
-    """Where it goes on."""
+class ResumeRequest(RequestBody):
+    """How the schedule continues."""
 
-    catch_up: Name | None = Field(default=None, description="next, once or from_now; absent: as the schedule says.")
+    catch_up: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
     note: Note | None = None
 
 
-class NoteBody(Body):
+class NoteRequest(RequestBody):
     """A note for the next operator."""
 
     note: Note | None = None
 
 
-class TriggerBody(Body):
-    """How a run is started now."""
+class TriggerRequest(RequestBody):
+    """How to start a run now."""
 
     overlap: Name | None = Field(default=None, description="Instead of the schedule's policy.")
     force: bool = Field(default=False, description="Also while paused.")
     idempotency_key: Name | None = Field(default=None, description="The same as the Idempotency-Key header.")
 
 
-class BackfillBody(Body):
+class BackfillRequest(RequestBody):
     """Which past range to fire."""
 
     start: Instant = Field(description="The first instant, inclusive.")
     end: Instant = Field(description="Exclusive; never after now.")
     overlap: Name | None = Field(default=None, description="Instead of the schedule's policy.")
-    dry_run: bool = Field(default=False, description="Say what would be started; write nothing.")
-    bound: Annotated[int, Field(ge=1, le=1_000_000)] = Field(default=10_000, description="The most occurrences.")
+    dry_run: bool = Field(default=False, description="Return what would start; write nothing.")
+    bound: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=10_000, description="The most occurrences to fire."
+    )
 
 
-class BatchDeleteBody(Body):
-    """Which schedules to delete; those that are not there are passed over."""
+class BatchDeleteRequest(RequestBody):
+    """Which schedules to delete; ids that do not exist are ignored."""
 
     schedule_ids: Annotated[list[Name], Field(min_length=1, max_length=500)] | None = None
     ids: Annotated[list[NumberedName], Field(min_length=1, max_length=500)] | None = Field(

@@ -1,4 +1,4 @@
-"""The answers of the native surface: descriptions, runs, events and backfills as JSON, and their schemas."""
+"""The responses of the native surface as JSON, and their schemas: schedules, runs, events, backfills, workflows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, get_type_hints
 from pydantic import create_model
 
 from rqsched.api.describe import Description, describe
+from rqsched.api.schedule_handle import TriggerResult
 from rqsched.chain.backfill import Backfill
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
 from rqsched.core.start import BackfillRow
-from rqsched.http.openapi import Shape
+from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
 from rqsched.store.listing import AuditRecord
 
@@ -22,8 +23,8 @@ _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "att
 _PRIVATE = ("token",)
 
 
-class _PipelitNames(Shape):
-    """The same facts under the Pipelit document's names."""
+class _PipelitNames(Schema):
+    """The same values under the Pipelit document's names."""
 
     id: str
     name: str
@@ -39,25 +40,25 @@ class _PipelitNames(Shape):
 
 
 _FIELDS: Any = {name: (kind, ...) for name, kind in get_type_hints(Description).items()}
-ScheduleAnswer: Any = create_model("ScheduleAnswer", __base__=_PipelitNames, **_FIELDS)
+ScheduleResponse: Any = create_model("ScheduleResponse", __base__=_PipelitNames, **_FIELDS)
 
 
-def schedule_answer(schedule: Schedule, latest: Run | None = None) -> dict[str, Any]:
-    """Give everything there is to know of a schedule, in our words and in the Pipelit document's."""
-    facts = describe(schedule, latest).to_dict()
+def schedule_response(schedule: Schedule, latest: Run | None = None) -> dict[str, Any]:
+    """Return a schedule, in our names and in the Pipelit document's."""
+    fields = describe(schedule, latest).to_dict()
     surface = loads(schedule.definition.surface)
-    return facts | {
+    return fields | {
         "id": schedule.schedule_id,
         "name": surface.get("name") or schedule.schedule_id,
-        "workflow_id": facts["workflow"],
+        "workflow_id": fields["workflow"],
         "trigger_node_id": surface.get("trigger_node_id"),
-        "user_profile_id": facts["owner"],
+        "user_profile_id": fields["owner"],
         "interval_seconds": _interval_seconds(schedule),
         "total_repeats": schedule.policies.max_successes or 0,
         "max_retries": schedule.policies.retry.max_retries,
-        "timeout_seconds": facts["timeout"],
-        "trigger_payload": facts["kwargs"],
-        "current_repeat": facts["success_count"],
+        "timeout_seconds": fields["timeout"],
+        "trigger_payload": fields["kwargs"],
+        "current_repeat": fields["success_count"],
     }
 
 
@@ -66,16 +67,16 @@ def _interval_seconds(schedule: Schedule) -> float | None:
     return every[0].total_seconds() if len(every) == 1 and len(schedule.spec.members) == 1 else None
 
 
-class ScheduleAnswers(Shape):
+class SchedulesResponse(Schema):
     """A page of schedules, in the order they were created."""
 
-    items: list[ScheduleAnswer]
+    items: list[ScheduleResponse]
     next_cursor: str | None
     total: int | None = None
-    """How many there are in all; only when it was asked for."""
+    """The number of all matching schedules; only when `total` was asked for."""
 
 
-class RunAnswer(Shape):
+class RunResponse(Schema):
     """One run."""
 
     uid: str
@@ -116,33 +117,44 @@ class RunAnswer(Shape):
     backfill_uid: str | None
 
 
-def run_answer(run: Run) -> dict[str, Any]:
-    """Give every fact of a run but what fences it."""
-    facts = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
-    facts |= {name: facts[name] and loads(facts[name]) for name in _JSON_FIELDS}
-    return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in facts.items()}
+def run_response(run: Run) -> dict[str, Any]:
+    """Return every field of a run but its fencing token."""
+    fields = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
+    fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
+    return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
-class RunAnswers(Shape):
+class RunsResponse(Schema):
     """A page of runs, newest first."""
 
-    items: list[RunAnswer]
+    items: list[RunResponse]
     next_cursor: str | None
 
 
-class TriggerAnswer(Shape):
+class TriggerResponse(Schema):
     """What a manual trigger did."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
     reason: str | None
-    """Why nothing was started."""
+    """Why no run was started; None otherwise."""
     instance_id: str | None
-    run: RunAnswer | None
+    run: RunResponse | None
     buffer_depth: int | None
 
 
-class EventAnswer(Shape):
+def trigger_response(result: TriggerResult) -> dict[str, Any]:
+    """Return the outcome of a manual trigger, with its run."""
+    return {
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "instance_id": result.instance_id,
+        "run": run_response(result.run.state) if result.run else None,
+        "buffer_depth": result.buffer_depth,
+    }
+
+
+class EventResponse(Schema):
     """One audit event."""
 
     schedule_uid: str
@@ -154,26 +166,26 @@ class EventAnswer(Shape):
     recorded_at: datetime
 
 
-def event_answer(event: AuditRecord) -> dict[str, Any]:
-    """Give an audit event as it was recorded."""
+def event_response(event: AuditRecord) -> dict[str, Any]:
+    """Return an audit event as it was recorded."""
     return asdict(event) | {"recorded_at": iso_utc(event.recorded_at)}
 
 
-class EventAnswers(Shape):
+class EventsResponse(Schema):
     """A page of audit events, oldest first."""
 
-    items: list[EventAnswer]
+    items: list[EventResponse]
     next_cursor: str | None
 
 
-class UpcomingAnswer(Shape):
+class UpcomingResponse(Schema):
     """The next instants at which a schedule fires, jitter included."""
 
     items: list[datetime]
 
 
-class BackfillRowAnswer(Shape):
-    """What became of one occurrence."""
+class BackfillRowResponse(Schema):
+    """The outcome of one occurrence of a backfill."""
 
     occurrence_time: datetime
     instance_id: str | None = None
@@ -181,8 +193,8 @@ class BackfillRowAnswer(Shape):
     reason: str | None = None
 
 
-class BackfillAnswer(Shape):
-    """A backfill and how far it is."""
+class BackfillResponse(Schema):
+    """A backfill and its progress."""
 
     uid: str | None
     """None for a dry run."""
@@ -192,7 +204,7 @@ class BackfillAnswer(Shape):
     start_at: datetime
     end_at: datetime
     cursor: datetime | None = None
-    """Where it goes on."""
+    """The instant from which it continues; None for a dry run."""
     attempted: int
     started: int
     buffered: int
@@ -200,33 +212,33 @@ class BackfillAnswer(Shape):
     already_run: int
     created_at: datetime | None = None
     updated_at: datetime | None = None
-    rows: list[BackfillRowAnswer] | None = None
-    """One an occurrence, where it was done at once."""
+    rows: list[BackfillRowResponse] | None = None
+    """One per occurrence, when the backfill completed within the request."""
 
 
 _BACKFILL = ("uid", "status", "reason", "attempted", "started", "buffered", "skipped", "already_run")
 _INSTANTS = ("start_at", "end_at", "cursor", "created_at", "updated_at")
 
 
-def backfill_answer(backfill: Backfill, rows: list[BackfillRow] | None = None) -> dict[str, Any]:
-    """Give a backfill's progress, and its rows where they are at hand."""
-    facts = {name: getattr(backfill, name) for name in _BACKFILL}
-    facts |= {name: iso_utc(getattr(backfill, name)) for name in _INSTANTS}
-    return facts if rows is None else facts | {"rows": [row.to_dict() for row in rows]}
+def backfill_response(backfill: Backfill, rows: list[BackfillRow] | None = None) -> dict[str, Any]:
+    """Return a backfill's progress, with its rows when they are given."""
+    fields = {name: getattr(backfill, name) for name in _BACKFILL}
+    fields |= {name: iso_utc(getattr(backfill, name)) for name in _INSTANTS}
+    return fields if rows is None else fields | {"rows": [row.to_dict() for row in rows]}
 
 
-class WorkflowAnswer(Shape):
-    """A workflow some process registered."""
+class WorkflowResponse(Schema):
+    """A workflow that some process registered."""
 
     name: str
     queue: str | None
     connection: str | None
     timeout: int | None
     registered_at: datetime | None
-    """When a worker recorded it; None for one that only this process knows."""
+    """When a worker recorded it; None when only this process knows it."""
 
 
-class WorkflowAnswers(Shape):
+class WorkflowsResponse(Schema):
     """Every registered workflow, by name."""
 
-    items: list[WorkflowAnswer]
+    items: list[WorkflowResponse]

@@ -1,35 +1,40 @@
-"""The router of the native surface, and how it answers errors."""
+"""The router of the native surface: schedules, runs and backfills, and the workflows that schedules may name."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from rqsched.errors import ScheduleStateError
-from rqsched.http.errors import Problem
-from rqsched.http.native.backfills import router as backfills
-from rqsched.http.native.operations import router as operations
-from rqsched.http.native.runs import router as runs
-from rqsched.http.native.schedules import router as schedules
-from rqsched.http.native.workflows import router as workflows
+from rqsched.core.ids import iso_utc
+from rqsched.http.dependencies import Read
+from rqsched.http.native import runs, schedules
+from rqsched.http.native.responses import WorkflowsResponse
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.http.surface import Surface, render_problem
+from rqsched.store import metadata
 
-_BAD_REQUEST = frozenset({"pause", "resume"})
-
-
-def _render(problem: Problem, request_id: str) -> Response:
-    """Answer 400 to a pause or resume in the wrong status, as the Pipelit document says."""
-    error = problem.error
-    if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
-        problem = replace(problem, status=400)
-    return render_problem(problem, request_id)
-
-
-SURFACE = Surface("/api/v1", render=_render, has_slash=True)
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.of(*ANY))
-for _part in (schedules, operations, runs, backfills, workflows):
-    router.include_router(_part)
+router.include_router(schedules.router)
+router.include_router(runs.router)
+
+_SHOWN = ("name", "queue", "connection", "timeout")
+"""What is shown of a workflow; where its code lives stays with the workers."""
+
+
+@router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
+def list_workflows(call: Read) -> Response:
+    """List the workflows that some process registered, by name, with their defaults."""
+    runtime = call.scheduler.runtime
+    recorded = runtime.database.read(metadata.all_workflows)
+    here = {known.name: {"name": known.name, **known.defaults} for known in runtime.workflows.all()}
+    merged = here | recorded
+    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged)]})
+
+
+def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
+    registered_at = workflow.get("registered_at")
+    shown = {name: workflow.get(name) for name in _SHOWN}
+    return shown | {"registered_at": registered_at and iso_utc(registered_at)}

@@ -1,27 +1,57 @@
-"""What a schedule has done and will do: history, runs, upcoming fires. Also after it was deleted."""
+"""What a schedule has done and will do: history, runs, upcoming fires and backfills. Also after it was deleted.
+
+A small backfill completes within its request; a large one continues after the response and can be polled. Its row in
+SQL owns the progress: when this process ends, reconcile continues it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import logging
+import threading
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import backfill as backfills
+from rqsched.chain.backfill import Backfill, Range
+from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import RunStatus
-from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.http.dependencies import Operate, Read
-from rqsched.http.native.responses import EventAnswers, RunAnswer, RunAnswers, UpcomingAnswer, event_answer, run_answer
-from rqsched.http.native.schedules import Cursor, Limit, ScheduleId
+from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import BackendUnavailableError, BackfillNotFoundError, InvalidLimitError
+from rqsched.http.dependencies import Call, Operate, Read
+from rqsched.http.native.convert import statuses_of
+from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, ScheduleId
+from rqsched.http.native.responses import (
+    BackfillResponse,
+    EventsResponse,
+    RunResponse,
+    RunsResponse,
+    UpcomingResponse,
+    backfill_response,
+    event_response,
+    run_response,
+)
+from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
+from rqsched.store import changes
+from rqsched.store.listing import MAX_PAGE
 
-router = APIRouter(prefix="/schedules/{schedule_id}", tags=["runs"], route_class=StrictRoute)
+_log = logging.getLogger(__name__)
+_CONTINUING = threading.BoundedSemaphore(2)
+"""How many backfills this process continues at once after its responses; further ones wait."""
+_LAST_SEQUENCE = 2**63 - 1
+_UID_LENGTH = 26
+
+router = APIRouter(route_class=StrictRoute)
 
 RunId = Annotated[str, Path(max_length=512, description="A run's uid, number or instance id.")]
-_LAST_SEQUENCE = 2**63 - 1
+BackfillUid = Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the backfill.")]
 
 
-@router.get("/history/", response_model=EventAnswers)
+@router.get("/schedules/{schedule_id}/history/", response_model=EventsResponse, tags=["runs"])
 def history(
     call: Read,
     schedule_id: ScheduleId,
@@ -31,56 +61,122 @@ def history(
 ) -> Response:
     """Read audit events, oldest first."""
     start = after_sequence if cursor is None else _sequence(cursor)
-    events = call.newest(schedule_id).history(min(limit + 1, 500), start)
-    items = [event_answer(event) for event in events[:limit]]
-    has_more = len(events) > limit or len(events) == 500
+    events = call.newest(schedule_id).history(min(limit + 1, MAX_PAGE), start)
+    items = [event_response(event) for event in events[:limit]]
+    has_more = len(events) > limit or len(events) == MAX_PAGE
     return JSONResponse({"items": items, "next_cursor": str(items[-1]["sequence"]) if has_more else None})
 
 
 def _sequence(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the previous page")
     return int(cursor)
 
 
-@router.get("/runs/", response_model=RunAnswers)
+@router.get("/schedules/{schedule_id}/runs/", response_model=RunsResponse, tags=["runs"])
 def list_runs(
     call: Read,
     schedule_id: ScheduleId,
-    status: Annotated[list[str] | None, Query(description="Only these.")] = None,
+    status: Annotated[list[str] | None, Query(description="Only runs in these statuses.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """Read runs, newest first."""
-    statuses = tuple(name for text in status or () for name in text.split(",") if name)
-    if unknown := [name for name in statuses if name not in list(RunStatus)]:
-        raise InvalidInputError("status", f"{unknown[0]!r} is not one of {', '.join(RunStatus)}")
-    page = call.newest(schedule_id).runs(limit, cursor, statuses)
-    return JSONResponse({"items": [run_answer(run.state) for run in page.items], "next_cursor": page.next_cursor})
+    page = call.newest(schedule_id).runs(limit, cursor, statuses_of(status, RunStatus))
+    return JSONResponse({"items": [run_response(run.state) for run in page.items], "next_cursor": page.next_cursor})
 
 
-@router.get("/runs/{run}/", response_model=RunAnswer)
+@router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
 def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     """Read one run by uid, number or instance id."""
-    return JSONResponse(run_answer(call.newest(schedule_id).run(run).state))
+    return JSONResponse(run_response(call.newest(schedule_id).run(run).state))
 
 
-@router.post("/runs/{run}/cancel/", response_model=RunAnswer)
+@router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
 def cancel(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
-    """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Answers as it is then."""
-    return JSONResponse(run_answer(call.newest(schedule_id).run(run).cancel().state))
+    """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
+    return JSONResponse(run_response(call.newest(schedule_id).run(run).cancel().state))
 
 
-@router.post("/runs/{run}/terminate/", response_model=RunAnswer)
+@router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
 def terminate(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
-    """End a run and kill its process. Answers as it is then."""
-    return JSONResponse(run_answer(call.newest(schedule_id).run(run).terminate().state))
+    """End a run and kill its process. Returns the run."""
+    return JSONResponse(run_response(call.newest(schedule_id).run(run).terminate().state))
 
 
-@router.get("/upcoming/", response_model=UpcomingAnswer)
+@router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
 def upcoming(
     call: Read, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
 ) -> Response:
-    """Name the next instants at which it fires."""
+    """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
     return JSONResponse({"items": [iso_utc(instant) for instant in instants]})
+
+
+@router.post(
+    "/schedules/{schedule_id}/backfill/",
+    response_model=BackfillResponse,
+    responses={202: {"model": BackfillResponse, "description": "It continues; poll Location."}, **PROBLEM.of(409)},
+    tags=["backfills"],
+)
+def backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
+    """Fire the occurrences of [start, end) that have passed and have no run yet.
+
+    Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
+    """
+    overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
+    handle = call.schedule(schedule_id)
+    if body.dry_run:
+        return JSONResponse(_preview(handle, body, overlap))
+    wanted = Range(body.start, body.end, overlap, body.bound, call.context)
+    first, rows = next(iter(handle.iter_backfill(wanted)))
+    if first.is_done:
+        return JSONResponse(backfill_response(first, rows))
+    runtime, uid = call.scheduler.runtime, first.uid
+    threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
+    location = str(request.url_for("read_backfill", uid=uid))
+    return JSONResponse(backfill_response(first), 202, {"Location": location})
+
+
+def _preview(handle: ScheduleHandle, body: BackfillRequest, overlap: OverlapPolicy | None) -> dict[str, Any]:
+    rows = handle.backfill(body.start, body.end, overlap=overlap, dry_run=True, bound=body.bound).rows
+    outcomes = [row.outcome for row in rows]
+    return {
+        "uid": None,
+        "status": "dry_run",
+        "start_at": iso_utc(body.start),
+        "end_at": iso_utc(body.end),
+        "attempted": len(rows),
+        "started": outcomes.count("would_start"),
+        "buffered": 0,
+        "skipped": outcomes.count("skipped"),
+        "already_run": outcomes.count("already_run"),
+        "rows": [row.to_dict() for row in rows],
+    }
+
+
+def _continue(runtime: Runtime, uid: str) -> None:
+    """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
+    try:
+        with _CONTINUING:
+            for _ in backfills.resume(runtime, uid):
+                pass
+    except BackendUnavailableError as error:
+        _log.warning("backfill %s continues later: %s", uid, error, extra={"action": "backfill_interrupted"})
+    except Exception:  # noqa: BLE001 - a thread's boundary
+        _log.exception("backfill %s continues later", uid, extra={"action": "backfill_interrupted"})
+
+
+@router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
+def read_backfill(call: Read, uid: BackfillUid) -> Response:
+    """Read the progress of a backfill."""
+    return JSONResponse(backfill_response(_find(call, uid)))
+
+
+def _find(call: Call, uid: str) -> Backfill:
+    runtime = call.scheduler.runtime
+    found = backfills.get_backfill(runtime, uid.upper())
+    schedule = runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
+    if schedule is None or schedule.namespace != call.namespace:
+        raise BackfillNotFoundError(uid)
+    return found

@@ -1,12 +1,12 @@
-"""The collection of schedules: list, create, upsert, read, change, delete."""
+"""Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -14,13 +14,33 @@ from rqsched.chain import operations
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
-from rqsched.http.dependencies import Admin, Call, Read
+from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.errors import MalformedError
-from rqsched.http.native.convert import Declared, changed, declared
-from rqsched.http.native.fields import ID, Note
-from rqsched.http.native.reading import latest_runs
-from rqsched.http.native.requests import BatchDeleteBody, CreateBody, DeclareBody, UpdateBody
-from rqsched.http.native.responses import ScheduleAnswer, ScheduleAnswers, schedule_answer
+from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
+from rqsched.http.native.requests import (
+    ID,
+    BatchDeleteRequest,
+    CreateRequest,
+    Cursor,
+    DeclareRequest,
+    IdempotencyKey,
+    IfMatch,
+    Limit,
+    Note,
+    NoteRequest,
+    PauseRequest,
+    ResumeRequest,
+    ScheduleId,
+    TriggerRequest,
+    UpdateRequest,
+)
+from rqsched.http.native.responses import (
+    ScheduleResponse,
+    SchedulesResponse,
+    TriggerResponse,
+    schedule_response,
+    trigger_response,
+)
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import listing
@@ -28,19 +48,14 @@ from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 
-ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
-Limit = Annotated[int, Query(ge=1, le=listing.MAX_PAGE, description="Of a page.")]
-Cursor = Annotated[str | None, Query(max_length=500, description="The next_cursor of the page before.")]
-Key = Annotated[
-    str | None, Header(min_length=1, max_length=255, description="The same key gives the same answer again.")
-]
-IfMatch = Annotated[str | None, Header(description="The ETag or version it must still have.", max_length=255)]
 
-
-@router.get("/", response_model=ScheduleAnswers)
+@router.get("/", response_model=SchedulesResponse)
 def list_schedules(
     call: Read,
-    status: Annotated[list[str] | None, Query(description="Only these; deleted ones only so.")] = None,
+    status: Annotated[
+        list[str] | None,
+        Query(description="Only these statuses; required to list deleted ones."),
+    ] = None,
     workflow: Annotated[str | None, Query(max_length=255)] = None,
     workflow_id: Annotated[str | None, Query(max_length=255, description="The same as workflow.")] = None,
     label: Annotated[list[str] | None, Query(description="name:value; all must match.")] = None,
@@ -48,12 +63,12 @@ def list_schedules(
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-    total: Annotated[bool, Query(description="Count them all, too.")] = False,
+    total: Annotated[bool, Query(description="Also return the total count.")] = False,
 ) -> Response:
     """List schedules in the order they were created."""
     filters = Filters(
         namespace=call.namespace,
-        statuses=_statuses(status or ()),
+        statuses=statuses_of(status, ScheduleStatus),
         workflow=workflow or workflow_id,
         owner=owner,
         labels=dict(_label(text) for text in label or ()),
@@ -61,19 +76,12 @@ def list_schedules(
     )
     database = call.scheduler.runtime.database
     page = database.read(lambda c: listing.list_schedules(c, filters, limit=limit, cursor=cursor))
-    latest = database.read(lambda c: latest_runs(c, page.items))
-    items = [schedule_answer(schedule, latest.get(schedule.uid)) for schedule in page.items]
+    latest = database.read(lambda c: listing.latest_runs(c, page.items))
+    items = [schedule_response(schedule, latest.get(schedule.uid)) for schedule in page.items]
     body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor}
     if total:
         body["total"] = database.read(lambda c: listing.count_schedules(c, filters))
     return JSONResponse(body)
-
-
-def _statuses(given: Sequence[str]) -> list[str]:
-    wanted = [status for text in given for status in text.split(",") if status]
-    if unknown := [status for status in wanted if status not in list(ScheduleStatus)]:
-        raise InvalidInputError("status", f"{unknown[0]!r} is not one of {', '.join(ScheduleStatus)}")
-    return wanted
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -83,27 +91,27 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-@router.post("/", status_code=201, response_model=ScheduleAnswer, responses=PROBLEM.of(409))
-def create(call: Admin, body: CreateBody, request: Request, idempotency_key: Key = None) -> Response:
-    """Create a schedule; 409 when the id is taken. The same key and body give the same answer again, for a day."""
-    said = declared(body)
-    _require_registered(call, said)
+@router.post("/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
+def create(call: Admin, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Create a schedule; 409 when the id is taken. For a day the same key and body return the same response."""
+    declaration = declaration_of(body)
+    _require_registered(call, declaration)
     handle = call.scheduler.create(
-        body.schedule_id or _id_from(call, body.name, idempotency_key),
-        said.workflow or "",
-        said.spec or {},
+        body.schedule_id or _default_id(call, body.name, idempotency_key),
+        declaration.workflow or "",
+        declaration.spec or {},
         note=body.note,
         namespace=call.namespace,
         paused=bool(body.paused),
         idempotency_key=idempotency_key,
         context=call.context,
-        **said.options,
+        **declaration.options,
     )
-    return answered(call, handle, 201, made=request)
+    return _respond(call, handle, 201, created_by=request)
 
 
-def _id_from(call: Call, name: str | None, key: str | None) -> str:
-    """Give the id of a schedule whose caller named none: the same one for the same key."""
+def _default_id(call: Call, name: str | None, key: str | None) -> str:
+    """Return the id of a schedule that the caller did not name: the same one for the same key."""
     if name is not None and ID.fullmatch(name):
         return name
     if key is not None:
@@ -111,57 +119,64 @@ def _id_from(call: Call, name: str | None, key: str | None) -> str:
     return uid_to_uuid(new_uid(call.scheduler.runtime.now()))
 
 
-def _require_registered(call: Call, said: Declared) -> None:
-    """Refuse what would be imported by its path: over HTTP only registered names run."""
-    if said.workflow is None or said.options.get("executor") == "external":
+def _require_registered(call: Call, declaration: Declaration) -> None:
+    """Refuse workflows that would be imported by path: over HTTP only registered names run."""
+    if declaration.workflow is None or declaration.options.get("executor") == "external":
         return
-    if not operations.is_registered(call.scheduler.runtime, said.workflow):
-        reason = f"no workflow named {said.workflow!r} is registered; GET /api/v1/workflows/ lists those that are."
-        raise UnknownWorkflowError(said.workflow, reason)
+    if not operations.is_registered(call.scheduler.runtime, declaration.workflow):
+        reason = f"no workflow named {declaration.workflow!r} is registered; GET /api/v1/workflows/ lists them."
+        raise UnknownWorkflowError(declaration.workflow, reason)
 
 
-@router.get("/{schedule_id}/", response_model=ScheduleAnswer)
+@router.get("/{schedule_id}/", response_model=ScheduleResponse)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
-    """Read everything there is to know of a schedule."""
-    return answered(call, call.schedule(schedule_id))
+    """Read a schedule."""
+    return _respond(call, call.schedule(schedule_id))
 
 
 @router.put(
     "/{schedule_id}/",
-    response_model=ScheduleAnswer,
-    responses={201: {"model": ScheduleAnswer}, **PROBLEM.of(409)},
+    response_model=ScheduleResponse,
+    responses={201: {"model": ScheduleResponse}, **PROBLEM.of(409)},
 )
 def upsert(
-    call: Admin, schedule_id: ScheduleId, body: DeclareBody, request: Request, if_match: IfMatch = None
+    call: Admin, schedule_id: ScheduleId, body: DeclareRequest, request: Request, if_match: IfMatch = None
 ) -> Response:
-    """Create a schedule (201) or make the known one exactly what is declared (200)."""
+    """Create a schedule (201) or replace the definition of an existing one (200)."""
     _refuse_condition(if_match)
-    said = declared(body)
-    _require_registered(call, said)
+    declaration = declaration_of(body)
+    _require_registered(call, declaration)
     handle, outcome = call.scheduler.upsert(
         schedule_id,
-        said.workflow or "",
-        said.spec or {},
+        declaration.workflow or "",
+        declaration.spec or {},
         note=body.note,
         namespace=call.namespace,
         paused=body.paused,
         context=call.context,
-        **said.options,
+        **declaration.options,
     )
-    response = answered(call, handle, 201 if outcome == "created" else 200, made=request)
+    response = _respond(call, handle, 201 if outcome == "created" else 200, created_by=request)
     response.headers["X-Outcome"] = outcome
     return response
 
 
-@router.patch("/{schedule_id}/", response_model=ScheduleAnswer, responses=PROBLEM.of(409, 412))
-def update(call: Admin, schedule_id: ScheduleId, body: UpdateBody, if_match: IfMatch = None) -> Response:
-    """Change what is given and leave the rest; the next time moves only with the timing. 412 when If-Match fails."""
+@router.patch("/{schedule_id}/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
+    """Change the given fields only; the next time moves only with the timing. 412 when If-Match does not match."""
     handle = call.schedule(schedule_id)
     version = _version(handle.state, if_match)
-    said = changed(body, handle.state)
-    _require_registered(call, said)
-    handle.update(said.workflow, said.spec, note=body.note, context=call.context, if_version=version, **said.options)
-    return answered(call, handle)
+    declaration = update_of(body, handle.state)
+    _require_registered(call, declaration)
+    handle.update(
+        declaration.workflow,
+        declaration.spec,
+        note=body.note,
+        context=call.context,
+        if_version=version,
+        **declaration.options,
+    )
+    return _respond(call, handle)
 
 
 def _version(schedule: Schedule, condition: str | None) -> int | None:
@@ -171,7 +186,7 @@ def _version(schedule: Schedule, condition: str | None) -> int | None:
     text = condition.strip().removeprefix("W/").strip('"')
     uid, _, version = text.rpartition(".")
     if not version.isascii() or not version.isdigit() or len(version) > 18:
-        raise MalformedError("If-Match is neither an ETag of a schedule nor a version.")
+        raise MalformedError("If-Match must be the ETag of a schedule or a version.")
     if uid and uid != schedule.uid:
         raise VersionConflictError(schedule.schedule_id, int(version), schedule.version)
     return int(version)
@@ -179,18 +194,18 @@ def _version(schedule: Schedule, condition: str | None) -> int | None:
 
 def _refuse_condition(condition: str | None) -> None:
     if condition is not None:
-        raise MalformedError("If-Match is only honoured on PATCH; leave it out here.")
+        raise MalformedError("If-Match is supported on PATCH only; omit it here.")
 
 
 @router.delete("/{schedule_id}/", status_code=204)
 def delete(
     call: Admin,
     schedule_id: ScheduleId,
-    purge: Annotated[bool, Query(description="Remove its runs and history too, for good.")] = False,
+    purge: Annotated[bool, Query(description="Also remove its runs and history permanently.")] = False,
     reason: Annotated[Note | None, Query()] = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a schedule: its id is free again, its history stays unless purged."""
+    """Delete a schedule: its id becomes free; its history stays unless purged."""
     _refuse_condition(if_match)
     handle = call.newest(schedule_id) if purge else call.schedule(schedule_id)
     handle.delete(purge=purge, reason=reason, context=call.context)
@@ -198,28 +213,62 @@ def delete(
 
 
 @router.post("/batch-delete/", status_code=204)
-def batch_delete(call: Admin, body: BatchDeleteBody) -> Response:
-    """Delete several schedules; those that are not there are passed over."""
+def batch_delete(call: Admin, body: BatchDeleteRequest) -> Response:
+    """Delete several schedules; ids that do not exist are ignored."""
     wanted = [*(body.schedule_ids or ()), *(body.ids or ())]
     if not wanted:
         raise InvalidInputError("schedule_ids", "is missing; list the ids to delete")
     for schedule_id in dict.fromkeys(wanted):
-        _delete_if_there(call, schedule_id)
+        with suppress(ScheduleNotFoundError):
+            call.schedule(schedule_id).delete(context=call.context)
     return Response(status_code=204)
 
 
-def _delete_if_there(call: Call, schedule_id: str) -> None:
-    try:
-        call.schedule(schedule_id).delete(context=call.context)
-    except ScheduleNotFoundError:
-        return
-
-
-def answered(call: Call, handle: ScheduleHandle, status: int = 200, *, made: Request | None = None) -> Response:
-    """Answer with a schedule as it was read last, its ETag, and where it is when it is new."""
+def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
+    """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
     schedule, database = handle.state, call.scheduler.runtime.database
-    latest = database.read(lambda c: latest_runs(c, [schedule]))
+    latest = database.read(lambda c: listing.latest_runs(c, [schedule]))
     headers = {"ETag": f'"{schedule.uid}.{schedule.version}"'}
-    if status == 201 and made is not None:
-        headers["Location"] = str(made.url_for("read", schedule_id=schedule.schedule_id))
-    return JSONResponse(schedule_answer(schedule, latest.get(schedule.uid)), status, headers)
+    if status == 201 and created_by is not None:
+        headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
+    return JSONResponse(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
+
+
+@router.post("/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
+def pause(call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None) -> Response:
+    """Stop firing; 400 unless it is active. Runs and retries continue."""
+    given = body or PauseRequest()
+    handle = call.schedule(schedule_id).pause(given.note, reason=given.reason, context=call.context)
+    return _respond(call, handle)
+
+
+@router.post("/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
+def resume(call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None) -> Response:
+    """Fire again; 400 unless it is paused."""
+    given = body or ResumeRequest()
+    handle = call.schedule(schedule_id).resume(given.catch_up, note=given.note, context=call.context)
+    return _respond(call, handle)
+
+
+@router.post("/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
+def restart(call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None) -> Response:
+    """Revive a done or dead schedule with its counters at zero; 409 in any other status."""
+    handle = call.schedule(schedule_id).restart(note=body.note if body else None, context=call.context)
+    return _respond(call, handle)
+
+
+@router.post("/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
+def trigger(
+    call: Operate, schedule_id: ScheduleId, body: TriggerRequest | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Start a run now as the overlap policy allows; `outcome` is the result. A key makes the request safe to repeat."""
+    given = body or TriggerRequest()
+    if idempotency_key and given.idempotency_key and idempotency_key != given.idempotency_key:
+        raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; give one of them")
+    result = call.schedule(schedule_id).trigger(
+        given.overlap,
+        force=given.force,
+        idempotency_key=idempotency_key or given.idempotency_key,
+        context=call.context,
+    )
+    return JSONResponse(trigger_response(result))

@@ -1,7 +1,8 @@
 """The Open Job Spec surface under `/ojs`: cron jobs, and the runs that workers of any language execute."""
 
 from rqsched.http.ojs.errors import SURFACE
+from rqsched.http.ojs.requests import REQUESTS
+from rqsched.http.ojs.responses import REFUSED
 from rqsched.http.ojs.router import router
-from rqsched.http.ojs.schemas import REFUSED, SENT
 
-__all__ = ["REFUSED", "SENT", "SURFACE", "router"]
+__all__ = ["REFUSED", "REQUESTS", "SURFACE", "router"]

@@ -13,12 +13,10 @@ from rqsched.core.payload import loads
 from rqsched.errors import ScheduleStateError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
-from rqsched.http.ojs import convert as registration
-from rqsched.http.ojs import responses as answers
-from rqsched.http.ojs import schemas as shapes
-from rqsched.http.ojs.convert import KNOWN, Registration
-from rqsched.http.ojs.errors import Answer, invalid
-from rqsched.http.ojs.schemas import REFUSED, sent_as
+from rqsched.http.ojs import convert, requests, responses
+from rqsched.http.ojs.errors import OjsResponse, invalid
+from rqsched.http.ojs.requests import FIELDS, Registration, sent_as
+from rqsched.http.ojs.responses import REFUSED
 from rqsched.http.strict_json import JsonBody
 from rqsched.spec.spec import Spec
 from rqsched.store import listing
@@ -33,14 +31,14 @@ SHOWN = ("active", "paused", "done", "dead")
 @router.post(
     "",
     status_code=201,
-    response_model=shapes.CronAnswer,
-    responses={200: {"model": shapes.CronAnswer}, **REFUSED.of(409)},
-    openapi_extra=sent_as(shapes.RegisterBody),
+    response_model=responses.CronResponse,
+    responses={200: {"model": responses.CronResponse}, **REFUSED.of(409)},
+    openapi_extra=sent_as(requests.RegisterRequest),
 )
 def register(call: Admin, body: JsonBody) -> Response:
     """Register a cron job (201), or make the one of this name what is sent (200); `enabled` stays unless it is sent."""
-    said = registration.read(body)
-    name = registration.require_name(body.get("name"))
+    said = requests.read_registration(body)
+    name = requests.require_name(body.get("name"))
     for field, value in (("cron", said.expression), ("type", said.type)):
         if value is None:
             raise invalid(f"{field}: is needed.", field=field)
@@ -55,13 +53,13 @@ def register(call: Admin, body: JsonBody) -> Response:
     )
     if said.enabled:
         _toggle(call, handle, enabled=True)
-    return Answer(answers.one(handle.state), status_code=201 if outcome == "created" else 200)
+    return OjsResponse(responses.one(handle.state), status_code=201 if outcome == "created" else 200)
 
 
 def _options(call: Call, name: str, said: Registration) -> Any:
-    options = registration.job_options(said, {}) or {}
+    options = convert.job_options(said, {}) or {}
     return {
-        **registration.our_options(name, options),
+        **convert.our_options(name, options),
         "args": said.args or [],
         "overlap": said.overlap_policy or "skip",
         "description": said.description,
@@ -75,7 +73,7 @@ def _executor(call: Call, job_type: str) -> str:
     return "rq" if operations.is_registered(call.scheduler.runtime, job_type) else "external"
 
 
-@router.get("", response_model=shapes.CronsAnswer)
+@router.get("", response_model=responses.CronsResponse)
 def list_crons(
     call: Read,
     enabled: Annotated[bool | None, Query()] = None,
@@ -91,45 +89,45 @@ def list_crons(
         lambda c: listing.list_schedules(c, filters, limit=wanted, cursor=cursor or None, offset=offset)
     )
     total = database.read(lambda c: listing.count_schedules(c, filters))
-    jobs = [answers.cron_job(schedule) for schedule in page.items]
+    jobs = [responses.cron_job(schedule) for schedule in page.items]
     pagination = {"total": total, "has_more": page.next_cursor is not None, "next_cursor": page.next_cursor}
-    return Answer({"crons": jobs, "cron_jobs": jobs, "count": total, "pagination": pagination})
+    return OjsResponse({"crons": jobs, "cron_jobs": jobs, "count": total, "pagination": pagination})
 
 
-@router.get("/{name}", response_model=shapes.CronAnswer)
+@router.get("/{name}", response_model=responses.CronResponse)
 def read(call: Read, name: str) -> Response:
     """Read a cron job."""
-    return Answer(answers.one(call.schedule(name).state))
+    return OjsResponse(responses.one(call.schedule(name).state))
 
 
-@router.delete("/{name}", response_model=shapes.RemovedAnswer)
+@router.delete("/{name}", response_model=responses.RemovedResponse)
 def remove(call: Admin, name: str) -> Response:
     """Remove the registration; jobs it has enqueued already are not affected."""
     handle = call.schedule(name)
-    job = answers.cron_job(handle.state)
+    job = responses.cron_job(handle.state)
     handle.delete(context=call.context)
-    return Answer({"deleted": True, "name": name, "cron": job})
+    return OjsResponse({"deleted": True, "name": name, "cron": job})
 
 
 @router.patch(
     "/{name}",
-    response_model=shapes.CronAnswer,
+    response_model=responses.CronResponse,
     responses=REFUSED.of(409),
-    openapi_extra=sent_as(shapes.ChangeBody),
+    openapi_extra=sent_as(requests.ChangeRequest),
 )
 def patch(call: Operate, name: str, body: JsonBody) -> Response:
     """Enable or disable a cron job; whoever may register one may change what else is sent."""
-    said = registration.read(body)
-    wanted = KNOWN & set(body)
+    said = requests.read_registration(body)
+    wanted = FIELDS & set(body)
     if not wanted:
-        raise invalid(f"nothing to change; send one of {', '.join(sorted(KNOWN))}.")
+        raise invalid(f"nothing to change; send one of {', '.join(sorted(FIELDS))}.")
     handle = call.schedule(name)
     if wanted != {"enabled"}:
         require_role(call.principal, Role.ADMIN)
         _change(call, handle, said)
     if said.enabled is not None:
         _toggle(call, handle, enabled=said.enabled)
-    return Answer(answers.one(handle.state))
+    return OjsResponse(responses.one(handle.state))
 
 
 def _toggle(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
@@ -160,9 +158,9 @@ def _change(call: Call, handle: ScheduleHandle, said: Registration) -> None:
 
 def _said(handle: ScheduleHandle, said: Registration) -> dict[str, Any]:
     """Give what is to change, in our options; what is not sent stays."""
-    known = answers.sent(handle.state)
-    options = registration.job_options(said, known.get("options", {}))
-    changes: dict[str, Any] = {} if options is None else registration.our_options(handle.schedule_id, options)
+    known = responses.sent(handle.state)
+    options = convert.job_options(said, known.get("options", {}))
+    changes: dict[str, Any] = {} if options is None else convert.our_options(handle.schedule_id, options)
     given = {"args": said.args, "overlap": said.overlap_policy, "timezone": said.timezone}
     changes |= {name: value for name, value in given.items() if value is not None}
     if said.has_description:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Header
 from starlette.responses import JSONResponse, Response
 
 from rqsched.http.errors import HttpError, Problem
@@ -26,7 +24,7 @@ _SENT_AS = {422: 400}
 """Where this surface's status differs from the native one's."""
 
 
-class Answer(JSONResponse):
+class OjsResponse(JSONResponse):
     """An answer in the spec's media type."""
 
     media_type = MEDIA_TYPE
@@ -59,7 +57,7 @@ def render(problem: Problem, request_id: str) -> Response:
     }
     if details := _details(problem):
         error["details"] = details
-    return Answer({"error": error}, status_code=status, headers=dict(problem.headers))
+    return OjsResponse({"error": error}, status_code=status, headers=dict(problem.headers))
 
 
 def _details(problem: Problem) -> dict[str, Any] | None:
@@ -69,21 +67,3 @@ def _details(problem: Problem) -> dict[str, Any] | None:
 
 
 SURFACE = Surface("/ojs", render=render, headers=lambda _: {"OJS-Version": VERSION})
-
-
-async def require_version(
-    ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
-) -> None:
-    """Refuse a version this does not speak; none means 1.0."""
-    if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
-        raise OjsError(422, "unsupported", f"OJS-Version {ojs_version!r} is not served; send {VERSION}.")
-
-
-Versioned = Depends(require_version)
-
-
-def at(instant: datetime | None) -> str | None:
-    """Write an instant as RFC 3339 UTC with Z and milliseconds."""
-    if instant is None:
-        return None
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
 
 from rqsched.chain.external import Claimed
 from rqsched.core.ids import uid_to_uuid
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
-from rqsched.http.ojs.errors import at
+from rqsched.http.ojs.errors import MEDIA_TYPE
+from rqsched.http.openapi import Refusals, Schema
 from rqsched.spec.duration import format_short
 from rqsched.spec.spec import Every, Spec
 
@@ -30,6 +33,13 @@ _STATES = {
     RunStatus.FAILED: "discarded",
     RunStatus.LOST: "discarded",
 }
+
+
+def at(instant: datetime | None) -> str | None:
+    """Write an instant as RFC 3339 UTC with Z and milliseconds."""
+    if instant is None:
+        return None
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def sent(schedule: Schedule) -> dict[str, Any]:
@@ -116,3 +126,164 @@ def job(claimed: Claimed, default_queue: str) -> dict[str, Any]:
         "enqueued_at": at(run.queued_at),
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+class Template(Schema):
+    """The job that a cron job starts."""
+
+    type: str
+    args: list[Any]
+    options: dict[str, Any]
+
+
+class Cron(Template):
+    """A cron job, under the names of every published shape."""
+
+    name: str
+    cron: str
+    expression: str
+    timezone: str
+    job_template: Template
+    overlap_policy: str
+    enabled: bool
+    status: str
+    description: str | None
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+    run_count: int
+    created_at: datetime
+
+
+class CronResponse(Schema):
+    """One cron job, under both names."""
+
+    cron_job: Cron
+    cron: Cron
+
+
+class Pagination(Schema):
+    """Where the list goes on."""
+
+    total: int
+    has_more: bool
+    next_cursor: str | None
+
+
+class CronsResponse(Schema):
+    """A page of cron jobs, under both names."""
+
+    crons: list[Cron]
+    cron_jobs: list[Cron]
+    count: int
+    """In all."""
+    pagination: Pagination
+
+
+class RemovedResponse(Schema):
+    """The cron job as it was."""
+
+    deleted: Literal[True]
+    name: str
+    cron: Cron
+
+
+class JobError(Schema):
+    """Why the newest attempt failed."""
+
+    message: str
+
+
+class Job(Schema):
+    """A run as the job it is for a worker; what is not known is absent."""
+
+    specversion: str
+    id: UUID
+    type: str
+    queue: str
+    args: list[Any]
+    kwargs: dict[str, Any] | None = None
+    meta: dict[str, Any]
+    state: Literal["available", "active", "retryable", "pending", "completed", "cancelled", "discarded"]
+    attempt: int
+    max_attempts: int
+    priority: int
+    tags: list[str] | None = None
+    timeout: int | None = None
+    result: Any = None
+    error: JobError | None = None
+    created_at: datetime
+    scheduled_at: datetime
+    enqueued_at: datetime | None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class JobResponse(Schema):
+    """One job."""
+
+    job: Job
+
+
+class JobsResponse(Schema):
+    """The jobs a worker was given."""
+
+    jobs: list[Job]
+
+
+class EndedResponse(Schema):
+    """What became of a job that a worker ended."""
+
+    acknowledged: Literal[True]
+    id: UUID
+    job_id: UUID
+    state: str
+    attempt: int
+    completed_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+
+
+class HeartbeatResponse(Schema):
+    """What a worker still holds, and what it is to stop."""
+
+    state: str
+    active_jobs: list[UUID]
+    jobs_to_cancel: list[UUID]
+    server_time: datetime
+
+
+class HealthResponse(Schema):
+    """Both backends answered."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class ManifestResponse(Schema):
+    """What is implemented."""
+
+    ojs_version: str
+    specversion: str
+    implementation: dict[str, str]
+    protocols: list[str]
+    backend: str
+    capabilities: dict[str, Any]
+
+
+class ErrorFacts(Schema):
+    """What was refused, and why."""
+
+    code: str
+    """A stable word."""
+    message: str
+    retryable: bool
+    request_id: str
+    details: dict[str, Any] | None = None
+
+
+class ErrorResponse(Schema):
+    """An error in the spec's form."""
+
+    error: ErrorFacts
+
+
+REFUSED = Refusals(ErrorResponse, MEDIA_TYPE)

@@ -8,21 +8,20 @@ from starlette.responses import Response
 import rqsched
 from rqsched.http import openapi as document
 from rqsched.http.dependencies import Read
-from rqsched.http.ojs import cron as crons
-from rqsched.http.ojs import schemas as shapes
-from rqsched.http.ojs import workers
-from rqsched.http.ojs.errors import VERSION, Answer, Versioned
+from rqsched.http.ojs import cron, responses, workers
+from rqsched.http.ojs.errors import VERSION, OjsResponse
+from rqsched.http.ojs.requests import Versioned
 
 router = APIRouter(
     prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
-    default_response_class=Answer, responses=shapes.REFUSED.of(*document.ANY),
+    default_response_class=OjsResponse, responses=responses.REFUSED.of(*document.ANY),
 )  # fmt: skip
 
 
-@router.get("/manifest", response_model=shapes.ManifestAnswer)
+@router.get("/manifest", response_model=responses.ManifestResponse)
 def manifest() -> Response:
     """Say what is implemented: the cron chapter and the workers' side, no conformance level of the whole spec."""
-    return Answer(
+    return OjsResponse(
         {
             "ojs_version": VERSION,
             "specversion": VERSION,
@@ -41,14 +40,14 @@ def manifest() -> Response:
     )
 
 
-@router.get("/v1/health", response_model=shapes.HealthAnswer)
+@router.get("/v1/health", response_model=responses.HealthResponse)
 def health(call: Read) -> Response:
     """Say whether SQL and Redis answer; 503 when one does not."""
     runtime = call.scheduler.runtime
     runtime.database_id()
     runtime.transport.redis.ping()
-    return Answer({"status": "ok", "version": rqsched.__version__})
+    return OjsResponse({"status": "ok", "version": rqsched.__version__})
 
 
-router.include_router(crons.router)
+router.include_router(cron.router)
 router.include_router(workers.router)

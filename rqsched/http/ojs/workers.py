@@ -16,18 +16,17 @@ from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.http.dependencies import Call, Operate, Read
-from rqsched.http.ojs import responses as answers
-from rqsched.http.ojs import schemas as shapes
-from rqsched.http.ojs.convert import require_queue, whole
-from rqsched.http.ojs.errors import Answer, OjsError, at, invalid
-from rqsched.http.ojs.schemas import REFUSED, sent_as
+from rqsched.http.ojs import requests, responses
+from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
+from rqsched.http.ojs.requests import require_queue, sent_as, whole
+from rqsched.http.ojs.responses import REFUSED, at
 from rqsched.http.strict_json import JsonBody
 
 router = APIRouter(prefix="/v1")
 MOST_JOBS = 100
 
 
-@router.post("/workers/fetch", response_model=shapes.JobsAnswer, openapi_extra=sent_as(shapes.FetchBody))
+@router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=sent_as(requests.FetchRequest))
 def fetch(call: Operate, body: JsonBody) -> Response:
     """Claim waiting jobs of some queues; each is given to one worker."""
     form = _form(body)
@@ -40,14 +39,14 @@ def fetch(call: Operate, body: JsonBody) -> Response:
     runtime = call.scheduler.runtime
     names = [require_queue(queue) for queue in queues]
     claimed = external.claim(runtime, names, _worker_id(form), namespace=call.namespace, count=count)
-    return Answer({"jobs": [_job(call, one) for one in claimed]})
+    return OjsResponse({"jobs": [_job(call, one) for one in claimed]})
 
 
 @router.post(
     "/workers/ack",
-    response_model=shapes.EndedAnswer,
+    response_model=responses.EndedResponse,
     responses=REFUSED.of(409),
-    openapi_extra=sent_as(shapes.AckBody),
+    openapi_extra=sent_as(requests.AckRequest),
 )
 def ack(call: Operate, body: JsonBody) -> Response:
     """Record that a job succeeded, with its result."""
@@ -59,9 +58,9 @@ def ack(call: Operate, body: JsonBody) -> Response:
 
 @router.post(
     "/workers/nack",
-    response_model=shapes.EndedAnswer,
+    response_model=responses.EndedResponse,
     responses=REFUSED.of(409),
-    openapi_extra=sent_as(shapes.NackBody),
+    openapi_extra=sent_as(requests.NackRequest),
 )
 def nack(call: Operate, body: JsonBody) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
@@ -71,7 +70,9 @@ def nack(call: Operate, body: JsonBody) -> Response:
     return _ended(call, run, AttemptResult(AttemptOutcome.FAILED, error=_message(error), is_final=is_final))
 
 
-@router.post("/workers/heartbeat", response_model=shapes.HeartbeatAnswer, openapi_extra=sent_as(shapes.HeartbeatBody))
+@router.post(
+    "/workers/heartbeat", response_model=responses.HeartbeatResponse, openapi_extra=sent_as(requests.HeartbeatRequest)
+)
 def heartbeat(call: Operate, body: JsonBody) -> Response:
     """Show that a worker lives and what it executes; it learns which of them to stop."""
     form = _form(body)
@@ -81,7 +82,7 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
     uids = [_uid(job) for job in jobs]
     runtime = call.scheduler.runtime
     alive, stopped = external.heartbeat(runtime, _worker_id(form), uids, namespace=call.namespace)
-    return Answer(
+    return OjsResponse(
         {
             "state": "running",
             "active_jobs": [uid_to_uuid(uid) for uid in alive],
@@ -91,13 +92,13 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
     )
 
 
-@router.get("/jobs/{job_id}", response_model=shapes.JobAnswer)
+@router.get("/jobs/{job_id}", response_model=responses.JobResponse)
 def read(call: Read, job_id: str) -> Response:
     """Look a job up, whoever executes it."""
     uid = uuid_to_uid(job_id)
     if uid is None:
         raise _no_job(job_id)
-    return Answer({"job": _job(call, _found(call, uid))})
+    return OjsResponse({"job": _job(call, _found(call, uid))})
 
 
 def _form(body: Any) -> Mapping[str, Any]:
@@ -140,14 +141,14 @@ def _held(call: Call, form: Mapping[str, Any]) -> Run:
     attempt = whole("attempt", form.get("attempt"))
     run = _found(call, _uid(form.get("job_id"))).run
     if run.executor != "external" or run.status is not RunStatus.RUNNING:
-        raise _not_held(run, f"is {answers.state_of(run)}, not active")
+        raise _not_held(run, f"is {responses.state_of(run)}, not active")
     if worker_id not in (None, run.worker) or attempt not in (None, run.attempt):
         raise _not_held(run, "is another attempt's by now")
     return run
 
 
 def _not_held(run: Run, how: str) -> OjsError:
-    details = {"state": answers.state_of(run), "attempt": run.attempt}
+    details = {"state": responses.state_of(run), "attempt": run.attempt}
     return OjsError(409, "duplicate", f"the job {how}.", details=details)
 
 
@@ -155,12 +156,12 @@ def _ended(call: Call, held: Run, attempt_result: AttemptResult) -> Response:
     change = external.finish(call.scheduler.runtime, held, attempt_result)
     run = _found(call, held.uid).run
     if change is None:
-        raise _not_held(run, f"is {answers.state_of(run)}, not active")
+        raise _not_held(run, f"is {responses.state_of(run)}, not active")
     job_id = uid_to_uuid(run.uid)
     when = {"completed_at": at(run.ended_at), "next_attempt_at": at(run.retry_at)}
     known = {name: value for name, value in when.items() if value is not None}
-    return Answer(
-        {"acknowledged": True, "id": job_id, "job_id": job_id, "state": answers.state_of(run), "attempt": run.attempt}
+    return OjsResponse(
+        {"acknowledged": True, "id": job_id, "job_id": job_id, "state": responses.state_of(run), "attempt": run.attempt}
         | known
     )
 
@@ -173,4 +174,4 @@ def _message(error: Any) -> str:
 
 
 def _job(call: Call, claimed: Claimed) -> dict[str, Any]:
-    return answers.job(claimed, call.scheduler.settings.default_queue)
+    return responses.job(claimed, call.scheduler.settings.default_queue)

@@ -1,4 +1,4 @@
-"""What the control plane's clients ask of a server before they send it anything: who it is and what it can do."""
+"""The surface's router: schedules, and what its clients ask of a server first: who it is and what it can do."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 import rqsched
+from rqsched.http import openapi as document
 from rqsched.http.dependencies import Read
-from rqsched.http.durable_workflow import schemas as shapes
+from rqsched.http.durable_workflow import responses, schedules
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
+from rqsched.http.durable_workflow.responses import REFUSED
 
-router = APIRouter(prefix="/api", tags=["durable-workflow"])
-"""Asked with the headers of either plane, so that no version is required here."""
+router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*document.ANY))
+router.include_router(schedules.router)
 
 
-@router.get("/cluster/info", response_model=shapes.ClusterAnswer)
+@router.get("/api/cluster/info", response_model=responses.ClusterResponse)
 def cluster_info(call: Read) -> Response:
     """Say that schedules are served, and nothing of workers or of payloads kept elsewhere."""
     return JSONResponse(
@@ -29,7 +31,7 @@ def cluster_info(call: Read) -> Response:
     )
 
 
-@router.get("/health", response_model=shapes.ReachableAnswer)
+@router.get("/api/health", response_model=responses.ReachableResponse)
 def health(call: Read) -> Response:
     """Say whether SQL and Redis answer; 503 when one does not."""
     runtime = call.scheduler.runtime
