@@ -1,4 +1,4 @@
-"""What `rqsched.spec.cron_days` assumes of croniter, and its traps: an upgrade that changes one fails here."""
+"""What `rqsched.spec` assumes of croniter, and the traps that it avoids: an upgrade that changes one fails here."""
 
 from __future__ import annotations
 
@@ -34,46 +34,48 @@ def days(expression: str, start: datetime = JANUARY) -> list[str]:
         ("0 0 29 2 *", ["2028-02-29", "2032-02-29", "2036-02-29"]),
     ],
 )
-def test_the_spellings_we_write_are_walked_correctly_over_naive_days(expression: str, expected: list[str]) -> None:
+def test_spellings_that_we_write_are_walked_correctly_over_naive_days(expression: str, expected: list[str]) -> None:
     assert days(expression) == expected
 
 
-def test_steps_are_strict_in_both_directions() -> None:
+def test_steps_exclude_the_start_in_both_directions() -> None:
     assert forward("0 0 1 * *", 1) == ["2026-02-01 00:00"]
     assert croniter("0 0 1 * *", JANUARY).get_prev(datetime).strftime("%Y-%m-%d") == "2025-12-01"
 
 
-def test_a_gap_of_40_years_is_walked_and_a_day_that_never_comes_is_an_error() -> None:
+def test_a_gap_of_40_years_is_walked_and_a_day_that_never_comes_raises() -> None:
     assert days("0 0 * 2 1#5", datetime(2073, 1, 1))[0] == "2112-02-29"  # noqa: DTZ001
     with pytest.raises(CroniterBadDateError):
         croniter("0 0 30 2 *", JANUARY).get_next(datetime)
 
 
-def test_equal_bounds_mean_the_whole_field_so_we_never_write_them() -> None:
+def test_a_range_of_one_value_means_the_whole_field() -> None:
+    # So we never write one: our grammar expands ranges itself.
     assert forward("0 9-9 * * *", 2) == ["2026-01-01 01:00", "2026-01-01 02:00"]
 
 
-def test_six_fields_put_seconds_last_so_times_of_day_are_ours() -> None:
+def test_the_sixth_field_is_seconds() -> None:
+    # Ours come first, so croniter is given days only.
     assert croniter("30 0 1 * * *", JANUARY).get_next(datetime).strftime("%H:%M:%S") == "00:30:00"
 
 
 @pytest.mark.parametrize("expression", ["0 0 LW * *", "0 0 1W,15W * *", "0 0 * * 5L"])
-def test_spellings_of_our_dialect_that_croniter_rejects_are_ours(expression: str) -> None:
+def test_spellings_of_our_dialect_that_croniter_rejects(expression: str) -> None:
     with pytest.raises(CroniterBadCronError):
         croniter(expression, JANUARY)
 
 
-def test_a_day_of_month_with_a_nth_weekday_is_no_union_so_each_is_a_walk_of_its_own() -> None:
+def test_a_day_of_month_beside_an_nth_weekday_is_not_a_union() -> None:
     with pytest.raises(CroniterBadDateError):
         days("0 0 20 * 1#1")
 
 
-def test_aware_walks_fire_in_gaps_so_daylight_saving_is_ours() -> None:
+def test_aware_walks_fire_in_gaps() -> None:
     start = datetime(2026, 3, 7, 12, tzinfo=ZoneInfo("America/New_York"))
     following = croniter("30 2 * * *", start).get_next(datetime)
     assert following.astimezone(UTC).strftime("%Y-%m-%d") == "2026-03-08"
 
 
-def test_an_expression_that_is_no_text_is_no_value_error_so_we_check_it_first() -> None:
+def test_an_expression_that_is_not_text_does_not_raise_value_error() -> None:
     with pytest.raises((AttributeError, TypeError)):
         croniter(None, JANUARY)
