@@ -33,8 +33,7 @@ from rqsched.core.lifecycle import Identity
 from rqsched.core.options import define
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes as store
-from rqsched.store import schema
+from rqsched.store import changes, schema
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from rqsched.testing import ManualClock
@@ -101,15 +100,15 @@ def fill(
     definition = define(None, {"overlap": overlap}, workflow=NOOP, spec=spec, defaults={})
     now = runtime.now()
     for start in range(0, count, batch):
-        changes = [
+        created = [
             lifecycle.decide_create(
                 Identity(new_uid(now), "default", f"{prefix}{number}"), definition, now=now, tzdata=tzdata_version()
             )
             for number in range(start, min(start + batch, count))
         ]
-        runtime.database.transact(lambda connection, changes=changes: store.write(connection, changes))
+        runtime.database.transact(lambda connection, created=created: changes.write(connection, created))
         if arm:
-            runtime.publish(changes)
+            runtime.publish(created)
 
 
 def succeeded(runtime: Runtime) -> int:

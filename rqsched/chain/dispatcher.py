@@ -17,7 +17,7 @@ from rqsched.chain import firing
 from rqsched.chain.reconcile import Recovered, acquire_interval, iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.transport.heartbeat import Presence
+from rqsched.transport.telemetry import DispatcherHeartbeat
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Dispatcher:
         self._runtime = runtime
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
-        self._presence = Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now)
+        self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
 
@@ -47,7 +47,7 @@ class Dispatcher:
         """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
         while not self._is_stopping:
             try:
-                self._presence.show()
+                self._heartbeat.send()
                 fired = self.run_once()
                 if not fired and not self.reconcile_some():
                     self._wait()
@@ -56,7 +56,7 @@ class Dispatcher:
                 _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
                 self._pause()
         with contextlib.suppress(RedisError):
-            self._presence.leave()
+            self._heartbeat.stop()
 
     def run_once(self) -> int:
         """Take one batch of due links and fire it; returns how many links were taken."""
@@ -82,7 +82,7 @@ class Dispatcher:
             self._pass = None
         except ConfigError as error:
             self._pass = None
-            _log.error("not reconciled: %s", error, extra={"action": "foreign_epoch"})
+            _log.error("not reconciled: %s", error, extra={"action": "foreign_database_id"})
             return False
         return True
 

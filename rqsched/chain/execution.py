@@ -137,7 +137,7 @@ def _checkpoint(runtime: Runtime, claim: Claim) -> None:
 def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
     """Show life; returns the run's status once it is not this process's any more."""
     try:
-        return runtime.database.transact(lambda connection: changes.beat(connection, claim.run.uid, claim.token))
+        return runtime.database.transact(lambda c: changes.record_heartbeat(c, claim.run.uid, claim.token))
     except BackendUnavailableError:
         _log.warning("no heartbeat of run %s: SQL does not answer", claim.run.uid, extra={"action": "heartbeat_failed"})
         return None

@@ -26,7 +26,7 @@ from rqsched.errors import UnknownWorkflowError
 from rqsched.store import targets
 from rqsched.store.database import Patience
 from rqsched.store.targets import Batch, Target
-from rqsched.transport.job_queue import Post
+from rqsched.transport.job_queue import JobSpec
 
 _log = logging.getLogger(__name__)
 
@@ -68,25 +68,25 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     )
     if not chunk:
         return 0
-    posts = _posts(runtime, chunk)
+    jobs = _jobs_of(runtime, chunk)
     if following is not None:
-        posts.append(_next(BatchJobId(job.run_uid, following)))
+        jobs.append(_next(BatchJobId(job.run_uid, following)))
     try:
-        runtime.transport.post(posts, chunk[0].queue, chunk[0].connection, now=runtime.now())
+        runtime.transport.enqueue(jobs, chunk[0].queue, chunk[0].connection, now=runtime.now())
     except RedisError as error:
         text = "%d targets of run %s follow later: %s"
         _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
     return len(chunk)
 
 
-def _posts(runtime: Runtime, chunk: Iterable[Target]) -> list[Post]:
+def _jobs_of(runtime: Runtime, chunk: Iterable[Target]) -> list[JobSpec]:
     """Name the jobs; RQ bounds the whole of each: the target, and then the time to record how it ended."""
     more = int(runtime.settings.completion_outage.total_seconds())
-    return [Post(str(TargetJobId(target.uid)), target.timeout + more) for target in chunk]
+    return [JobSpec(str(TargetJobId(target.uid)), target.timeout + more) for target in chunk]
 
 
-def _next(job: BatchJobId) -> Post:
-    return Post(str(job), _DISPATCH_SECONDS)
+def _next(job: BatchJobId) -> JobSpec:
+    return JobSpec(str(job), _DISPATCH_SECONDS)
 
 
 # ---- one target
@@ -157,7 +157,7 @@ def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     yield given_up, given_up
     unfinished = runtime.database.read(lambda connection: targets.unfinished_batches(connection, before))
     for job, first in unfinished:
-        yield 1, runtime.transport.post([_next(job)], first.queue, first.connection, now=runtime.now())
+        yield 1, runtime.transport.enqueue([_next(job)], first.queue, first.connection, now=runtime.now())
     cursor: str | None = None
     while True:
         page = partial(targets.pending, before=before, after=cursor, limit=_PAGE)
@@ -172,5 +172,5 @@ def _post_all(runtime: Runtime, pending: Iterable[Target]) -> int:
     for target in pending:
         grouped[target.queue, target.connection].append(target)
     return sum(
-        runtime.transport.post(_posts(runtime, some), *where, now=runtime.now()) for where, some in grouped.items()
+        runtime.transport.enqueue(_jobs_of(runtime, some), *where, now=runtime.now()) for where, some in grouped.items()
     )

@@ -33,7 +33,7 @@ from rqsched.errors import (
     VersionConflictError,
 )
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, idempotency, metadata
+from rqsched.store import changes, idempotency, registered_workflows
 from rqsched.store.idempotency import Key
 from rqsched.store.tables import audit_events, backfills, idempotency_keys, runs, schedules, targets
 from rqsched.workflows import load_path
@@ -327,11 +327,10 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     """
     if (here := runtime.workflows.get(name)) is not None:
         return here.defaults
-    row = runtime.database.read(lambda connection: metadata.find_workflow(connection, name))
+    row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
     if row is None:
         return load_path(name).defaults
-    routing = {"queue": row.queue, "connection": row.connection, "timeout": row.timeout}
-    return {field: value for field, value in routing.items() if value is not None}
+    return {name: row[name] for name in ("queue", "connection", "timeout") if row[name] is not None}
 
 
 def require_connection(runtime: Runtime, name: str | None) -> None:
@@ -356,7 +355,7 @@ def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
     if runtime.workflows.get(name) is not None:
         return True
-    return runtime.database.read(lambda connection: metadata.find_workflow(connection, name)) is not None
+    return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None
 
 
 def require_key(key: str) -> str:

@@ -25,7 +25,7 @@ from rqsched.core.model import Change
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError
 from rqsched.signals import everywhere
-from rqsched.store import metadata, schema
+from rqsched.store import metadata, registered_workflows, schema
 from rqsched.store.database import Database
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, import_failure, registry
@@ -140,18 +140,18 @@ class Runtime:
 
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""
-        known = self.database.read(lambda connection: metadata.fact(connection, "database_id"))
+        known = self.database.read(lambda connection: metadata.find_value(connection, "database_id"))
         if known is not None:
             return known
         drawn = new_uid(self.now())
-        return self.database.transact(lambda connection: metadata.claim_fact(connection, "database_id", drawn))
+        return self.database.transact(lambda connection: metadata.claim_value(connection, "database_id", drawn))
 
     def is_known_to_redis(self) -> bool:
         """Tell whether Redis remembers this database; False after a flush.
 
         Raises ConfigError when the control queue belongs to another database.
         """
-        owner = self.transport.epoch()
+        owner = self.transport.database_id()
         if owner is None:
             return False
         mine = self.database_id()
@@ -159,7 +159,7 @@ class Runtime:
             raise ConfigError(
                 f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
                 f"({owner}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
-                f"of its own; if the other one is gone, delete the key {self.transport.epoch_key!r}."
+                f"of its own; if the other one is gone, delete the key {self.transport.database_id_key!r}."
             )
         return True
 
@@ -168,11 +168,11 @@ class Runtime:
 
         Raises ConfigError when the control queue belongs to another database.
         """
-        return None if self.is_known_to_redis() else self.transport.begin_epoch(new_uid(self.now()))
+        return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self.now()))
 
     def record_database_id(self, flush_marker: str) -> bool:
         """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
-        return self.transport.mark_epoch(self.database_id(), flush_marker)
+        return self.transport.record_database_id(self.database_id(), flush_marker)
 
     def load_workflows(self) -> None:
         """Import RQSCHED_IMPORTS and record in SQL what they registered."""
@@ -182,10 +182,10 @@ class Runtime:
     def record_workflows(self) -> None:
         """Record the names and defaults this process registered, for processes that do not import them."""
         rows = [_row(workflow.name, workflow.path, workflow.defaults, self.now()) for workflow in self.workflows.all()]
-        known = self.database.read(metadata.all_workflows)
+        known = self.database.read(registered_workflows.read_all)
         fresh = [row for row in rows if _routing(known.get(row["name"])) != _routing(row)]
         if fresh:
-            self.database.transact(lambda connection: metadata.register_workflows(connection, fresh))
+            self.database.transact(lambda connection: registered_workflows.record(connection, fresh))
 
     def close(self) -> None:
         """Close every connection."""

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import RqschedError
-from rqsched.store import listing, metadata
+from rqsched.store import listing, registered_workflows
 from rqsched.store.database import Database, Patience
 
 _MOST = 100
@@ -36,7 +36,7 @@ def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 def workflow_names(incomplete: str) -> list[str]:
     """Offer the workflows, registered by any process, whose names begin with the text."""
-    names = _offer(lambda connection, _: sorted(metadata.all_workflows(connection)))
+    names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -12,8 +12,7 @@ from rqsched.chain.fanout import fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.errors import RunNotFoundError
 from rqsched.machines.machine import Machine, Resolver
-from rqsched.store import changes as store
-from rqsched.store import machine_states
+from rqsched.store import changes, machine_states
 from rqsched.store.targets import Batch
 from rqsched.workflows import RunContext, current_run
 
@@ -105,7 +104,7 @@ def body(machine: Machine, event: str) -> Callable[[], dict[str, Any]]:
 
 
 def _batch_of(runtime: Runtime, run: RunContext) -> Batch:
-    row = runtime.database.read(lambda connection: store.find_run(connection, run.uid))
+    row = runtime.database.read(lambda connection: changes.find_run(connection, run.uid))
     if row is None:
         raise RunNotFoundError(run.uid)
     return Batch(

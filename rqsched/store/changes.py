@@ -298,7 +298,7 @@ def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int,
     return row is not None and row.token == start["token"] and row.status == "running"
 
 
-def beat(connection: Connection, run_uid: str, token: str) -> str | None:
+def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
     """Add a beat to a running run; returns None when it still is this process's, else the status it has."""
     beaten = connection.execute(
         sa.update(runs)
@@ -314,7 +314,7 @@ def beat(connection: Connection, run_uid: str, token: str) -> str | None:
 # ---- deliveries
 
 
-def beat_of(connection: Connection, run_uid: str) -> int | None:
+def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
     """Read a run's beat."""
     return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
 

@@ -35,7 +35,7 @@ def due_links(
     return [(LinkId(row.uid, row.n), row.due_at) for row in rows], cursor
 
 
-def nextless(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+def without_next_time(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules without a next time; those that wait for a run only when that run has ended."""
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
@@ -43,7 +43,7 @@ def nextless(connection: Connection, after: str | None, limit: int) -> tuple[lis
     return _uids(connection, statement, after, limit)
 
 
-def timed_otherwise(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
+def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules whose next time was computed with another timezone database."""
     return _uids(connection, sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.tzdata != tzdata), after, limit)
 
@@ -93,7 +93,7 @@ def _runs(
     return rows, rows[-1].uid if len(rows) == limit else None
 
 
-def sight(connection: Connection, now: datetime, before: datetime) -> None:
+def compare_heartbeats(connection: Connection, now: datetime, before: datetime) -> None:
     """Compare the beat of every running run with the one seen last, unless that was after `before`."""
     connection.execute(
         sa.update(runs)
@@ -107,7 +107,7 @@ def sight(connection: Connection, now: datetime, before: datetime) -> None:
     )
 
 
-def lifeless(
+def without_heartbeat(
     connection: Connection, sightings: int, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read running runs that were seen unchanged so often, each with its beat."""

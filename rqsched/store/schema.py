@@ -16,12 +16,12 @@ from rqsched.core.ids import new_uid
 from rqsched.errors import SchemaError
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database, Patience
-from rqsched.store.metadata import claim_fact
+from rqsched.store.metadata import claim_value
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 
 DATABASE_ID = "database_id"
-"""The fact that tells this database from every other one."""
+"""The name of the value that tells this database from every other one."""
 _LOCK = int.from_bytes(b"rqsched", "big")
 _version = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
 
@@ -79,7 +79,7 @@ def _upgrade(connection: Connection) -> str | None:
     if current is not None and current > HEAD:
         raise SchemaError(_newer(current))
     _migrate(connection, is_unversioned=current is None)
-    claim_fact(connection, DATABASE_ID, new_uid(SystemClock().now()))
+    claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
     return HEAD
 
 

@@ -372,10 +372,10 @@ idempotency_keys = sa.Table(
 sa.Index("ix_rqsched_idempotency_keys_created_at", idempotency_keys.c.created_at)
 sa.Index("ix_rqsched_idempotency_keys_schedule_uid", idempotency_keys.c.schedule_uid)
 
-facts = sa.Table(
+database_metadata = sa.Table(
     "rqsched_facts",
     metadata,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
-"""Single facts about the database: its id, the tzdata version next times were computed with."""
+"""Named values about the database: its id, the tzdata version next times were computed with."""

@@ -1,4 +1,4 @@
-"""A lane: one RQ queue in one Redis, and how we put many jobs on it at once, as RQ itself reads them."""
+"""One RQ queue in one Redis, and how many jobs are put on it at once, in the format that RQ itself reads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WAKE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """One job to put on a lane."""
+class JobSpec:
+    """One job to put on a queue."""
 
     id: str
     timeout: int
@@ -35,8 +35,8 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What the jobs of a lane have in common."""
+class JobKind:
+    """What the jobs of one queue have in common."""
 
     func: str
     """Dotted path of the function RQ calls, without arguments: the job's id says everything."""
@@ -45,11 +45,11 @@ class Kind:
     retry: Retry | None = None
 
 
-class Lane:
+class JobQueue:
     """One queue. `is_exact` searches the list where jobs are pushed in front, `wake_key` wakes its dispatchers."""
 
     def __init__(
-        self, redis: Redis, name: str, serializer: str, kind: Kind, *, is_exact: bool = False, wake_key: str = ""
+        self, redis: Redis, name: str, serializer: str, kind: JobKind, *, is_exact: bool = False, wake_key: str = ""
     ) -> None:
         self.redis = redis
         self.queue = Queue(name, connection=redis, serializer=serializer)
@@ -67,12 +67,12 @@ class Lane:
         """The list, where jobs wait for a worker."""
         return str(self.queue.key)
 
-    def put(self, posts: Sequence[Post], *, now: datetime) -> int:
+    def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
         written = 0
         with self.redis.pipeline(transaction=False) as pipe:
-            for chunk in _chunks(posts):
-                flat = [text for post in chunk for text in self._texts(post, now)]
+            for chunk in _chunks(jobs):
+                flat = [text for job in chunk for text in self._texts(job, now)]
                 args = [*self._head(now), _WAKE_SECONDS, len(self._shared), *self._shared, *flat]
                 self._arm(keys=self._keys, args=args, client=pipe)
             for answers in pipe.execute():
@@ -96,10 +96,10 @@ class Lane:
     def _head(self, now: datetime) -> list[Any]:
         return [Job.redis_job_namespace_prefix, rq_time(now), rq_time(now - STARTED_GRACE), int(self._is_exact)]
 
-    def _texts(self, post: Post, now: datetime) -> tuple[Any, ...]:
-        is_future = post.due_at is not None and post.due_at > now
-        score = repr(post.due_at.timestamp()) if is_future and post.due_at else ""
-        return post.id, score, post.timeout, int(post.is_front)
+    def _texts(self, job: JobSpec, now: datetime) -> tuple[Any, ...]:
+        is_future = job.due_at is not None and job.due_at > now
+        score = repr(job.due_at.timestamp()) if is_future and job.due_at else ""
+        return job.id, score, job.timeout, int(job.is_front)
 
     @cached_property
     def _arm(self) -> Any:

@@ -106,10 +106,10 @@ return taken
 """
 """Take the list's entries and the due links at once, and put them back with the lease's end as their score."""
 
-MARK_EPOCH = """
--- KEYS: the epoch key, the witness of a pass. ARGV: the database's id.
+RECORD_DATABASE_ID = """
+-- KEYS: the key of the database's id, the flush marker of a pass. ARGV: the database's id.
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 return 1
 """
-"""Let Redis know its database, if nobody else's was first and the witness is there; answers 0 when it is gone."""
+"""Record the database's id unless another one is there; answers 0 when the flush marker is gone."""

@@ -1,25 +1,91 @@
-"""The tally: what the reconcile passes of all processes did, added up in Redis for metrics alone.
+"""Telemetry: what processes show of themselves in Redis, for operators alone. Nothing else depends on it.
 
-A hash for each control queue; a flush of Redis starts it anew. The format is API: metrics read it.
+A set names the dispatchers of a control queue, and one key per dispatcher expires soon after its last heartbeat. A hash
+per control queue adds up what the reconcile passes of all processes did. A flush of Redis starts everything anew. The
+formats are API: metrics, dashboards and `rqsched doctor` read them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import cast
 
 from redis import Redis
 from redis.exceptions import RedisError
 
+from rqsched.core.ids import iso_utc
+
 _log = logging.getLogger(__name__)
 
+INTERVAL = timedelta(seconds=5)
+"""How often a dispatcher sends a heartbeat."""
+EXPIRY = timedelta(seconds=15)
+"""How long a dispatcher counts as alive after its last heartbeat."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
-"""How many passes were made, how long they took in all, and how long the last one took."""
+"""Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
 
 
-def record(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
-    """Add a finished pass; Redis being away loses it, which harms nothing."""
-    key = _key(queue)
+@dataclass(frozen=True, slots=True)
+class LiveDispatcher:
+    """A dispatcher whose heartbeat has not expired."""
+
+    name: str
+    """`host:pid`."""
+    started_at: str
+    """ISO 8601 UTC."""
+
+
+class DispatcherHeartbeat:
+    """Shows in Redis that one dispatcher is alive."""
+
+    def __init__(self, redis: Redis, queue: str, now: Callable[[], datetime]) -> None:
+        self._redis = redis
+        self._now = now
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self._name, self._names_key, self._key = name, _names_key(queue), _dispatcher_key(queue, name)
+        self._started_at: datetime | None = None
+        self._sent_at: datetime | None = None
+
+    def send(self) -> None:
+        """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last heartbeat."""
+        now = self._now()
+        if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL:
+            return
+        self._started_at = self._started_at or now
+        with self._redis.pipeline() as pipe:
+            pipe.sadd(self._names_key, self._name)
+            pipe.set(self._key, iso_utc(self._started_at), ex=EXPIRY)
+            pipe.execute()
+        self._sent_at = now
+
+    def stop(self) -> None:
+        """Count as gone at once."""
+        with self._redis.pipeline() as pipe:
+            pipe.srem(self._names_key, self._name)
+            pipe.delete(self._key)
+            pipe.execute()
+
+
+def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
+    """Return the dispatchers of a control queue that are alive, by name; those whose heartbeat expired are removed."""
+    names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(_names_key(queue))))
+    if not names:
+        return []
+    values = redis.mget([_dispatcher_key(queue, name) for name in names])
+    silent = [name for name, value in zip(names, values, strict=True) if value is None]
+    if silent:
+        redis.srem(_names_key(queue), *silent)
+    return [LiveDispatcher(name, _text(value)) for name, value in zip(names, values, strict=True) if value is not None]
+
+
+def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
+    """Add a finished reconcile pass to the sums; while Redis is away the pass is not counted, which harms nothing."""
+    key = _passes_key(queue)
     try:
         with redis.pipeline() as pipe:
             for name, count in counts.items():
@@ -30,14 +96,25 @@ def record(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) 
             pipe.hset(key, LAST_SECONDS, repr(seconds))
             pipe.execute()
     except RedisError as error:
-        _log.debug("a pass is not tallied: %s", error, extra={"action": "tally_failed"})
+        _log.debug("a reconcile pass is not counted: %s", error, extra={"action": "telemetry_failed"})
 
 
-def read(redis: Redis, queue: str) -> dict[str, float]:
-    """Read the sums, by the names of `Recovered` and the three above."""
-    found = redis.hgetall(_key(queue))
-    return {name.decode() if isinstance(name, bytes) else name: float(value) for name, value in found.items()}
+def read_passes(redis: Redis, queue: str) -> dict[str, float]:
+    """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS."""
+    return {_text(name): float(value) for name, value in redis.hgetall(_passes_key(queue)).items()}
 
 
-def _key(queue: str) -> str:
+def _names_key(queue: str) -> str:
+    return f"rqsched:dispatchers:{queue}"
+
+
+def _dispatcher_key(queue: str, name: str) -> str:
+    return f"rqsched:dispatcher:{queue}:{name}"
+
+
+def _passes_key(queue: str) -> str:
     return f"rqsched:tally:{queue}"
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -27,8 +27,8 @@ from rq.job import Job
 from rqsched.config import Settings
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.transport.job_queue import Kind, Lane, Post
-from rqsched.transport.lua import LEASE, MARK_EPOCH
+from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
+from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,7 +39,7 @@ EXECUTE = "rqsched.jobs.execute"
 LINK_TIMEOUT = 600
 REDIS_TIMER = 0.1
 """Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
-WITNESS_LIFE = 60 * 60 * 1000
+FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; what a killed one leaves behind is gone after them."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
@@ -70,12 +70,12 @@ class Transport:
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
         name = settings.control_queue
-        self._links = Lane(
-            redis, name, settings.serializer_for(name), Kind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
+        self._links = JobQueue(
+            redis, name, settings.serializer_for(name), JobKind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
         )
-        self._run_kind = Kind(EXECUTE, ttl, ttl)
-        self._target_kind = Kind(EXECUTE, 0, ttl)  # SQL knows what became of them, and they are many
-        self._lanes: dict[tuple[str | None, str, Kind], Lane] = {}
+        self._run_kind = JobKind(EXECUTE, ttl, ttl)
+        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL knows what became of them, and they are many
+        self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
     @property
     def control(self) -> Queue:
@@ -100,7 +100,7 @@ class Transport:
         return f"rqsched:wake:{self.settings.control_queue}"
 
     @property
-    def epoch_key(self) -> str:
+    def database_id_key(self) -> str:
         """The key that names the database this control queue belongs to; missing after a flush."""
         return f"rqsched:epoch:{self.settings.control_queue}"
 
@@ -123,8 +123,8 @@ class Transport:
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         """Arm links that have no live job; returns how many were written."""
-        posts = [Post(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
-        return self._patiently(lambda: self._links.put(posts, now=now)) if posts else 0
+        jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
+        return self._patiently(lambda: self._links.put(jobs, now=now)) if jobs else 0
 
     def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
         """Tell for each link whether it is live."""
@@ -136,24 +136,24 @@ class Transport:
 
         A named connection that does not answer, or a queue that takes no job, is logged and holds up nobody else.
         """
-        return sum(self._deliver(lane, some, now) for lane, some in self._by_lane(runs))
+        return sum(self._deliver(job_queue, some, now) for job_queue, some in self._by_queue(runs))
 
-    def _deliver(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> int:
-        posts = [Post(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
-        return self._put(lane, runs[0].connection, posts, now)
+    def _deliver(self, job_queue: JobQueue | None, runs: Sequence[Run], now: datetime) -> int:
+        jobs = [JobSpec(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
+        return self._put(job_queue, runs[0].connection, jobs, now)
 
-    def _put(self, lane: Lane | None, connection: str | None, posts: Sequence[Post], now: datetime) -> int:
+    def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
         """Put jobs on a queue; a connection that is not there takes nothing, and keeps nothing from the others."""
-        if lane is None:
+        if job_queue is None:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
         try:
-            return self._patiently(lambda: lane.put(posts, now=now))
+            return self._patiently(lambda: job_queue.put(jobs, now=now))
         except RedisError as error:
-            if lane.redis is self.redis and is_transient(error):
+            if job_queue.redis is self.redis and is_transient(error):
                 raise
             text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
-            _log.error(text, len(posts), lane.queue.name, where, error, extra={"action": "deliver_failed"})
+            _log.error(text, len(jobs), job_queue.queue.name, where, error, extra={"action": "deliver_failed"})
             return 0
 
     def _job_timeout(self, run: Run) -> int:
@@ -167,57 +167,57 @@ class Transport:
         What cannot be told (a connection that is not configured, or does not answer) counts as live: it is left alone.
         """
         found: dict[str, bool] = {}
-        for lane, some in self._by_lane(runs):
-            found |= dict(zip((run.uid for run in some), self._live(lane, some, now), strict=True))
+        for job_queue, some in self._by_queue(runs):
+            found |= dict(zip((run.uid for run in some), self._live(job_queue, some, now), strict=True))
         return [found[run.uid] for run in runs]
 
-    def _live(self, lane: Lane | None, runs: Sequence[Run], now: datetime) -> list[bool]:
-        if lane is None:
+    def _live(self, job_queue: JobQueue | None, runs: Sequence[Run], now: datetime) -> list[bool]:
+        if job_queue is None:
             return [True] * len(runs)
         try:
-            return self._patiently(lambda: lane.live([str(job_id_of(run)) for run in runs], now=now))
+            return self._patiently(lambda: job_queue.live([str(job_id_of(run)) for run in runs], now=now))
         except RedisError as error:
-            if lane.redis is self.redis and is_transient(error):
+            if job_queue.redis is self.redis and is_transient(error):
                 raise
-            _log.warning("queue %s not compared: %s", lane.queue.name, error, extra={"action": "compare_failed"})
+            _log.warning("queue %s not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"})
             return [True] * len(runs)
 
-    def _by_lane(self, runs: Iterable[Run]) -> list[tuple[Lane | None, list[Run]]]:
+    def _by_queue(self, runs: Iterable[Run]) -> list[tuple[JobQueue | None, list[Run]]]:
         grouped: dict[tuple[str | None, str], list[Run]] = {}
         for run in runs:
             grouped.setdefault((run.connection, run.queue or self.settings.default_queue), []).append(run)
-        return [(self._lane(*key, self._run_kind), some) for key, some in grouped.items()]
+        return [(self._job_queue(*key, self._run_kind), some) for key, some in grouped.items()]
 
-    def _lane(self, connection: str | None, name: str, kind: Kind) -> Lane | None:
+    def _job_queue(self, connection: str | None, name: str, kind: JobKind) -> JobQueue | None:
         redis = self.redis if connection is None else self.connections.get(connection)
         if redis is None:
             return None
         key = (connection, name, kind)
-        if key not in self._lanes:
-            self._lanes[key] = Lane(redis, name, self.settings.serializer_for(name), kind, is_exact=True)
-        return self._lanes[key]
+        if key not in self._job_queues:
+            self._job_queues[key] = JobQueue(redis, name, self.settings.serializer_for(name), kind, is_exact=True)
+        return self._job_queues[key]
 
-    def post(self, posts: Sequence[Post], queue: str | None, connection: str | None, *, now: datetime) -> int:
+    def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
         """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
 
         Raises redis errors after short retries. A connection that is not configured, or another one that is away, is
         logged and takes nothing.
         """
-        lane = self._lane(connection, queue or self.settings.default_queue, self._target_kind)
-        return self._put(lane, connection, posts, now)
+        job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._target_kind)
+        return self._put(job_queue, connection, jobs, now)
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""
         if after.status not in {RunStatus.CANCELLED, RunStatus.TERMINATED} or before.executor != "rq":
             return
-        lane, job_id = self._by_lane([before])[0][0], str(job_id_of(before))
-        if lane is None:
+        job_queue, job_id = self._by_queue([before])[0][0], str(job_id_of(before))
+        if job_queue is None:
             return
         try:
             if before.status is RunStatus.PENDING:
-                lane.remove(job_id)
+                job_queue.remove(job_id)
             elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
-                send_stop_job_command(lane.redis, job_id, serializer=lane.queue.serializer)
+                send_stop_job_command(job_queue.redis, job_id, serializer=job_queue.queue.serializer)
         except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
             # The row has ended already: a job that starts or returns is fenced out.
             _log.warning("job of run %s not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"})
@@ -267,31 +267,32 @@ class Transport:
         else:
             time.sleep(seconds)
 
-    def epoch(self) -> str | None:
+    def database_id(self) -> str | None:
         """Read which database this control queue belongs to; None after a flush."""
-        owner = self._patiently(lambda: self.redis.get(self.epoch_key))
+        owner = self._patiently(lambda: self.redis.get(self.database_id_key))
         return None if owner is None else _text(owner)
 
-    def begin_epoch(self, uid: str) -> str:
-        """Put a key there that a flush takes with it, the witness that `mark_epoch` asks for; returns its name."""
-        witness = f"{self.epoch_key}:{uid}"
-        self._patiently(lambda: self.redis.set(witness, 1, px=WITNESS_LIFE))
-        return witness
+    def leave_flush_marker(self, uid: str) -> str:
+        """Set a key that a flush removes and that `record_database_id` asks for; returns its name."""
+        flush_marker = f"{self.database_id_key}:{uid}"
+        self._patiently(lambda: self.redis.set(flush_marker, 1, px=FLUSH_MARKER_LIFE))
+        return flush_marker
 
-    def mark_epoch(self, owner: str, witness: str) -> bool:
+    def record_database_id(self, owner: str, flush_marker: str) -> bool:
         """Remember which database this control queue belongs to, unless it belongs to one already.
 
-        False when the witness is gone: Redis was flushed since, or it has been longer than `WITNESS_LIFE`.
+        False when the flush marker is gone: Redis was flushed since, or more than `FLUSH_MARKER_LIFE` has passed.
         """
-        return bool(self._patiently(lambda: self._mark_epoch_script(keys=[self.epoch_key, witness], args=[owner])))
+        keys = [self.database_id_key, flush_marker]
+        return bool(self._patiently(lambda: self._record_database_id_script(keys=keys, args=[owner])))
 
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
 
     @cached_property
-    def _mark_epoch_script(self) -> Any:
-        return self.redis.register_script(MARK_EPOCH)
+    def _record_database_id_script(self) -> Any:
+        return self.redis.register_script(RECORD_DATABASE_ID)
 
     # ---- talking
 

@@ -315,7 +315,7 @@ def test_reconcile_happens_once_an_interval_among_all_dispatchers(make_rig: Make
     assert not second.reconcile_some()
     while first.reconcile_some():
         pass
-    assert rig.redis.exists(rig.transport.epoch_key), "the first one's pass went to its end"
+    assert rig.redis.exists(rig.transport.database_id_key), "the first one's pass went to its end"
 
 
 def test_a_pass_of_reconcile_is_made_in_pieces_between_batches(rig: Rig, redis: Redis) -> None:

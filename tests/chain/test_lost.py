@@ -41,7 +41,7 @@ def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
     _, run = started(rig)
     token = run.refresh().state.token
     for _ in range(8):
-        rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, token))
+        rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token))
         rig.recover()
         rig.advance(15 * SECOND)
 
@@ -53,9 +53,7 @@ def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
     seen = []
     for i in range(8):
         if i == 3:
-            any_rig.runtime.database.transact(
-                lambda connection: changes.beat(connection, run.uid, run.refresh().state.token)
-            )
+            any_rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
         any_rig.recover()
         seen.append(run.refresh().status)
         any_rig.advance(15 * SECOND)
@@ -69,7 +67,9 @@ def test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone(rig: R
     _, awake = started(rig, schedule_id="other")
     token = awake.refresh().state.token
     rig.runtime.subscribers.append(
-        lambda change, event: rig.runtime.database.transact(lambda c: changes.beat(c, awake.uid, token)) and None
+        lambda change, event: (
+            rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, awake.uid, token)) and None
+        )
     )
 
     for _ in range(4):
@@ -110,7 +110,7 @@ def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
     """RQ's hash is gone while the horse lives: it is no evidence."""
     schedule, run = started(rig)
     for _ in range(6):
-        rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, run.refresh().state.token))
+        rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
         rig.redis.flushall()
         rig.recover()
         rig.advance(15 * SECOND)
@@ -128,7 +128,7 @@ def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
     rig.recover()
 
     assert run.refresh().status == "running"
-    rig.runtime.database.transact(lambda connection: changes.beat(connection, run.uid, run.refresh().state.token))
+    rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
     for _ in range(3):
         rig.advance(15 * SECOND)
         rig.recover()

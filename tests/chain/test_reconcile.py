@@ -281,7 +281,9 @@ def test_after_a_flush_everything_is_armed_again_at_once(any_rig: Rig) -> None:
     check_invariants(any_rig.runtime)
 
 
-def test_the_epoch_is_marked_only_when_all_was_armed(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+def test_redis_learns_the_database_id_only_when_everything_is_armed(
+    make_rig: MakeRig, own_valkey: ValkeyServer
+) -> None:
     rig = make_rig(redis_url=own_valkey.url)
     schedule = rig.create(spec=HOUR)
     settled(rig)
@@ -315,9 +317,9 @@ def test_a_flush_within_a_full_pass_starts_another(rig: Rig) -> None:
     assert rig.runtime.is_known_to_redis()
 
 
-def test_a_full_pass_leaves_nothing_but_the_epoch_behind(rig: Rig) -> None:
+def test_a_full_pass_leaves_only_the_database_id_and_telemetry(rig: Rig) -> None:
     rig.redis.flushall()
 
     rig.recover()
 
-    assert {key.decode() for key in rig.redis.keys("*")} == {rig.transport.epoch_key, "rqsched:tally:rqsched"}
+    assert {key.decode() for key in rig.redis.keys("*")} == {rig.transport.database_id_key, "rqsched:tally:rqsched"}

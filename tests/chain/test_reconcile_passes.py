@@ -14,7 +14,7 @@ from rqsched.chain.reconcile import BATCH, Recovered, acquire_interval, iter_bat
 from rqsched.chain.reconcile.schedules import is_newer
 from rqsched.core import audit
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import metadata, reconcile_queries
+from rqsched.store import metadata, reconcile_queries, registered_workflows
 from rqsched.store.tables import backfills
 from tests.chain.conftest import MakeRig
 from tests.support.damage import HOUR, forget, repaired, set_columns, settled, started
@@ -33,7 +33,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
     wrong = planned + HOUR
     set_columns(any_rig, schedule, next_run_at=wrong, due_at=wrong, tzdata="2001a")
     set_columns(any_rig, other, tzdata="2001a")
-    any_rig.runtime.database.transact(lambda connection: metadata.set_fact(connection, "tzdata", "2001a"))
+    any_rig.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2001a"))
 
     assert repaired(any_rig)["retimed"] == 2
 
@@ -69,7 +69,7 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
     schedule = rig.create(spec="0 9 * * *")
     settled(rig)
     set_columns(rig, schedule, tzdata="2999a")
-    rig.runtime.database.transact(lambda connection: metadata.set_fact(connection, "tzdata", "2999a"))
+    rig.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2999a"))
 
     assert repaired(rig) == {}
 
@@ -207,7 +207,7 @@ PAGES: dict[str, Callable[[Rig, Any, int], Any]] = {
         lambda connection: reconcile_queries.due_links(connection, None, after, limit)
     ),
     "next-less": lambda rig, after, limit: rig.runtime.database.read(
-        lambda connection: reconcile_queries.nextless(connection, after, limit)
+        lambda connection: reconcile_queries.without_next_time(connection, after, limit)
     ),
 }
 
@@ -265,7 +265,7 @@ def test_a_link_under_a_plain_worker_reconciles_on_the_way(rig: Rig) -> None:
 def test_a_plain_worker_records_what_its_application_registers(rig: Rig) -> None:
     assert reconcile_in_turn(rig.runtime) is not None
 
-    known = rig.runtime.database.read(metadata.all_workflows)
+    known = rig.runtime.database.read(registered_workflows.read_all)
 
     assert set(known) == {"note"}
 

@@ -107,7 +107,7 @@ def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) 
 
 
 def beat_of(rig: Rig, uid: str) -> int:
-    return rig.runtime.database.read(lambda connection: changes.beat_of(connection, uid)) or 0
+    return rig.runtime.database.read(lambda connection: changes.read_heartbeat(connection, uid)) or 0
 
 
 def test_a_run_that_executes_beats(make_rig: MakeRig, database_url: str) -> None:

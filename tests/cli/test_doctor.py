@@ -15,7 +15,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.chain.execution import claim_run, lose_run
 from rqsched.chain.reconcile import recover
 from rqsched.core.ids import LinkId
-from rqsched.transport.heartbeat import Presence, dispatchers
+from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of
 from tests.cli.conftest import HELLO, Cli
 
@@ -35,7 +35,7 @@ def served(cli: Cli) -> Cli:
     """A database and a Redis with a dispatcher and an RQ worker that have shown themselves."""
     runtime = cli.scheduler.runtime
     recover(runtime)
-    Presence(runtime.transport.redis, runtime.transport.control.name, runtime.now).show()
+    DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now).send()
     queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
     Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()
     return cli
@@ -120,7 +120,7 @@ def test_dead_schedules_are_named(served: Cli) -> None:
 
 def test_a_redis_of_another_database_is_found(served: Cli) -> None:
     transport = served.scheduler.runtime.transport
-    transport.redis.set(transport.epoch_key, "somebody else")
+    transport.redis.set(transport.database_id_key, "somebody else")
     finding = findings(served, 1)["ownership"]
     assert "belongs to another database" in finding["detail"]
 
@@ -201,11 +201,11 @@ def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
 def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:
     runtime = cli.scheduler.runtime
     redis = runtime.transport.redis
-    presence = Presence(redis, runtime.transport.control.name, runtime.now)
-    presence.show()
-    assert [one.name.rpartition(":")[2] for one in dispatchers(redis, "rqsched")] == [str(os.getpid())]
+    heartbeat = DispatcherHeartbeat(redis, runtime.transport.control.name, runtime.now)
+    heartbeat.send()
+    assert [one.name.rpartition(":")[2] for one in live_dispatchers(redis, "rqsched")] == [str(os.getpid())]
     redis.sadd("rqsched:dispatchers:rqsched", "gone:1")
-    assert len(dispatchers(redis, "rqsched")) == 1
+    assert len(live_dispatchers(redis, "rqsched")) == 1
     assert redis.scard("rqsched:dispatchers:rqsched") == 1
-    presence.leave()
-    assert dispatchers(redis, "rqsched") == []
+    heartbeat.stop()
+    assert live_dispatchers(redis, "rqsched") == []

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from rqsched import OverlapPolicy
-from rqsched.transport.heartbeat import dispatchers
+from rqsched.transport.telemetry import live_dispatchers
 from tests.cli.conftest import Cli
 from tests.support.processes import rqsched_command, start, wait_until
 
@@ -68,13 +68,13 @@ def test_a_worker_fires_executes_shows_itself_and_ends_in_order(
     try:
         assert run(env, "create", "a", "touch", "--every", "1s", "--kwargs", kwargs).returncode == 0
         wait_until(target.exists, timeout=60, what=f"a run\n{worker.log()}")
-        wait_until(lambda: dispatchers(redis, "rqsched"), timeout=60, what="a dispatcher that shows itself")
+        wait_until(lambda: live_dispatchers(redis, "rqsched"), timeout=60, what="a dispatcher that shows itself")
         examined = run(env, "doctor")
         assert examined.returncode == 0, examined.stdout
     finally:
         code = worker.terminate(timeout=30)
     assert code == 0
-    assert dispatchers(redis, "rqsched") == []
+    assert live_dispatchers(redis, "rqsched") == []
 
 
 def test_web_without_its_extra_says_how_to_install_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.spec.members import Cron
 from rqsched.spec.spec import Spec
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.database import Database
 
 NOW = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
@@ -33,8 +33,8 @@ def created(schedule_id: str = "report", *, incarnation: int = 1, **definition: 
     return lifecycle.decide_create(Identity(uid, "default", schedule_id), declared, now=NOW, operation=uid)
 
 
-def write(database: Database, *changes: Change) -> None:
-    database.transact(lambda connection: store.write(connection, changes))
+def write(database: Database, *written: Change) -> None:
+    database.transact(lambda connection: changes.write(connection, written))
 
 
 def add_schedule(database: Database, schedule_id: str = "report", **definition: Any) -> Schedule:
@@ -69,11 +69,11 @@ def add_runs(database: Database, schedule: Schedule, runs: Iterable[Run]) -> lis
 
 
 def find(database: Database, uid: str) -> Schedule | None:
-    return database.read(lambda connection: store.find(connection, uid))
+    return database.read(lambda connection: changes.find(connection, uid))
 
 
 def find_run(database: Database, uid: str) -> Run | None:
-    return database.read(lambda connection: store.find_run(connection, uid))
+    return database.read(lambda connection: changes.find_run(connection, uid))
 
 
 def count(connection: Connection, table: str) -> int:

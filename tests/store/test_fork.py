@@ -6,7 +6,7 @@ import gc
 
 import sqlalchemy as sa
 
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.database import Database
 from tests.store.children import FORK, in_children
 from tests.store.samples import add_schedule, count, created, write
@@ -72,13 +72,13 @@ def test_children_forked_after_use_write_side_by_side(database: Database) -> Non
             database.transact(add_one)
 
     def add_one(connection: sa.Connection) -> None:
-        locked = store.lock_one(connection, schedule.uid)
+        locked = changes.lock_one(connection, schedule.uid)
         assert locked is not None
         statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
         connection.execute(statement, {"value": locked.run_count + 1, "uid": schedule.uid})
 
     in_children(4, add_ten)
-    found = database.read(lambda connection: store.find(connection, schedule.uid))
+    found = database.read(lambda connection: changes.find(connection, schedule.uid))
     assert found is not None
     assert found.run_count == 40
 
@@ -108,7 +108,7 @@ def test_what_a_child_commits_outlives_the_last_connection_of_its_parent(sqlite_
 
 def test_a_connection_in_use_survives_a_fork(database: Database) -> None:
     def work(connection: sa.Connection) -> int:
-        store.write(connection, [created()])
+        changes.write(connection, [created()])
         in_children(1, lambda: None)
         return count(connection, "rqsched_schedules")
 

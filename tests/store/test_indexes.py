@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes as store
-from rqsched.store import reconcile_queries as scans
+from rqsched.store import changes
+from rqsched.store import reconcile_queries as queries
 from rqsched.store.database import Database
 from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
@@ -29,14 +29,23 @@ _NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-un
 _CONSTRAINTS = {str(constraint.name) for table in metadata.sorted_tables for constraint in table.constraints}
 
 SCANS: dict[str, tuple[Ask, str]] = {
-    "due links": (lambda c: scans.due_links(c, NOW, None, 500), "ix_rqsched_schedules_due"),
-    "further due links": (lambda c: scans.due_links(c, NOW, (NOW, "0"), 500), "ix_rqsched_schedules_due"),
-    "active schedules without a next time": (lambda c: scans.nextless(c, "0", 500), "ix_rqsched_schedules_due"),
-    "schedules with waiting runs": (lambda c: scans.waiting(c, "0", 500), "ix_rqsched_schedules_waiting"),
-    "pending runs": (lambda c: scans.pending(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
-    "retrying runs": (lambda c: scans.retrying(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
-    "running runs without beats": (lambda c: scans.lifeless(c, 3, "0", 500), "ix_rqsched_runs_unfinished"),
-    "external runs without a sign": (lambda c: scans.silent(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+    "due links": (lambda c: queries.due_links(c, NOW, None, 500), "ix_rqsched_schedules_due"),
+    "further due links": (lambda c: queries.due_links(c, NOW, (NOW, "0"), 500), "ix_rqsched_schedules_due"),
+    "active schedules without a next time": (
+        lambda c: queries.without_next_time(c, "0", 500),
+        "ix_rqsched_schedules_due",
+    ),
+    "schedules with waiting runs": (lambda c: queries.waiting(c, "0", 500), "ix_rqsched_schedules_waiting"),
+    "pending runs": (lambda c: queries.pending(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+    "retrying runs": (lambda c: queries.retrying(c, NOW, "0", 500), "ix_rqsched_runs_unfinished"),
+    "running runs without beats": (
+        lambda c: queries.without_heartbeat(c, 3, "0", 500),
+        "ix_rqsched_runs_unfinished",
+    ),
+    "external runs without a sign": (
+        lambda c: queries.silent(c, NOW, "0", 500),
+        "ix_rqsched_runs_unfinished",
+    ),
 }
 
 HISTORY = (
@@ -63,20 +72,20 @@ PAGES: dict[str, tuple[Ask, str]] = {
 }
 
 LOOKUPS: dict[str, tuple[Ask, str]] = {
-    "a schedule by its id": (lambda c: store.find_named(c, "default", "s-1"), "uq_rqsched_schedules_incarnation"),
+    "a schedule by its id": (lambda c: changes.find_named(c, "default", "s-1"), "uq_rqsched_schedules_incarnation"),
     "a schedule by its id, locked": (
-        lambda c: store.lock_named(c, "default", ["s-1"]),
+        lambda c: changes.lock_named(c, "default", ["s-1"]),
         "uq_rqsched_schedules_incarnation",
     ),
-    "schedules to lock": (lambda c: store.lock(c, ["0", "1"]), "pk_rqsched_schedules"),
-    "the runs a decision sees": (lambda c: store.open_runs(c, [created().after]), "ix_rqsched_runs_open"),
-    "the pending runs of a schedule": (lambda c: store.pending_runs(c, "0"), "ix_rqsched_runs_open"),
-    "a run by its number": (lambda c: store.find_run_by_number(c, "0", 1), "uq_rqsched_runs_schedule_uid_number"),
+    "schedules to lock": (lambda c: changes.lock(c, ["0", "1"]), "pk_rqsched_schedules"),
+    "the runs a decision sees": (lambda c: changes.open_runs(c, [created().after]), "ix_rqsched_runs_open"),
+    "the pending runs of a schedule": (lambda c: changes.pending_runs(c, "0"), "ix_rqsched_runs_open"),
+    "a run by its number": (lambda c: changes.find_run_by_number(c, "0", 1), "uq_rqsched_runs_schedule_uid_number"),
     "a run by its idempotency key": (
-        lambda c: store.find_run_by_key(c, "0", "key"),
+        lambda c: changes.find_run_by_key(c, "0", "key"),
         "uq_rqsched_runs_schedule_uid_idempotency_key",
     ),
-    "occurrences that ran": (lambda c: store.occurrences_run(c, {"0": NOW}, NOW), "uq_rqsched_runs_occurrence"),
+    "occurrences that ran": (lambda c: changes.occurrences_run(c, {"0": NOW}, NOW), "uq_rqsched_runs_occurrence"),
 }
 
 

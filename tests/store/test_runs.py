@@ -9,8 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.store import changes as store
-from rqsched.store import metadata as facts
+from rqsched.store import changes, metadata, registered_workflows
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, find_run, run_of, write
@@ -20,8 +19,8 @@ START: dict[str, Any] = {"token": "T" * 26, "worker": "worker-1", "started_at": 
 
 def open_uids(database: Database, schedule: Schedule, *, with_backfill: bool = False) -> list[str]:
     def work(connection: sa.Connection) -> list[str]:
-        locked = store.lock(connection, [schedule.uid])
-        return [run.uid for run in store.open_runs(connection, locked, with_backfill=with_backfill)[schedule.uid]]
+        locked = changes.lock(connection, [schedule.uid])
+        return [run.uid for run in changes.open_runs(connection, locked, with_backfill=with_backfill)[schedule.uid]]
 
     return database.transact(work)
 
@@ -65,14 +64,14 @@ def test_a_decision_sees_no_run_of_another_schedule(database: Database) -> None:
 def test_a_run_is_found_by_its_number_within_its_schedule(database: Database) -> None:
     schedule = add_schedule(database)
     found = add_runs(database, schedule, [run_of(schedule, 1), run_of(schedule, 2)])
-    read = database.transact(lambda connection: store.find_run_by_number(connection, schedule.uid, 2))
+    read = database.transact(lambda connection: changes.find_run_by_number(connection, schedule.uid, 2))
     assert read == found[1]
 
 
 def test_a_changed_run_keeps_the_beats_that_came_in_meanwhile(database: Database) -> None:
     run = started_run(database)
-    database.transact(lambda connection: store.beat(connection, run.uid, START["token"]))
-    schedule = database.read(lambda connection: store.find(connection, run.schedule_uid))
+    database.transact(lambda connection: changes.record_heartbeat(connection, run.uid, START["token"]))
+    schedule = database.read(lambda connection: changes.find(connection, run.schedule_uid))
     assert schedule is not None
     ended = replace(run, status=RunStatus.SUCCEEDED, ended_at=LATER)
     write(database, Change(schedule, replace(schedule, success_count=1), changed_runs=((run, ended),)))
@@ -88,10 +87,10 @@ def pending_run(database: Database) -> Run:
     return add_runs(database, schedule, [run_of(schedule, 1, attempt=2, delivery=3)])[0]
 
 
-def start(database: Database, run: Run, **changes: Any) -> bool:
-    asked = {"attempt": run.attempt, "delivery": run.delivery, **START, **changes}
+def start(database: Database, run: Run, **others: Any) -> bool:
+    asked = {"attempt": run.attempt, "delivery": run.delivery, **START, **others}
     attempt, delivery = asked.pop("attempt"), asked.pop("delivery")
-    return database.transact(lambda connection: store.start_run(connection, run.uid, attempt, delivery, asked))
+    return database.transact(lambda connection: changes.start_run(connection, run.uid, attempt, delivery, asked))
 
 
 def started_run(database: Database) -> Run:
@@ -152,7 +151,7 @@ def beats(database: Database, run: Run) -> int:
 
 
 def beat(database: Database, uid: str, token: str = START["token"]) -> str | None:
-    return database.transact(lambda connection: store.beat(connection, uid, token))
+    return database.transact(lambda connection: changes.record_heartbeat(connection, uid, token))
 
 
 def test_each_beat_of_the_process_that_runs_it_counts(database: Database) -> None:
@@ -178,24 +177,26 @@ def test_a_beat_of_a_run_that_is_gone_says_so(database: Database) -> None:
     assert beat(database, "nobody") == "deleted"
 
 
-# ---- facts and workflows
+# ---- metadata and workflows
 
 
-def test_the_first_to_claim_a_fact_decides_it(database: Database) -> None:
-    claims = [database.transact(lambda c, value=value: facts.claim_fact(c, "epoch", value)) for value in ("1", "2")]
+def test_the_first_claim_of_a_value_decides_it(database: Database) -> None:
+    claims = [
+        database.transact(lambda c, value=value: metadata.claim_value(c, "origin", value)) for value in ("1", "2")
+    ]
     assert claims == ["1", "1"]
 
 
 def test_a_fact_that_is_set_again_is_the_newest(database: Database) -> None:
     for value in ("2025b", "2026a"):
-        database.transact(lambda connection, value=value: facts.set_fact(connection, "tzdata", value))
-    assert database.read(lambda connection: facts.fact(connection, "tzdata")) == "2026a"
+        database.transact(lambda connection, value=value: metadata.set_value(connection, "tzdata", value))
+    assert database.read(lambda connection: metadata.find_value(connection, "tzdata")) == "2026a"
 
 
 def test_the_newest_registration_of_a_workflow_wins(database: Database) -> None:
     for queue in ("low", "high"):
         row = {"name": "report", "path": "app.report", "queue": queue, "registered_at": NOW}
-        database.transact(lambda connection, row=row: facts.register_workflows(connection, [row]))
-    found = database.read(lambda connection: facts.find_workflow(connection, "report"))
+        database.transact(lambda connection, row=row: registered_workflows.record(connection, [row]))
+    found = database.read(lambda connection: registered_workflows.find(connection, "report"))
     assert found is not None
-    assert (found.queue, found.registered_at) == ("high", NOW)
+    assert (found["queue"], found["registered_at"]) == ("high", NOW)

@@ -14,8 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.database import Database, Patience
+from rqsched.store.rows import run_values
+from rqsched.store.tables import runs
 from tests.store.samples import LATER, add_schedule, count, created, run_of, write
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
@@ -47,12 +49,12 @@ def sqlite(sqlite_url: str) -> Iterator[Database]:
 def locked(database: Database, *uids: str) -> Iterator[None]:
     """Inside the block another connection holds the locks of these schedules."""
     with database.engine.begin() as connection:
-        store.lock(connection, uids)
+        changes.lock(connection, uids)
         yield
 
 
 def uids_locked(connection: sa.Connection, uids: list[str], *, skip_locked: bool = False) -> list[str]:
-    return [schedule.uid for schedule in store.lock(connection, uids, skip_locked=skip_locked)]
+    return [schedule.uid for schedule in changes.lock(connection, uids, skip_locked=skip_locked)]
 
 
 # ---- any database
@@ -63,7 +65,7 @@ def test_what_a_transaction_wrote_is_gone_when_its_work_raises_and_the_work_is_n
 
     def work(connection: sa.Connection) -> None:
         attempts.append(1)
-        store.write(connection, [created()])
+        changes.write(connection, [created()])
         raise LookupError
 
     with pytest.raises(LookupError):
@@ -76,8 +78,8 @@ def test_a_broken_constraint_is_no_transient_failure(database: Database) -> None
 
     def work(connection: sa.Connection) -> None:
         attempts.append(1)
-        store.write(connection, [created()])
-        store.write(connection, [created(incarnation=2)])
+        changes.write(connection, [created()])
+        changes.write(connection, [created(incarnation=2)])
 
     with pytest.raises(IntegrityError):
         database.transact(work)
@@ -103,7 +105,7 @@ def test_a_reader_sees_one_snapshot_while_another_process_writes(database: Datab
 def test_a_reader_is_not_held_up_by_an_open_writer(database: Database, other: Database) -> None:
     schedule = add_schedule(database)
     with locked(database, schedule.uid):
-        assert other.read(lambda connection: store.find(connection, schedule.uid)) == schedule
+        assert other.read(lambda connection: changes.find(connection, schedule.uid)) == schedule
 
 
 def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Database, other: Database) -> None:
@@ -111,7 +113,7 @@ def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Data
     patient = Database(other.url)
 
     def add(connection: sa.Connection) -> None:
-        found = store.lock_one(connection, uid)
+        found = changes.lock_one(connection, uid)
         assert found is not None
         statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
         connection.execute(statement, {"value": found.run_count + 1, "uid": uid})
@@ -119,7 +121,7 @@ def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Data
     with closing(patient), ThreadPoolExecutor(2) as threads:
         for each in [threads.submit(each.transact, add) for _ in range(20) for each in (database, patient)]:
             each.result()
-    found = database.read(lambda connection: store.find(connection, uid))
+    found = database.read(lambda connection: changes.find(connection, uid))
     assert found is not None
     assert found.run_count == 40
 
@@ -163,7 +165,7 @@ def test_sqlite_busy_for_longer_than_the_patience_is_a_typed_error(sqlite: Datab
     with closing(sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)) as rival:
         rival.execute("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnavailableError, match="try again later"):
-            sqlite.transact(lambda connection: store.lock_one(connection, "any"), patience=NO_PATIENCE)
+            sqlite.transact(lambda connection: changes.lock_one(connection, "any"), patience=NO_PATIENCE)
 
 
 def _give_up_at_once(sqlite: Database) -> None:
@@ -210,7 +212,7 @@ def test_the_lock_of_a_schedule_lets_others_insert_rows_that_reference_it(postgr
 
     def insert(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
-        connection.execute(sa.insert(store.runs), store.run_values(run_of(schedule, 1)))
+        connection.execute(sa.insert(runs), run_values(run_of(schedule, 1)))
 
     with locked(postgres, schedule.uid):
         postgres.transact(insert, patience=NO_PATIENCE)
@@ -225,7 +227,7 @@ def test_a_transaction_whose_backend_is_killed_between_statements_is_made_again_
 
     def work(connection: sa.Connection) -> None:
         backends.append(connection.execute(PID).scalar_one())
-        store.write(connection, [created()])
+        changes.write(connection, [created()])
         if len(backends) == 1:
             postgres_server.execute(f"SELECT pg_terminate_backend({backends[0]}, 10000)")
         count(connection, "rqsched_schedules")
@@ -264,7 +266,7 @@ def test_the_victim_of_a_deadlock_is_tried_again(postgres: Database) -> None:
     with ThreadPoolExecutor(2) as threads:
         for each in [threads.submit(swap, first, second), threads.submit(swap, second, first)]:
             each.result()
-    found = postgres.read(lambda connection: store.find(connection, first))
+    found = postgres.read(lambda connection: changes.find(connection, first))
     assert len(attempts) == 3
     assert found is not None
     assert found.run_count == 2
@@ -283,10 +285,10 @@ def test_a_retry_after_a_commit_whose_answer_was_lost_finds_its_own_row(
     _lose_the_answer_of_the_next_commit(postgres, postgres_server)
 
     def create(connection: sa.Connection) -> None:
-        mine = store.find(connection, change.after.uid)
+        mine = changes.find(connection, change.after.uid)
         found.append(mine and mine.operation)
         if mine is None:
-            store.write(connection, [change])
+            changes.write(connection, [change])
 
     postgres.transact(create)
     assert found == [None, change.after.operation]

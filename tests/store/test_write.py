@@ -12,8 +12,9 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.database import Database
+from rqsched.store.rows import run_values
 from rqsched.store.tables import audit_events, runs, schedules
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, created, find, find_run, run_of, spec_text, write
 
@@ -96,7 +97,7 @@ def test_instants_one_microsecond_apart_stay_apart_and_in_order(database: Databa
     add_runs(database, schedule, [run_of(schedule, n, occurrence_at=at) for n, at in enumerate(instants, start=1)])
     ordered = sa.select(runs.c.occurrence_at).order_by(runs.c.occurrence_at)
     assert database.read(lambda connection: connection.execute(ordered).scalars().all()) == instants
-    after = database.read(lambda connection: store.occurrences_run(connection, {schedule.uid: whole}))
+    after = database.read(lambda connection: changes.occurrences_run(connection, {schedule.uid: whole}))
     assert after == {schedule.uid: frozenset(instants[1:])}
 
 
@@ -157,7 +158,7 @@ def test_only_one_schedule_of_an_identity_is_not_deleted(database: Database) -> 
 def test_an_identity_is_free_again_after_delete_and_history_stays(database: Database) -> None:
     first = _apply(database, lifecycle.decide_delete(add_schedule(database), now=LATER))
     write(database, created(incarnation=2))
-    named = database.read(lambda connection: store.find_named(connection, "default", "report"))
+    named = database.read(lambda connection: changes.find_named(connection, "default", "report"))
     assert named == created(incarnation=2).after
     assert find(database, first.uid) == first
 
@@ -166,7 +167,7 @@ def test_the_same_id_in_two_namespaces_names_two_schedules(database: Database) -
     first = created()
     second = replace(created(incarnation=2).after, namespace="staging")
     write(database, first, Change(None, second))
-    named = database.transact(lambda connection: store.lock_named(connection, "staging", ["report"]))
+    named = database.transact(lambda connection: changes.lock_named(connection, "staging", ["report"]))
     assert [schedule.uid for schedule in named.values()] == [second.uid]
 
 
@@ -203,7 +204,7 @@ def test_an_idempotency_key_starts_one_run_of_a_schedule(database: Database) -> 
     schedule = add_schedule(database)
     first = run_of(schedule, 1, kind=RunKind.MANUAL, idempotency_key="once")
     add_runs(database, schedule, [first, run_of(schedule, 2, kind=RunKind.MANUAL, idempotency_key="once")])
-    found = database.read(lambda connection: store.find_run_by_key(connection, schedule.uid, "once"))
+    found = database.read(lambda connection: changes.find_run_by_key(connection, schedule.uid, "once"))
     assert (found, _run_uids(database)) == (first, [first.uid])
 
 
@@ -213,7 +214,7 @@ def _run_uids(database: Database) -> list[str]:
 
 
 def _insert_run(database: Database, run: Run) -> None:
-    database.transact(lambda connection: connection.execute(sa.insert(runs), store.run_values(run)))
+    database.transact(lambda connection: connection.execute(sa.insert(runs), run_values(run)))
 
 
 def test_a_sequence_number_is_given_once(database: Database) -> None:

@@ -20,7 +20,7 @@ from rqsched.chain.runtime import Runtime, using
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Run, Schedule
 from rqsched.core.policy import RetryPolicy
-from rqsched.store import changes as store
+from rqsched.store import changes
 from rqsched.store.listing import AuditRecord
 from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport, job_id_of
@@ -130,7 +130,7 @@ class Rig:
         return schedule.refresh().state
 
     def run_row(self, uid: str) -> Run:
-        found = self.runtime.database.read(lambda connection: store.find_run(connection, uid))
+        found = self.runtime.database.read(lambda connection: changes.find_run(connection, uid))
         assert found is not None
         return found
 

@@ -72,7 +72,7 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_paus
         total.add(batch)
         yield batch
     transport = runtime.transport
-    telemetry.record(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
+    telemetry.record_pass(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
 
 
 def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:

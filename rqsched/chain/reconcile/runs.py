@@ -43,8 +43,8 @@ def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
     """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
     now = runtime.now()
     interval = runtime.settings.reconcile_interval
-    runtime.database.transact(lambda connection: reconcile_queries.sight(connection, now, now - interval))
-    for runs in pages(runtime, partial(reconcile_queries.lifeless, sightings=SIGHTINGS)):
+    runtime.database.transact(lambda connection: reconcile_queries.compare_heartbeats(connection, now, now - interval))
+    for runs in pages(runtime, partial(reconcile_queries.without_heartbeat, sightings=SIGHTINGS)):
         yield _lose(runtime, runs, "no sign of life from its worker")
     for runs in pages(runtime, partial(reconcile_queries.silent, since=now - EXTERNAL_SILENCE)):
         yield _lose(runtime, runs, "no heartbeat from its external worker")
@@ -68,7 +68,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
         is_same = current.token == run.token and current.attempt == run.attempt
         return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at
 
-    if runtime.database.read(lambda connection: changes.beat_of(connection, run.uid)) != heartbeat:
+    if runtime.database.read(lambda connection: changes.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
     return settle_run(runtime, run.uid, lost, fence=is_still_lifeless) is not None

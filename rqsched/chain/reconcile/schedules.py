@@ -28,7 +28,7 @@ _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
 
 def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
     """Plan active schedules that have no next time, unless they wait for a run or for their buffer to drain."""
-    for uids in pages(runtime, reconcile_queries.nextless):
+    for uids in pages(runtime, reconcile_queries.without_next_time):
         planned = [repair_schedule(runtime, uid, _plan) for uid in uids]
         yield Recovered(len(uids), next_times=planned.count(True), failed=planned.count(None))
 
@@ -42,13 +42,13 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     """Recompute next times once after the timezone database changed (docs/cron.md)."""
     current = tzdata_version()
-    known = runtime.database.read(lambda connection: metadata.fact(connection, _TZDATA))
+    known = runtime.database.read(lambda connection: metadata.find_value(connection, _TZDATA))
     if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
         return
-    for uids in pages(runtime, partial(reconcile_queries.timed_otherwise, tzdata=current)):
+    for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved = [repair_schedule(runtime, uid, _apply_tzdata) for uid in uids]
         yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
-    runtime.database.transact(lambda connection: metadata.set_fact(connection, _TZDATA, current))
+    runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
 def is_newer(tzdata: str, known: str) -> bool:

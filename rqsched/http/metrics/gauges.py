@@ -13,8 +13,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.store.tables import IS_ACTIVE, IS_OPEN, runs, schedules
-from rqsched.transport import heartbeat as presence
-from rqsched.transport import telemetry as tally
+from rqsched.transport import telemetry
 
 
 @dataclass
@@ -78,7 +77,7 @@ def look_at_redis(runtime: Runtime) -> Transported | None:
     queue = runtime.transport.control
     try:
         scheduled = int(redis.zcard(runtime.transport.scheduled_key))
-        living = len(presence.dispatchers(redis, queue.name))
-        return Transported(scheduled, living, tally.read(redis, queue.name))
+        living = len(telemetry.live_dispatchers(redis, queue.name))
+        return Transported(scheduled, living, telemetry.read_passes(redis, queue.name))
     except RedisError:
         return None

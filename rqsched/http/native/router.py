@@ -14,7 +14,7 @@ from rqsched.http.native import runs, schedules
 from rqsched.http.native.responses import WorkflowsResponse
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import metadata
+from rqsched.store import registered_workflows
 
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.of(*ANY))
 router.include_router(schedules.router)
@@ -28,7 +28,7 @@ _SHOWN = ("name", "queue", "connection", "timeout")
 def list_workflows(call: Read) -> Response:
     """List the workflows that some process registered, by name, with their defaults."""
     runtime = call.scheduler.runtime
-    recorded = runtime.database.read(metadata.all_workflows)
+    recorded = runtime.database.read(registered_workflows.read_all)
     here = {known.name: {"name": known.name, **known.defaults} for known in runtime.workflows.all()}
     merged = here | recorded
     return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged)]})

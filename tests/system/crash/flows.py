@@ -18,7 +18,7 @@ from rqsched.api.scheduler import Declaration
 from rqsched.chain import execution, firing
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
-from rqsched.store.tables import facts
+from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
@@ -205,7 +205,7 @@ def _spoil(world: World) -> None:
         connection.execute(sa.update(run_rows).where(run_rows.c.uid == ahead).values(gone))
         nextless = {"next_run_at": None, "due_at": None}
         connection.execute(sa.update(schedule_rows).where(schedule_rows.c.schedule_id == "pending").values(nextless))
-        connection.execute(sa.update(facts).where(facts.c.name == "tzdata").values(value="older"))
+        metadata.set_value(connection, "tzdata", "older")
 
     world.scheduler.recover()
     world.runtime.database.transact(write)

@@ -356,8 +356,8 @@ RECONCILE = (
     _edit(
         "reconcile loses a run that beats",
         "chain/reconcile/runs.py",
-        "changes.beat_of(connection, run.uid)) != heartbeat:\n",
-        "changes.beat_of(connection, run.uid)) == -1:\n",
+        "changes.read_heartbeat(connection, run.uid)) != heartbeat:\n",
+        "changes.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone",
     ),
     _edit(

@@ -134,7 +134,7 @@ class Keys:
 
     def pipeline(self) -> None:
         """What is added up for metrics alone is lost here."""
-        raise RedisConnectionError("the network keeps no tally")
+        raise RedisConnectionError("the network keeps no telemetry")
 
 
 class NetworkTransport(Transport):
@@ -194,22 +194,22 @@ class NetworkTransport(Transport):
     def next_due(self) -> float | None:
         return min(self._network.scheduled.values(), default=None)
 
-    def epoch(self) -> str | None:
+    def database_id(self) -> str | None:
         self._step()
-        owner = self.redis.get(self.epoch_key)
+        owner = self.redis.get(self.database_id_key)
         return None if owner is None else str(owner)
 
-    def begin_epoch(self, uid: str) -> str:
+    def leave_flush_marker(self, uid: str) -> str:
         self._step()
-        witness = super().begin_epoch(uid)
+        flush_marker = super().leave_flush_marker(uid)
         self._answer()
-        return witness
+        return flush_marker
 
-    def mark_epoch(self, owner: str, witness: str) -> bool:
+    def record_database_id(self, owner: str, flush_marker: str) -> bool:
         self._step()
-        is_there = self._network.keys.pop(witness, None) is not None
+        is_there = self._network.keys.pop(flush_marker, None) is not None
         if is_there:
-            self.redis.set(self.epoch_key, owner, nx=True)
+            self.redis.set(self.database_id_key, owner, nx=True)
         self._answer()
         return is_there
 
