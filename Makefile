@@ -5,26 +5,40 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= .rqsched
 ARGS   ?=
+INNER  := tests/contract tests/spec tests/core tests/store tests/transport
 # Each pytest worker starts its own Valkey and PostgreSQL. One more than two cores: many tests wait for processes.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs soak mutation clean
+.PHONY: help demo test quick check proofs bench docs soak mutation clean
+
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
+COMPILE := $(BIN)/python -m compileall -q rqsched tests examples benchmarks
 
 help: ## show this help
 	@echo "rqsched: durable, self-rescheduling schedules on RQ"
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, bench, soak); DATA=dir is the demo's data folder"
+	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, quick, proofs, bench, soak); DATA=dir is the demo's data folder"
 
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-# Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
-test: $(VENV)/.dev ## every test, with real Valkey and PostgreSQL (also lint and types)
-	@$(BIN)/python -m compileall -q rqsched tests examples benchmarks
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: $(VENV)/.dev ## before every push: every behaviour and invariant, real Valkey and PostgreSQL (12 minutes)
+	@$(COMPILE)
+	$(PYTEST) $(ARGS)
+
+quick: $(VENV)/.dev ## while you write: the inner layers and the contracts, on SQLite (2 minutes)
+	@$(COMPILE)
+	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
+
+proofs: $(VENV)/.dev ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak
+	@$(COMPILE)
+	PROOFS=1 $(PYTEST) -m "" $(ARGS)
+	$(BIN)/python -m tests.system.mutation
+	$(BIN)/python -m tests.system.soak --minutes 15
 
 check: $(VENV)/.dev ## before you submit: fix nothing, tell everything (ruff, format, mypy strict, tests)
 	$(BIN)/ruff check

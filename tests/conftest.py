@@ -18,6 +18,25 @@ from rqsched.testing import ManualClock
 from tests.support import servers
 from tests.support.servers import PostgresServer, ValkeyServer
 
+_TESTS = Path(__file__).parent
+_SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "dashboard", "http", "machines"))
+_LONGEST = (_TESTS / "system", _TESTS / "http" / "test_schemathesis.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the second database of the surfaces to the proofs, and start what takes longest first."""
+    for item in items:
+        if _is_surface_on_second_database(item) and item.get_closest_marker("every_database") is None:
+            item.add_marker(pytest.mark.proof)
+    items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in _LONGEST))
+
+
+def _is_surface_on_second_database(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    is_second = callspec is not None and callspec.params.get("database_kind") == "postgres"
+    return is_second and any(item.path.is_relative_to(folder) for folder in _SURFACES)
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

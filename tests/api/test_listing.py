@@ -10,6 +10,8 @@ from rqsched import Cron, Every, RetryPolicy, Spec
 from rqsched.errors import InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, newest
 
+pytestmark = pytest.mark.every_database
+
 FAILS_AT_ONCE = RetryPolicy(max_retries=0)
 
 

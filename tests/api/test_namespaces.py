@@ -9,6 +9,8 @@ from rqsched.errors import ScheduleNotFoundError
 from tests.api.conftest import MakeDesk
 from tests.support.desk import MINUTE, NOON, Desk, statuses, types
 
+pytestmark = pytest.mark.every_database
+
 
 def test_one_id_in_two_namespaces_is_two_schedules(any_desk: Desk) -> None:
     here, there = any_desk.create(), any_desk.create(namespace="billing", spec=2 * MINUTE)

@@ -15,6 +15,8 @@ from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, VERSION, created, detail
 from tests.support.web import Web
 
+pytestmark = pytest.mark.every_database
+
 
 def asked_by_clients(web: Web) -> Web:
     web.rig.scheduler.runtime.record_workflows()

@@ -15,6 +15,8 @@ from tests.http.conftest import MakeWeb
 from tests.support.rig import MINUTE
 from tests.support.web import MINUTELY, SCHEDULES, Web, at
 
+pytestmark = pytest.mark.every_database
+
 Samples = dict[tuple[str, ...], float]
 
 

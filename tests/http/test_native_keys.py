@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
+pytestmark = pytest.mark.every_database
+
 KEY = {"Idempotency-Key": "order 66"}
 
 

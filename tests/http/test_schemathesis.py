@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
 from tests.support.population import HEADERS, body_of, seeded
+from tests.support.sizes import sized
 from tests.support.web import Web
 
 CHECKS = [
@@ -34,7 +35,7 @@ CHECKS = [
     response_schema_conformance,
     response_headers_conformance,
 ]
-EXAMPLES = 8
+EXAMPLES = sized(3, 8)
 """Of each operation and mode."""
 SURFACES = {"native": "/api/v1/", "open-job-spec": "/ojs/", "durable-workflow": "/api/", "health": "/"}
 """Their prefixes, the most specific first."""

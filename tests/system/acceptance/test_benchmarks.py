@@ -28,6 +28,7 @@ TINY = {
 
 
 @pytest.mark.acceptance
+@pytest.mark.proof
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_prints_one_json_object(name: str) -> None:
     done = subprocess.run(

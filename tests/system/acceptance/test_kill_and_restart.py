@@ -16,10 +16,11 @@ import pytest
 from rqsched import Every
 from tests.support.invariants import i3_live_links
 from tests.support.processes import REPOSITORY, Process, rqsched_command, wait_until
+from tests.support.sizes import sized
 from tests.system.acceptance.conftest import MakeSite
 from tests.system.acceptance.site import Site
 
-KILLS = 10
+KILLS = sized(4, 10)
 """A case; there are three."""
 LONGEST_LIFE = 2.0
 GOES_ON_WITHIN = 60.0

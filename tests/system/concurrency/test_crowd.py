@@ -15,11 +15,12 @@ from rqsched.core import audit
 from rqsched.testing import ManualClock
 from tests.store.children import FORK, in_children
 from tests.support.invariants import check_invariants, i8_executions
+from tests.support.sizes import sized
 from tests.support.stories import read_stories
 from tests.system.concurrency.crowd import DECLARATIONS, FastClock, Member, Stage, come_to_rest, declare, seed_of
 
 PROCESSES = 8
-OPERATIONS = int(os.environ.get("CROWD_OPERATIONS", "300"))
+OPERATIONS = int(os.environ.get("CROWD_OPERATIONS", sized(100, 300)))
 """What each process does; all of them together thousands of operations."""
 SPEED = 20
 

@@ -45,6 +45,13 @@ class Kind(StrEnum):
     WRITE = "write"
     COMMIT = "commit"
     REDIS = "redis"
+    ASK = "ask"
+    """A command that changes nothing in Redis."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether SQL and Redis are the same before it and after it."""
+        return self in {Kind.READ, Kind.ASK}
 
 
 FATES = {
@@ -52,8 +59,13 @@ FATES = {
     Kind.WRITE: (Fate.DIES_BEFORE, Fate.NOT_SENT),
     Kind.COMMIT: (Fate.DIES_BEFORE, Fate.NOT_SENT, Fate.DIES_AFTER, Fate.ANSWER_LOST),
     Kind.REDIS: (Fate.DIES_BEFORE, Fate.NOT_SENT, Fate.DIES_AFTER, Fate.ANSWER_LOST),
+    Kind.ASK: (Fate.DIES_BEFORE, Fate.NOT_SENT),
 }
 """What is tried at each kind of step. A write inside a transaction leaves nothing behind, applied or not."""
+_ASKING = {
+    *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HMGET", "LINDEX", "LLEN", "LRANGE", "PING", "PTTL", "SCARD"),
+    *("SISMEMBER", "SMEMBERS", "TIME", "TTL", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE"),
+}
 
 
 @dataclass(frozen=True)
@@ -212,7 +224,8 @@ class CountedConnection(Connection):
             if len(self.steps.seen) - 1 == self.steps.at:
                 self._wait_until_applied(unread)
 
-        self.steps.take(Step(Kind.REDIS, name), apply, self._lose)
+        kind = Kind.ASK if name.split(" ", 1)[0] in _ASKING else Kind.REDIS
+        self.steps.take(Step(kind, name), apply, self._lose)
 
     def _wait_until_applied(self, unread: int) -> None:
         """Read all answers: what the server answered it has applied. Nobody else reads them any more."""
