@@ -1,7 +1,10 @@
-"""Async functions: the Waymark document's five. The main operations are awaited through `AsyncScheduler`.
+"""Async functions with the names and results of Waymark, and `AsyncScheduler`, which awaits every operation.
+
+>>> await schedule_workflow("invoice-sync", schedule_name="nightly", schedule="0 2 * * *")  # doctest: +SKIP
+'invoice-sync:nightly'
 
 Nothing is implemented twice: each runs the synchronous operation in a worker thread. The functions work on the
-scheduler that `use` was given, else on one from the environment.
+scheduler passed to `use`, otherwise on one from the environment.
 """
 
 from __future__ import annotations
@@ -43,18 +46,20 @@ WorkflowLike = str | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule as the Waymark document lists it."""
+    """A schedule as Waymark lists it. Instants are aware UTC."""
 
     id: str
-    """Our schedule id, `{workflow_name}:{schedule_name}`."""
+    """The schedule id, `{workflow_name}:{schedule_name}`."""
     workflow_name: str
+    """The name of the workflow."""
     schedule_name: str
+    """The name given to `schedule_workflow`."""
     schedule_type: str
     """`cron` or `interval`."""
     cron_expression: str | None
-    """None for an interval."""
+    """The expression; None for an interval."""
     interval_seconds: float | None
-    """None for a cron."""
+    """The interval; None for a cron."""
     jitter_seconds: float
     """The most that a fire is delayed."""
     inputs: Mapping[str, Any]
@@ -62,12 +67,19 @@ class ScheduleInfo:
     status: str
     """`active`, `paused`, `done` or `dead`."""
     next_run_at: datetime | None
+    """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     last_run_at: datetime | None
+    """When the newest run started; None before the first."""
     last_instance_id: str | None
+    """The instance id of the newest run; None before the first."""
     run_count: int
+    """How many runs have started."""
     created_at: datetime
+    """When it was created."""
     updated_at: datetime
+    """When its row was written last."""
     priority: int
+    """Above 0, runs go to the front of their queue."""
     allow_duplicate: bool
     """Whether a run starts while an earlier one is unfinished."""
 
@@ -77,7 +89,7 @@ class _Default:
 
 
 def use(scheduler: Scheduler | None) -> None:
-    """Let the functions of this module work on `scheduler`; None goes back to one from the environment."""
+    """Make the functions of this module work on `scheduler`; None returns to one from the environment."""
     _Default.scheduler = scheduler
 
 
@@ -88,9 +100,6 @@ def _from_env() -> Scheduler:
 
 def _scheduler() -> Scheduler:
     return _Default.scheduler or _from_env()
-
-
-# ---- the Waymark document's functions
 
 
 async def schedule_workflow(
@@ -104,11 +113,11 @@ async def schedule_workflow(
     allow_duplicate: bool = False,
     namespace: str | None = None,
 ) -> str:
-    """Register a schedule of a workflow under a name, or change the known one in place; returns its id.
+    """Register a schedule of a workflow under a name, or change the existing one in place; return its id.
 
     `schedule` is a cron expression or an interval; an interval's first run is one interval from now. Registering again
-    sets it active and keeps its next time, even when the cadence changed. Raises an InvalidInputError for anything
-    that is refused; then nothing was written.
+    makes it active and keeps its next time, even when the cadence changed. Raises InvalidInputError for an invalid
+    argument; then nothing was written.
     """
     name = _name_of(workflow)
     schedule_id = _id_of(name, schedule_name)
@@ -205,16 +214,13 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
     )
 
 
-# ---- arguments
-
-
 def _name_of(workflow: WorkflowLike) -> str:
     return _scheduler().runtime.workflows.name_of(workflow)
 
 
 def _id_of(workflow_name: str, schedule_name: str) -> str:
     if not isinstance(schedule_name, str) or not schedule_name.strip():
-        raise InvalidInputError("schedule_name", "is missing; pick a name, such as 'hourly'")
+        raise InvalidInputError("schedule_name", "is missing; choose a name, such as 'hourly'")
     return require_id(f"{workflow_name}:{schedule_name}", "schedule_name")
 
 
@@ -223,7 +229,7 @@ def _spec_of(schedule: str | timedelta) -> Cron | Every:
         return Every(schedule)
     if isinstance(schedule, str):
         return Cron(schedule)
-    raise InvalidTypeError("schedule", f"{type(schedule).__name__} is no cadence; give a cron expression or timedelta")
+    raise InvalidTypeError("schedule", f"{type(schedule).__name__} is not a cron expression or timedelta")
 
 
 def _checked_inputs(inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
 """The embedded default: SQLite and a real Valkey in a data folder, when no URL is given.
 
-The Valkey runs apart from whoever started it: every process that attaches to a folder gets the same server, and it
+The Valkey outlives the process that started it: every process that attaches to a folder gets the same server, and it
 stays up when they end, until `stop` or a reboot. Its data survives both. It listens on a UNIX socket that only the
-owner of the folder can open, for whoever reaches Redis can run code in a worker. One machine, one user; production
-names its own servers and never comes here.
+owner of the folder can open, because access to Redis is enough to run code in a worker. It serves one machine and one
+user; production configures its own servers and does not use this module.
 """
 
 from __future__ import annotations
@@ -48,27 +48,24 @@ class Urls:
 
     database_url: str
     """SQLAlchemy URL."""
-
     redis_url: str
     """Redis URL; a unix:// one when embedded."""
 
 
 @dataclass(frozen=True)
 class EmbeddedValkey:
-    """A running Valkey of a data folder. Holding one keeps nothing alive."""
+    """A running Valkey of a data folder. The object does not keep it alive."""
 
     data_dir: Path
     """The folder that holds its data and log; absolute."""
-
     url: str
     """What `redis.Redis.from_url` and `rq worker --url` take."""
-
     pid: int
     """The server's process id."""
 
 
 def resolve_urls(settings: Settings) -> Urls:
-    """Both servers answer at the returned URLs: those of the settings, the embedded default for what is unset.
+    """Return URLs at which both servers answer: those of the settings, the embedded default for what is unset.
 
     Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
     call it at once. Raises ConfigError when Valkey is needed but not installed.
@@ -77,12 +74,12 @@ def resolve_urls(settings: Settings) -> Urls:
 
 
 def database_url(settings: Settings) -> str:
-    """Say where SQL is, starting nothing: the settings' URL, or SQLite in the data folder, which exists then."""
+    """Return the URL of SQL, starting nothing: the settings', or SQLite in the data folder, which is created."""
     return settings.database_url or _sqlite_url(settings.data_dir)
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:
-    """A Valkey serves `data_dir`: the one that already runs, else one started now and left running.
+    """Return the Valkey that serves `data_dir`: the one that already runs, else one started now and left running.
 
     Any number of processes may attach at once; one starts the server, the others wait and share it. Writes are on
     disk within a second, so a power cut loses a second of Redis, which SQL rebuilds. Raises ConfigError when Valkey
@@ -108,9 +105,9 @@ def find(data_dir: Path) -> EmbeddedValkey | None:
 
 
 def stop(data_dir: Path) -> bool:
-    """No Valkey serves `data_dir` and all its data is on disk; say whether one did.
+    """Stop the Valkey of `data_dir`, with all its data on disk; return whether one ran.
 
-    Idempotent. Whoever is attached loses the connection; the next `attach` starts a new server on the same data.
+    Idempotent. Attached processes lose the connection; the next `attach` starts a new server on the same data.
     """
     if not data_dir.exists():
         return False
@@ -138,7 +135,7 @@ def _sqlite_url(data_dir: Path) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The kernel drops the lock with its holder, so a killed starter blocks nobody.
+    # The kernel releases the lock of a killed process, so it blocks no other.
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -188,7 +185,7 @@ def _connect(socket: Path) -> Redis:
 
 
 def _pid_behind(socket: Path) -> int | None:
-    # The server itself says who it is: a pid file may name a process that got the number later.
+    # Ask the server for its pid: a pid file may name a process that got the number later.
     try:
         with _connect(socket) as redis:
             return int(redis.info("server")["process_id"])
@@ -205,7 +202,7 @@ def _launch(folder: Path) -> None:
     _wait_until_unclaimed(folder)
     try:
         with _claimed(folder) as claim:
-            subprocess.run(  # noqa: S603 - our own words
+            subprocess.run(  # noqa: S603 - a command of our own
                 command, pass_fds=[claim], capture_output=True, text=True, check=True
             )
     except subprocess.CalledProcessError as error:
@@ -254,7 +251,7 @@ def _binary() -> Path:
 
 
 def _wait_until_ready(folder: Path) -> EmbeddedValkey:
-    # Loading its data it already says who it is, but serves nothing yet: only a ping tells.
+    # While it loads its data it reports its pid but serves nothing yet: only a ping tells.
     attempts = Retrying(
         retry=retry_if_exception_type(RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
     )

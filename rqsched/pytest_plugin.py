@@ -1,4 +1,4 @@
-"""Fixtures for tests of applications that use rqsched; pytest registers them by itself once rqsched is installed.
+"""Fixtures for tests of applications that use rqsched; pytest loads them once rqsched is installed.
 
 They need the `embedded` extra: a real Valkey from PyPI, started once a session, and SQLite in a temporary folder.
 """
@@ -18,7 +18,7 @@ from rqsched.testing import ManualClock
 
 @pytest.fixture(scope="session")
 def rqsched_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real Valkey of this session; it ends with it."""
+    """The URL of a real Valkey, which runs for the test session."""
     folder = tmp_path_factory.mktemp("rqsched-valkey")
     server = embedded.attach(folder)
     yield server.url

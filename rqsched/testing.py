@@ -1,6 +1,12 @@
-"""What tests of applications that use rqsched need: a clock that moves only when told, and runs without sleeps.
+"""For tests of applications that use rqsched: a clock that moves only when told, and runs executed in this process.
 
-The pytest fixtures are in `rqsched.pytest_plugin`, which pytest finds by itself.
+>>> def test_nightly(rqsched_scheduler, rqsched_clock):  # doctest: +SKIP
+...     rqsched_scheduler.create("nightly", invoice_sync, Cron("0 2 * * *"))
+...     rqsched_clock.advance(timedelta(days=1))
+...     run_due(rqsched_scheduler)
+...     assert rqsched_scheduler.get("nightly").run_count == 1
+
+The pytest fixtures are in `rqsched.pytest_plugin`, which pytest loads by itself.
 """
 
 from __future__ import annotations
@@ -35,38 +41,38 @@ class ManualClock(Clock):
         self._now = _as_utc(start)
 
     def now(self) -> datetime:
-        """Return the instant the clock stands at."""
+        """Return the time of the clock."""
         return self._now
 
     def advance(self, span: timedelta) -> datetime:
-        """Move the clock by `span`, a negative one moves it back; return where it stands now."""
+        """Move the clock by `span`, a negative one moves it back; return its new time."""
         self._now += span
         return self._now
 
     def set(self, instant: datetime) -> None:
-        """Stand at `instant`, earlier or later than before. A naive datetime is refused with ValueError."""
+        """Set the clock to `instant`, earlier or later than before. Raises ValueError for a naive datetime."""
         self._now = _as_utc(instant)
 
 
 def _as_utc(instant: datetime) -> datetime:
     if instant.tzinfo is None:
-        raise ValueError(f"{instant.isoformat()} is naive; give an aware datetime, such as one with tzinfo=UTC.")
+        raise ValueError(f"{instant.isoformat()} is naive; pass an aware datetime, such as one with tzinfo=UTC.")
     return instant.astimezone(UTC)
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:
-    """Fire what is due by the scheduler's clock and execute every run it starts, here; returns the tick's rows."""
+    """Fire what is due by the scheduler's clock and execute its runs, in this process; return tick's rows."""
     rows = scheduler.tick(limit=limit)
     execute_pending(scheduler)
     return rows
 
 
 def execute_pending(scheduler: Scheduler, *queues: str) -> int:
-    """Execute the jobs that wait on the queues (all queues RQ knows, unless named), in this process.
+    """Execute the jobs that wait on the queues (by default all queues RQ knows) in this process; return how many.
 
-    Those of named connections too, and those that the executed ones start. Returns how many jobs were executed. An
-    error in a workflow is recorded on its run; look there. Call it in the main thread, as RQ's worker is; an async
-    test calls it without a worker thread between, and its loop waits meanwhile.
+    Jobs of named connections and jobs that the executed ones start are included. An error in a workflow is recorded on
+    its run. Call it in the main thread, which RQ's worker requires; an async test calls it directly, and its event
+    loop waits meanwhile.
     """
     transport = scheduler.runtime.transport
     redises = [transport.redis, *transport.connections.values()]
@@ -90,24 +96,24 @@ def _execute_on(scheduler: Scheduler, redis: Redis, names: Sequence[str]) -> int
 
 
 class _QuietWorker(SimpleWorker):
-    """RQ's worker without its ear for commands, whose end takes up to a second: nobody commands a test's worker."""
+    """RQ's worker without its command listener, which takes up to a second to stop and has no use in a test."""
 
     executed = 0
 
     def subscribe(self) -> None:
-        """Listen to nobody."""
+        """Start no listener."""
 
     def unsubscribe(self) -> None:
-        """Have nothing to close."""
+        """There is no listener to stop."""
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Execute and count."""
+        """Execute the job and count it."""
         self.executed += 1
         super().execute_job(job, queue)
 
 
 def run_schedule(scheduler: Scheduler, schedule_id: str, *, namespace: str | None = None) -> RunHandle:
-    """Trigger a schedule now and execute its run, here, to its end; returns the run.
+    """Trigger a schedule now and execute its run to its end in this process; return the run.
 
     Raises ScheduleNotFoundError, and InvalidInputError when the trigger started nothing.
     """
@@ -127,12 +133,12 @@ def assert_has_schedule(
     status: str | None = None,
     namespace: str | None = None,
 ) -> ScheduleHandle:
-    """Assert that a schedule exists and is as said; returns it. The message says what differs."""
+    """Assert that a schedule exists and has what is given; return it. The message says what differs."""
     try:
         handle = scheduler.get(schedule_id, namespace)
     except ScheduleNotFoundError:
-        known = ", ".join(repr(one.schedule_id) for one in scheduler.list(namespace=namespace).items) or "none at all"
-        raise AssertionError(f"there is no schedule {schedule_id!r}; there is {known}") from None
+        known = ", ".join(repr(one.schedule_id) for one in scheduler.list(namespace=namespace).items) or "none"
+        raise AssertionError(f"schedule {schedule_id!r} does not exist; existing schedules: {known}") from None
     wanted = None if workflow is None else scheduler.runtime.workflows.name_of(workflow)
     if wanted is not None and handle.workflow != wanted:
         raise AssertionError(f"schedule {schedule_id!r} runs {handle.workflow!r}, not {wanted!r}")

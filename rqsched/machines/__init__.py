@@ -1,6 +1,6 @@
-"""State machines on schedule: a cron fires one event at all instances that it concerns, each in a job of its own.
+"""State machines on schedule: a schedule sends one event to every instance it concerns, each in its own job.
 
-Needs the `machines` extra (python-statemachine). docs/machines.md shows the whole of it.
+Needs the `machines` extra (python-statemachine); docs/machines.md is the guide.
 """
 
 from rqsched.machines.resolve import Dispatched

@@ -1,4 +1,4 @@
-"""Definitions: what a state machine class declares, and what python-statemachine says about its states. No I/O."""
+"""A state machine class as rqsched sees it: what it declares, and its states by python-statemachine. No I/O."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from rqsched.errors import InvalidInputError
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
-"""Gives the ids of the instances an event is sent to."""
+"""Returns the ids of the instances an event is sent to."""
 Resolver: TypeAlias = Resolve | type[Resolve]
 """A callable, or a class whose instances are such callables and whose constructor takes what they depend on."""
 Load: TypeAlias = Callable[[str], Any]
+"""Takes an id; returns the instance's model or the machine itself, None when it no longer exists."""
 Save: TypeAlias = Callable[[str, Any], None]
+"""Takes the id and what `load` returned, after the event."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +28,20 @@ class Machine:
     """A state machine class as rqsched drives it."""
 
     cls: MachineClass
+    """The class."""
     name: str
     """The machine's name in SQL and in schedule ids: the class's, unless another was given."""
     schedules: Mapping[str, Resolver | None]
-    """By event: who names the instances; None: every instance whose state takes the event."""
+    """The resolver of each event; None is every instance whose state takes the event."""
     load: Load | None
-    """Gives an instance's model (or the machine itself) by id, None when it is gone."""
+    """None: an instance is its state alone."""
     save: Save | None
-    """Is given the id and what `load` gave, after the event was sent."""
+    """None exactly when `load` is."""
     make: Callable[[type], Any]
-    """Makes an instance of a resolver class."""
+    """Creates an instance of a resolver class."""
 
     def workflow(self, event: str) -> str:
-        """Name the workflow, and the schedule, of an event."""
+        """Return the name of an event's workflow, which is also its schedule's id."""
         return f"machine:{self.name}:{event}"
 
     def takes(self, state: str, event: str) -> bool:
@@ -46,7 +49,7 @@ class Machine:
         return any(transition.match(event) for one in self._active(state) for transition in one.transitions)
 
     def value_of(self, state: str) -> Any:
-        """Give a state as python-statemachine keeps it on a model; raises LookupError when there is none such."""
+        """Return a state as python-statemachine keeps it on a model; raises LookupError for an unknown one."""
         unknown = set(state.split()) - set(self._states)
         if unknown or not state.strip():
             raise LookupError(f"{self.name} has no state {' '.join(sorted(unknown)) or state!r}")
@@ -56,7 +59,7 @@ class Machine:
 
     @property
     def initial(self) -> str:
-        """The state an instance begins in, without bringing one to life: its callbacks may do anything."""
+        """The state an instance begins in. No instance is created for it: its callbacks may do anything."""
         first = self.cls.initial_state
         return "" if first is None else " ".join(state.id for state in _entered(first))
 
@@ -65,7 +68,7 @@ class Machine:
         return {state.id: state for state in self.cls.states_map.values()}
 
     def _active(self, state: str) -> Iterable[State]:
-        """Give the named states and their ancestors; a name the class does not have (any more) is left out."""
+        """Yield the named states and their ancestors; a name the class does not have (any more) is left out."""
         for name in state.split():
             if name in self._states:
                 yield self._states[name]
@@ -73,7 +76,7 @@ class Machine:
 
 
 def _entered(state: State) -> Iterator[State]:
-    """Give a state and what is entered with it: the initial one of its children, or all of a parallel one's."""
+    """Yield a state and what is entered with it: its initial child, or every child of a parallel state."""
     yield state
     for child in state.states:
         if state.parallel or child.initial:
@@ -81,15 +84,15 @@ def _entered(state: State) -> Iterator[State]:
 
 
 def state_of(instance: StateChart[Any]) -> str:
-    """Give the state of a live machine as `machine_states` keeps it: the ids of its active states."""
+    """Return the state of a live machine as `machine_states` keeps it: the ids of its active states."""
     return " ".join(state.id for state in instance.configuration)
 
 
 def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
-    """Read what the class declares in `schedules`; raises InvalidInputError when an event is not one of its events."""
+    """Return what the class declares in `schedules`; raises InvalidInputError for an event it does not have."""
     declared = getattr(cls, "schedules", {})
     if not isinstance(declared, Mapping):
-        raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict of event and resolver")
+        raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict from event to resolver")
     known = [str(event) for event in cls._events]
     for event, resolver in declared.items():
         if not isinstance(event, str) or event not in known:

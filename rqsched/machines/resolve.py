@@ -1,4 +1,4 @@
-"""Resolving: which instances an event goes to, checked against the machine, and handed to the fan-out in chunks."""
+"""Resolving: which instances an event goes to, checked against the machine, and passed to the fan-out in chunks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ class Resolved:
     """The instances of one fan-out, read once, chunk by chunk."""
 
     runtime: Runtime
+    """Reads SQL."""
     machine: Machine
+    """The class whose instances they are."""
     event: str
+    """What is sent to them."""
     filtered: int = field(default=0, init=False)
     """Ids that belong to no instance of this machine, so far."""
 
@@ -32,7 +35,7 @@ class Resolved:
         return self.runtime.settings.target_chunk
 
     def chunks(self) -> Iterator[list[str]]:
-        """Yield the ids; a resolver is called to its end before the first chunk, so one that raises dispatches none."""
+        """Yield the ids. A resolver is called to its end before the first chunk: if it raises, none is dispatched."""
         resolver = self.machine.schedules[self.event]
         if resolver is None:
             yield from self._detected()
@@ -73,11 +76,12 @@ def _ids_of(machine: Machine, event: str, resolver: Resolver) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """What a fan-out did; also the result of its run, as JSON."""
+    """What a fan-out dispatched."""
 
     run_uid: str
-    """Counts and lists its targets; of the run, or drawn for one started by hand."""
+    """Under which `MachineScheduler.count` and `.targets` find its targets."""
     targets: int
+    """How many instances get the event."""
     filtered: int
     """Ids that belong to no instance of this machine."""
 
@@ -85,14 +89,14 @@ class Dispatched:
 def dispatch(
     runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
 ) -> Dispatched:
-    """Resolve and dispatch; none is fine. What a resolver raises goes through, and nothing was dispatched."""
+    """Resolve and dispatch; no instances are a success. If the resolver raises, nothing was dispatched."""
     resolved = Resolved(runtime, machine, event)
     count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
     return Dispatched(batch.run_uid, count, resolved.filtered)
 
 
 def body(machine: Machine, event: str) -> Callable[[], dict[str, Any]]:
-    """Make the body of the runs of an event's schedule."""
+    """Return the function that the runs of an event's schedule execute."""
 
     def run_event() -> dict[str, Any]:
         runtime, run = current_runtime(), current_run()

@@ -1,4 +1,4 @@
-"""Scheduling machines: the decorator that makes a class known (WHAT), and `MachineScheduler` (WHEN)."""
+"""Scheduling machines: the decorator that registers a class (WHAT), and `MachineScheduler` (WHEN)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ C = TypeVar("C", bound=MachineClass)
 T = TypeVar("T", bound=Timing)
 
 
-def _made_plainly(resolver: type) -> Any:
+def _without_arguments(resolver: type) -> Any:
     return resolver()
 
 
@@ -40,7 +40,7 @@ def machine(
     name: str | None = None,
     load: Load | None = None,
     save: Save | None = None,
-    make_resolver: Callable[[type], Any] = _made_plainly,
+    make_resolver: Callable[[type], Any] = _without_arguments,
     queue: str | None = None,
     connection: str | None = None,
     timeout: int | None = None,
@@ -53,7 +53,7 @@ def machine(
     name: str | None = None,
     load: Load | None = None,
     save: Save | None = None,
-    make_resolver: Callable[[type], Any] = _made_plainly,
+    make_resolver: Callable[[type], Any] = _without_arguments,
     queue: str | None = None,
     connection: str | None = None,
     timeout: int | None = None,
@@ -61,20 +61,33 @@ def machine(
 ) -> Any:
     """Register a state machine class with what its `schedules` declare; returns it unchanged.
 
-    Each declared event becomes a workflow, `machine:{name}:{event}`. `load(id)` gives an instance's model (the object
-    python-statemachine keeps its state on) or the machine itself, None when it is gone; `save(id, model)` keeps it;
-    without them an instance is its state alone, in `machine_states`. `make_resolver` makes resolver classes with what
-    they depend on: give your container's resolve method. Queue, connection and timeout (seconds) are those of runs and
-    targets alike. Raises InvalidInputError when `schedules` names an event the class does not have.
+    >>> @machine(queue="low")  # doctest: +SKIP
+    ... class Ticket(StateMachine):
+    ...     schedules = {"CLOSE": None}
+
+    Each declared event becomes a workflow, `machine:{name}:{event}`. Raises InvalidInputError when `schedules` names an
+    event the class does not have.
+
+    Args:
+        cls: The class, when the decorator is used without parentheses.
+        name: The machine's name in SQL and in schedule ids; default the class's name.
+        load: Takes an id; returns the model (the object python-statemachine keeps its state on) or the machine itself,
+            None when it no longer exists. Without it an instance is its state alone, in `machine_states`.
+        save: Takes the id and what `load` returned, and stores it. Given with `load`, or not at all.
+        make_resolver: Creates an instance of a resolver class: the resolve method of your container, for example.
+        queue: The queue of runs and targets.
+        connection: The named Redis of runs and targets.
+        timeout: Seconds a run, or the job of a target, may take.
+        workflows: Where the workflows are registered.
     """
     if cls is not None:
         return machine()(cls)
     if (load is None) != (save is None):
-        raise InvalidInputError("load", "and save go together: what is loaded is saved")
+        raise InvalidInputError("load", "and save must be given together")
 
     def register(given: C) -> C:
         if not (isinstance(given, type) and issubclass(given, StateChart)):
-            raise InvalidInputError("machine", f"{given!r} is no StateMachine class of python-statemachine")
+            raise InvalidInputError("machine", f"{given!r} is not a StateMachine class of python-statemachine")
         known = Machine(
             given, require_id(name or given.__name__, "name"), check_schedules(given), load, save, make_resolver
         )
@@ -90,27 +103,27 @@ def machine(
 
 
 def machine_of(cls: type) -> Machine:
-    """Find what `@machine` made of a class; raises InvalidInputError when it was not applied to this very class."""
+    """Return what `@machine` registered for a class; raises InvalidInputError for a class without the decorator."""
     known = vars(cls).get(KEPT_AS)
     if not isinstance(known, Machine):
-        raise InvalidInputError("machine", f"{cls.__name__} is not known; decorate the class with @machine")
+        raise InvalidInputError("machine", f"{cls.__name__} is not registered; decorate the class with @machine")
     return known
 
 
 def find_machine(path: str) -> MachineClass:
-    """Import a class by its dotted path; raises InvalidInputError when there is none, or it was not decorated."""
+    """Import a machine by its dotted path; raises InvalidInputError when it is missing or not decorated."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a user's module does wrong
         raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}") from error
     if not isinstance(found, type):
-        raise InvalidInputError("machine", f"{path!r} is no class")
+        raise InvalidInputError("machine", f"{path!r} is not a class")
     return machine_of(found).cls
 
 
 def require_declared(cls: MachineClass, event: str) -> Machine:
-    """Find a class's machine and check that it declares the event; raises InvalidInputError."""
+    """Return the machine of a class that declares the event; raises InvalidInputError."""
     known = machine_of(cls)
     if event not in known.schedules:
         declared = ", ".join(known.schedules) or "none"
@@ -121,7 +134,7 @@ def require_declared(cls: MachineClass, event: str) -> Machine:
 
 
 class MachineScheduler:
-    """Says WHEN the events that machines declare are sent; `Scheduler.sync()` brings it about.
+    """Says WHEN the events that machines declare are sent; `Scheduler.sync()` creates the schedules.
 
     >>> MachineScheduler.register(ApplicationMachine, "CHECK_EXPIRY").daily_at("00:10")  # doctest: +SKIP
     """
@@ -152,8 +165,8 @@ class MachineScheduler:
     ) -> Any:
         """Declare an ordinary schedule that sends the event; returns the builder, whose steps say when.
 
-        Its id is `machine:{name}:{event}` unless another is given, as for an event at two cadences. `builder` is your
-        own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
+        Its id is `machine:{name}:{event}` unless `schedule_id` is given, as for a second schedule of the same event.
+        `builder` is your own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
         """
         known = require_declared(machine_class, event)
         timing = builder()
@@ -164,7 +177,7 @@ class MachineScheduler:
     def run(scheduler: Scheduler, machine_class: MachineClass, event: str, *, queue: str | None = None) -> Dispatched:
         """Send an event now, without a schedule: resolve here and put a job for each instance on its queue.
 
-        What the resolver raises goes through; then nothing was dispatched. Raises InvalidInputError when the class
+        An error of the resolver propagates; then nothing was dispatched. Raises InvalidInputError when the class
         does not declare the event.
         """
         known = require_declared(machine_class, event)

@@ -1,4 +1,4 @@
-"""Sending: one instance is loaded, sent its event and saved. What a target's job does."""
+"""Sending: an instance is loaded, gets its event and is saved. The job of a target does this."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rqsched.store import machine_states
 from rqsched.store.machine_states import InstanceState
 
 TRIES = 5
-"""How often an event is sent anew because somebody else changed the instance meanwhile."""
+"""How often an event is sent when another process keeps changing the instance meanwhile."""
 
 
 class _Model:
-    """An instance that is its state alone."""
+    """The model of an instance that is its state alone."""
 
     state: Any = None
+    """As python-statemachine keeps it."""
 
 
 def sender(machine: Machine, event: str) -> Callable[[str], bool]:
-    """Make what sends the event to one instance; it says False when the instance is gone or does not take it."""
+    """Return the function that sends the event to one instance; it returns False when there was nothing to do."""
     return partial(_send, machine, event)
 
 
@@ -43,7 +44,7 @@ def _send(machine: Machine, event: str, instance_id: str) -> bool:
 
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:
-    """Bring the instance to life in its state: its model's, if it has one, else the one `machine_states` knows."""
+    """Create the live instance in its state: its model's, if it has one, else the one in `machine_states`."""
     model = _Model() if machine.load is None else machine.load(instance_id)
     if model is None or isinstance(model, machine.cls):
         return model
@@ -55,7 +56,7 @@ def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChar
 def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
     """Send the event; False when no transition of the present state takes it, or every guard refuses.
 
-    A `StateChart` says nothing of an event that it does not take, so the transitions are asked first.
+    A `StateChart` silently ignores an event that it does not take, so the transitions are checked first.
     """
     before = state_of(instance)
     if not machine.takes(before, event):
@@ -63,7 +64,7 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
     try:
         instance.send(event)
     except TransitionNotAllowed as refusal:
-        # An event that an action sent later is another matter: then the instance has moved already.
+        # An action may have sent another event that was refused: then the instance has already moved.
         if str(refusal.event) == event and state_of(instance) == before:
             return False
         raise
@@ -73,9 +74,9 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
 def _store(
     runtime: Runtime, machine: Machine, instance_id: str, known: InstanceState, instance: StateChart[Any]
 ) -> bool:
-    """Save the instance; False when somebody else changed it since it was read, and nothing was saved.
+    """Save the instance; False when another process changed it since it was read, and nothing was saved.
 
-    An owner who saves models settles races where they are kept: then our row follows what was saved.
+    With a `save` of the application, races are settled in its database, and our row follows what it saved.
     """
     state, now = state_of(instance), runtime.now()
     if machine.save is None:

@@ -1,4 +1,4 @@
-"""Instances: which ones there are and what state each is in, as the application says."""
+"""Instances: which ones exist and what state each is in, as the application says."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rqsched.machines.machine import MachineClass, state_of
 from rqsched.machines.scheduler import machine_of
 from rqsched.store import machine_states
 
-_LONGEST = 255
+_MAX_ID = 255
 
 
 class MachineStates:
-    """The current states of one machine's instances: what auto-detection reads and resolved ids are checked against.
+    """The current states of one machine's instances. Events without a resolver read them; resolved ids must be in them.
 
     >>> states = MachineStates(scheduler, ApplicationMachine)  # doctest: +SKIP
     >>> states.put("a-1", "waiting")  # doctest: +SKIP
 
-    Put an instance when it is made and whenever your own code has moved it; scheduled events put it themselves.
+    Put an instance when it is created and whenever your own code has moved it; scheduled events do so themselves.
     """
 
     def __init__(self, scheduler: Scheduler, cls: MachineClass) -> None:
@@ -30,7 +30,7 @@ class MachineStates:
         self._machine = machine_of(cls)
 
     def put(self, instance_id: str, state: str | StateChart[Any] | None = None) -> None:
-        """Set an instance's state: that of a live machine, the id of a state, or the initial one."""
+        """Set an instance's state: that of a live machine, the id of a state, or (None) the initial one."""
         self.put_all({instance_id: state})
 
     def put_all(self, states: Mapping[str, str | StateChart[Any] | None]) -> None:
@@ -50,7 +50,7 @@ class MachineStates:
         return text
 
     def get(self, instance_id: str) -> str | None:
-        """Read an instance's state: the ids of its active states, a blank between; None when it is not known."""
+        """Return an instance's state: the ids of its active states, separated by blanks; None when it is not known."""
         find = machine_states.find
         known = self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
         return None if known is None else known.state
@@ -61,6 +61,6 @@ class MachineStates:
 
 
 def _require_id(instance_id: str) -> str:
-    if not isinstance(instance_id, str) or not 1 <= len(instance_id) <= _LONGEST or not instance_id.isprintable():
-        raise InvalidInputError("instance_id", f"{instance_id!r} is refused; use 1 to {_LONGEST} printable characters")
+    if not isinstance(instance_id, str) or not 1 <= len(instance_id) <= _MAX_ID or not instance_id.isprintable():
+        raise InvalidInputError("instance_id", f"{instance_id!r} is not valid; use 1 to {_MAX_ID} printable characters")
     return instance_id

@@ -170,7 +170,7 @@ def test_assert_has_schedule_gives_it_or_says_what_differs(desk: Desk) -> None:
     assert assert_has_schedule(scheduler, "tidy", workflow="note", spec=Every("1h"), status="active").run_count == 0
 
     differences = {
-        "there is no schedule 'dusty'; there is 'tidy'": {"schedule_id": "dusty"},
+        "schedule 'dusty' does not exist; existing schedules: 'tidy'": {"schedule_id": "dusty"},
         "runs 'note', not 'other'": {"workflow": "other"},
         "is active, not paused": {"status": "paused"},
         "is 'every 1h', not 'every 2h'": {"spec": Every("2h")},

@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a class that is not there": (["tests.support.cli_machines.Nobody", "CLOSE"], "cannot import"),
     "a module that is not there": (["nowhere.Ticket", "CLOSE"], "cannot import"),
     "a bare name": (["Ticket", "CLOSE"], "cannot import"),
-    "a function": (["tests.support.cli_flows.hello", "CLOSE"], "is no class"),
+    "a function": (["tests.support.cli_flows.hello", "CLOSE"], "is not a class"),
     "a class that was not decorated": (
         ["tests.support.cli_machines.Plain", "CLOSE"],
         "decorate the class with @machine",

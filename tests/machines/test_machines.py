@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a resolver that cannot be called": (lambda: machine(make_class({"close": ["a"]})), "the resolver of close"),
     "schedules that are a list": (lambda: machine(make_class(["close"])), "must be a dict"),
     "a class that is no machine": (lambda: machine(dict), "no StateMachine"),  # type: ignore[type-var]
-    "load without save": (lambda: machine(load=str)(make_class({})), "save go together"),
+    "load without save": (lambda: machine(load=str)(make_class({})), "save must be given together"),
     "a name that is no id": (lambda: machine(name="a b")(make_class({})), "is refused"),
 }
 
