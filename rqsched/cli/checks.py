@@ -36,7 +36,7 @@ from rqsched.store import listing, reconcile_queries, schema
 from rqsched.store.database import Database, Patience
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
-from rqsched.transport import heartbeat
+from rqsched.transport import telemetry
 
 SKEW = timedelta(seconds=1)
 """Clocks that differ by more are a warning."""
@@ -249,7 +249,7 @@ def _redis_time(redis: Redis) -> datetime:
 
 def _dispatchers(runtime: Runtime) -> Answer:
     transport = runtime.transport
-    alive = heartbeat.dispatchers(transport.redis, transport.control.name)
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
     if alive:
         return Level.OK, ", ".join(one.name for one in alive)
     filters = Filters(statuses=("active",))
