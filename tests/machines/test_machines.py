@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an event that is no text": (lambda: machine(make_class({7: None})), "name events by their text"),
     "a resolver that cannot be called": (lambda: machine(make_class({"close": ["a"]})), "the resolver of close"),
     "schedules that are a list": (lambda: machine(make_class(["close"])), "must be a dict"),
-    "a class that is no machine": (lambda: machine(dict), "no StateMachine"),  # type: ignore[type-var]
+    "a class that is no machine": (lambda: machine(dict), "not a StateMachine"),  # type: ignore[type-var]
     "load without save": (lambda: machine(load=str)(make_class({})), "save must be given together"),
     "a name that is no id": (lambda: machine(name="a b")(make_class({})), "is refused"),
 }
