@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from rqsched.core.model import UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
+from rqsched.core.model import UNFINISHED, DeliveryStatus, RunKind, RunStatus, ScheduleStatus, TargetStatus
 
 metadata = sa.MetaData(
     naming_convention={
@@ -148,6 +148,14 @@ schedules = sa.Table(
     sa.Column("deleted_at", Instant),
     sa.Column("tzdata", sa.String(32), nullable=False, server_default=""),
     sa.Column("operation", Uid),
+    _text("notifications", "{}"),
+    _text("fan_out", "{}"),
+    sa.Column("pruned_to", Instant),
+    sa.Column("last_success_at", Instant),
+    sa.Column("last_ended_at", Instant),
+    sa.Column("last_outcome", sa.String(16)),
+    sa.Column("overdue_at", Instant),
+    sa.Column("overdue_since", Instant),
     _is_one_of("status", ScheduleStatus),
     # I4: what does not fire has no next time; and nobody reads a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -181,6 +189,14 @@ sa.Index(
     schedules.c.uid,
     sqlite_where=HAS_WAITING,
     postgresql_where=HAS_WAITING,
+)
+IS_WATCHED = schedules.c.overdue_at.is_not(None)
+sa.Index(
+    "ix_rqsched_schedules_overdue",
+    schedules.c.overdue_at,
+    schedules.c.uid,
+    sqlite_where=IS_WATCHED,
+    postgresql_where=IS_WATCHED,
 )
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 
@@ -229,6 +245,12 @@ runs = sa.Table(
     sa.Column("seen_beat", sa.BigInteger),
     sa.Column("sightings", sa.Integer, nullable=False, server_default="0"),
     sa.Column("seen_at", Instant),
+    _text("fan_out", "{}"),
+    sa.Column("blocked_at", Instant),
+    _text("blocked_reason"),
+    sa.Column("asked_attempt", sa.Integer),
+    sa.Column("dispatched_at", Instant),
+    sa.Column("dead_letter_at", Instant),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
@@ -266,6 +288,18 @@ sa.Index(
 )
 sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
 
+IS_BLOCKED = runs.c.blocked_at.is_not(None)
+HAS_FAILED = runs.c.status.in_([constant(RunStatus.FAILED), constant(RunStatus.LOST)])
+IS_DEAD_LETTER = runs.c.dead_letter_at.is_not(None)
+HAS_OPEN_TARGETS = runs.c.dispatched_at.is_not(None) & runs.c.ended_at.is_(None)
+for _name, _columns, _condition in (
+    ("blocked", (runs.c.blocked_at, runs.c.uid), IS_BLOCKED),
+    ("failed", (runs.c.ended_at, runs.c.uid), HAS_FAILED),
+    ("dead_letter", (runs.c.dead_letter_at, runs.c.uid), IS_DEAD_LETTER),
+    ("dispatched", (runs.c.uid,), HAS_OPEN_TARGETS),
+):
+    sa.Index(f"ix_rqsched_runs_{_name}", *_columns, sqlite_where=_condition, postgresql_where=_condition)
+
 audit_events = sa.Table(
     "rqsched_audit_events",
     metadata,
@@ -299,6 +333,7 @@ backfills = sa.Table(
     _text("context"),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("rerun", sa.String(16)),
 )
 sa.Index("ix_rqsched_backfills_schedule_uid", backfills.c.schedule_uid, backfills.c.uid)
 
@@ -311,6 +346,7 @@ workflows = sa.Table(
     sa.Column("connection", Name),
     sa.Column("timeout", sa.Integer),
     sa.Column("registered_at", Instant, nullable=False),
+    _text("options", "{}"),
 )
 
 targets = sa.Table(
@@ -333,11 +369,16 @@ targets = sa.Table(
     sa.Column("queued_at", Instant),
     sa.Column("deadline_at", Instant),
     sa.Column("ended_at", Instant),
+    _text("payload"),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("worker", Name),
+    sa.Column("started_at", Instant),
+    sa.Column("retry_at", Instant),
     sa.UniqueConstraint("run_uid", "target_id"),
     _is_one_of("status", TargetStatus),
 )
 
-_OPEN_TARGETS = (TargetStatus.WAITING, TargetStatus.PENDING, TargetStatus.RUNNING)
+_OPEN_TARGETS = (TargetStatus.WAITING, TargetStatus.PENDING, TargetStatus.RUNNING, TargetStatus.RETRYING)
 IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in _OPEN_TARGETS])
 sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
 sa.Index(
@@ -357,6 +398,7 @@ machine_states = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     _count("version"),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("entered_at", Instant),
 )
 sa.Index("ix_rqsched_machine_states_state", machine_states.c.machine, machine_states.c.state)
 
@@ -368,9 +410,41 @@ idempotency_keys = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("schedule_uid", Uid, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    _text("answer"),
 )
 sa.Index("ix_rqsched_idempotency_keys_created_at", idempotency_keys.c.created_at)
 sa.Index("ix_rqsched_idempotency_keys_schedule_uid", idempotency_keys.c.schedule_uid)
+
+deliveries = sa.Table(
+    "rqsched_deliveries",
+    metadata,
+    sa.Column("uid", Uid, primary_key=True),
+    sa.Column("schedule_uid", Uid, nullable=False),
+    sa.Column("run_uid", Uid),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("destination", sa.Text, nullable=False),
+    sa.Column("event_type", sa.String(64), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("token", Uid),
+    sa.Column("worker", Name),
+    _text("error"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("due_at", Instant, nullable=False),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    _is_one_of("status", DeliveryStatus),
+)
+IS_OPEN_DELIVERY = deliveries.c.status.in_([constant(DeliveryStatus.PENDING), constant(DeliveryStatus.RUNNING)])
+sa.Index(
+    "ix_rqsched_deliveries_open",
+    deliveries.c.due_at,
+    deliveries.c.uid,
+    sqlite_where=IS_OPEN_DELIVERY,
+    postgresql_where=IS_OPEN_DELIVERY,
+)
+sa.Index("ix_rqsched_deliveries_schedule_uid", deliveries.c.schedule_uid, deliveries.c.uid)
 
 database_metadata = sa.Table(
     "rqsched_facts",

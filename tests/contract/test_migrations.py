@@ -14,7 +14,7 @@ from rqsched.store import schema
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.migrations.runner import alembic_config
-from rqsched.store.tables import metadata
+from rqsched.store.tables import metadata, targets
 
 POSTGRES_CONSTRAINTS = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
@@ -32,8 +32,27 @@ PARTIAL_UNIQUE = ("uq_rqsched_schedules_incarnation", "uq_rqsched_runs_occurrenc
 def definitions(database: Database) -> set[str]:
     """Everything the database itself says about our tables, order of constraints apart."""
     if database.is_sqlite:
-        return {line.strip().rstrip(",") for text in rows(database, SQLITE_OBJECTS) for line in text.split("\n")}
+        return {part for text in rows(database, SQLITE_OBJECTS) for part in parts_of(text)}
     return {*rows(database, POSTGRES_CONSTRAINTS), *rows(database, POSTGRES_INDEXES), *rows(database, POSTGRES_COLUMNS)}
+
+
+def parts_of(statement: str) -> list[str]:
+    """An index whole; of a table its columns and constraints, and the order of the columns: SQLite appends added ones."""
+    text = " ".join(statement.replace('"', "").split())
+    head, _, body = text.partition("(")
+    if not head.startswith("CREATE TABLE"):
+        return [text]
+    table = head.split()[-1]
+    parts, depth, start = [head.strip()], 0, 0
+    for at, letter in enumerate(body):
+        depth += (letter == "(") - (letter == ")")
+        if (letter == "," and depth == 0) or depth < 0:
+            parts.append(body[start:at].strip())
+            start = at + 1
+    columns = [
+        part for part in parts[1:] if not part.startswith(("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN"))
+    ]
+    return [*parts[:1], *(f"{table} {part}" for part in parts[1:]), f"{table}: {', '.join(columns)} {body[start:]}"]
 
 
 def rows(database: Database, query: str) -> list[str]:
@@ -79,3 +98,18 @@ def test_downgrading_removes_every_table_and_upgrading_brings_them_back(database
     names = database.read(lambda connection: sa.inspect(connection).get_table_names())
     assert names == [VERSION_TABLE]
     assert schema.upgrade(database) == HEAD
+
+
+def test_targets_keep_their_rows_through_the_upgrade_that_widens_their_statuses(database: Database) -> None:
+    def downgrade(connection: sa.Connection) -> None:
+        command.downgrade(alembic_config(connection), "0003")
+        connection.exec_driver_sql(
+            "INSERT INTO rqsched_targets (uid, run_uid, number, target_id, workflow, timeout, status, created_at) "
+            "VALUES ('t', 'r', 1, 'a-1', 'w', 60, 'failed', '2026-01-01 00:00:00.000000')"
+        )
+
+    database.transact(downgrade)
+
+    assert schema.upgrade(database) == HEAD
+    found = sa.select(targets.c.target_id, targets.c.status, targets.c.attempt, targets.c.payload)
+    assert database.read(lambda connection: connection.execute(found).all()) == [("a-1", "failed", 1, None)]
