@@ -125,7 +125,7 @@ class Description:
 
 def describe(schedule: Schedule, latest: Run | None = None) -> Description:
     """Describe a schedule; `latest` is its newest run, if it has one."""
-    definition, policies = schedule.definition, loads(schedule.definition.policies)
+    definition, policies = schedule.definition, schedule.policies.plain()
     action, defaults = loads(definition.action), loads(definition.defaults)
     same = {name: getattr(schedule, name) for name in _SAME_STATE}
     same |= {name: getattr(definition, name) for name in _SAME_DEFINITION}

@@ -224,7 +224,7 @@ def _stop(connection: Connection, backfill: Backfill, now: datetime, reason: str
 
 
 def _context(backfill: Backfill) -> CommandContext | None:
-    return None if backfill.context is None else CommandContext(**loads(backfill.context))
+    return None if backfill.context is None else CommandContext.from_json(loads(backfill.context))
 
 
 def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[BackfillRow]:

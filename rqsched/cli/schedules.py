@@ -17,7 +17,6 @@ from rqsched.cli.output import shown
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.options import Options
-from rqsched.core.payload import loads
 from rqsched.core.policy import Policies
 from rqsched.store.listing import MAX_PAGE
 
@@ -209,7 +208,7 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
 
 def _unusual(policies: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the policies that differ from their defaults."""
-    usual = loads(Policies().dumps())
+    usual = Policies().plain()
     return {name: value for name, value in policies.items() if value != usual.get(name)}
 
 

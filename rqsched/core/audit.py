@@ -7,7 +7,7 @@ on every write, so adding a key here is a documented change of the wire format.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text
@@ -95,6 +95,11 @@ class CommandContext:
         if not isinstance(self.context, Mapping | None):
             raise InvalidPayloadError("context", f"must be an object, not {type(self.context).__name__}")
         json_text("context", None if self.context is None else dict(self.context), MEMO_BYTES)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> CommandContext:
+        """Return the context that `to_json` rendered; keys that a newer release added are ignored."""
+        return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
     def to_json(self) -> dict[str, Any]:
         """Render the attributes that were given; absent ones are omitted, never blank."""

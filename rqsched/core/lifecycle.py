@@ -122,6 +122,8 @@ def decide_update(
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     spec = anchored(definition.parsed_spec, now, like=schedule.spec)
     definition = replace(definition, spec=dump_spec(spec))
+    if definition.parsed_policies == schedule.policies:  # perhaps in the words of another release
+        definition = replace(definition, policies=schedule.definition.policies)
     changed = _changed_fields(schedule.definition, definition)
     if note is not None and note != schedule.note:
         changed.append("note")

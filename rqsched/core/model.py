@@ -84,25 +84,6 @@ class TargetStatus(StrEnum):
     """There was nothing to do for it: a machine's state does not take the event, or its guards refuse."""
     FAILED = "failed"
     """Handling it raised, took too long, or its process vanished."""
-    RETRYING = "retrying"
-    """An attempt failed; the next one waits for `retry_at`."""
-    LOST = "lost"
-    """Its process vanished and no attempt was left."""
-    CANCELLED = "cancelled"
-    """Its run was cancelled before it was handled."""
-
-
-class DeliveryStatus(StrEnum):
-    """Where the delivery of an audit event to a workflow or a service is in its life."""
-
-    PENDING = "pending"
-    """Its job waits on a queue, or for `due_at`."""
-    RUNNING = "running"
-    """A process delivers it."""
-    SUCCEEDED = "succeeded"
-    """It was accepted."""
-    FAILED = "failed"
-    """Every attempt failed."""
 
 
 UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})
@@ -188,7 +169,7 @@ def dump_spec(spec: Spec) -> str:
 
 @lru_cache(maxsize=16_384)
 def _parse_spec(text: str) -> Spec:
-    return Spec.from_json(json.loads(text))
+    return Spec.from_stored(json.loads(text))
 
 
 @lru_cache(maxsize=1024)

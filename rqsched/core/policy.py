@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -234,20 +234,22 @@ class Policies:
             return SKIP_TOLERANCE
         return self.catch_up_window
 
+    def plain(self) -> dict[str, Any]:
+        """Return every policy as JSON-native values; spans are seconds."""
+        plain: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
+        return plain
+
     def dumps(self) -> str:
-        """Write the canonical JSON text that the schedule's row holds; spans are seconds."""
-        return json.dumps(_plain(asdict(self)), sort_keys=True, separators=(",", ":"))
+        """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
+        return json.dumps(_without(self.plain(), _DEFAULTS), sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
-        """Read that text back; the same text gives the same object."""
-        facts: dict[str, Any] = json.loads(text)
-        retry: dict[str, Any] = {
-            name: _span(value) if name in _SPANS else value for name, value in facts.pop("retry").items()
-        }
-        known: dict[str, Any] = {name: _span(value) if name in _SPANS else value for name, value in facts.items()}
-        return Policies(**known, retry=RetryPolicy(**retry))
+        """Read that text back; the same text gives the same object. What a newer release added is ignored."""
+        given: dict[str, Any] = json.loads(text)
+        retry = _values(RetryPolicy, given.pop("retry", {}))
+        return Policies(**_values(Policies, given), retry=RetryPolicy(**retry))
 
 
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
@@ -262,6 +264,19 @@ def _plain(facts: dict[str, Any]) -> dict[str, Any]:
         else value
         for name, value in facts.items()
     }
+
+
+def _without(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is as by default, and objects that are empty then."""
+    kept = {
+        name: _without(value, defaults[name]) if isinstance(value, dict) else value for name, value in values.items()
+    }
+    return {name: value for name, value in kept.items() if value != ({} if isinstance(value, dict) else defaults[name])}
+
+
+def _values(kind: type[Policies] | type[RetryPolicy], given: dict[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    return {name: _span(value) if name in _SPANS else value for name, value in given.items() if name in known}
 
 
 def _span(seconds: float | None) -> timedelta | None:
@@ -342,3 +357,6 @@ def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
 def with_retry(policies: Policies, retry: RetryPolicy) -> Policies:
     """Replace the retry policy."""
     return replace(policies, retry=retry)
+
+
+_DEFAULTS = Policies().plain()

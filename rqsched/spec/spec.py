@@ -206,7 +206,18 @@ class Spec(Timeline):
         start_at, end_at = (form.get(key) and _instant(form[key], key) for key in ("start_at", "end_at"))
         return cls(members, form.get("timezone") or "UTC", start_at, end_at)
 
+    @classmethod
+    def from_stored(cls, form: Mapping[str, Any]) -> Spec:
+        """Return the Spec of `to_json`, as this or a newer release wrote it: keys that are not known are ignored."""
+        lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
+        known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
+        for name in lists.keys() & known.keys():
+            known[name] = [{key: one[key] for key in lists[name] if key in one} for one in known[name]]
+        return cls.from_json(known)
 
+
+_CRON_KEYS = ("expression", "timezone", "anchor")
+_INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at")
 
 
@@ -262,7 +273,7 @@ def _cron_to_json(cron: Cron) -> dict[str, str]:
 
 
 def _cron_from_json(form: object) -> Cron:
-    given = _known(form, "crons", ("expression", "timezone", "anchor"))
+    given = _known(form, "crons", _CRON_KEYS)
     anchor = given.get("anchor")
     return Cron(given.get("expression", ""), given.get("timezone"), anchor and _instant(anchor, "anchor"))
 
@@ -278,7 +289,7 @@ def _interval_to_json(interval: Every) -> dict[str, Any]:
 
 def _interval_from_json(form: object) -> Every:
     """Read `{"every": ...}` alone as aligned, as the durable-workflow form means it; `"anchor": null` as unanchored."""
-    given = _known(form, "intervals", ("every", "offset", "anchor", "from_completion"))
+    given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
     is_aligned = offset is None and "anchor" not in given and not from_completion
     return Every(

@@ -37,8 +37,11 @@ class SchemaStatus:
 
     @property
     def is_current(self) -> bool:
-        """Whether this code and the database fit."""
-        return self.current == self.head
+        """Whether this code and the database fit: the schema is this code's or, in a rolling deploy, one step newer.
+
+        Each migration only adds what the release before does not know, and a later one takes away what none uses.
+        """
+        return self.current is not None and int(self.current) in {int(self.head), int(self.head) + 1}
 
 
 def status(database: Database, *, patience: Patience | None = None) -> SchemaStatus:
@@ -47,10 +50,13 @@ def status(database: Database, *, patience: Patience | None = None) -> SchemaSta
 
 
 def require_current(database: Database, *, patience: Patience | None = None) -> None:
-    """Raise SchemaError unless the database's schema is the one this code was written for."""
-    current = status(database, patience=patience).current
+    """Raise SchemaError unless the database's schema fits this code; see `SchemaStatus.is_current`."""
+    found = status(database, patience=patience)
+    current = found.current
     if current is None:
         raise SchemaError("this database has no rqsched tables yet; run `rqsched db upgrade`.")
+    if found.is_current:
+        return
     if current > HEAD:
         raise SchemaError(_newer(current))
     if current < HEAD:
@@ -74,7 +80,7 @@ def upgrade(database: Database) -> str | None:
 def _upgrade(connection: Connection) -> str | None:
     _wait_for_turn(connection)
     current = _current(connection)
-    if current == HEAD:
+    if SchemaStatus(current, HEAD).is_current:
         return None
     if current is not None and current > HEAD:
         raise SchemaError(_newer(current))
@@ -106,7 +112,10 @@ def _current(connection: Connection) -> str | None:
 
 
 def _newer(current: str) -> str:
-    return f"the database's schema is at {current}, newer than this rqsched's {HEAD}; upgrade the rqsched package."
+    return (
+        f"the database's schema is at {current}, more than one step newer than this rqsched's {HEAD}; "
+        "upgrade the rqsched package."
+    )
 
 
 # ---- tables that were there before any upgrade

@@ -37,7 +37,7 @@ def definitions(database: Database) -> set[str]:
 
 
 def parts_of(statement: str) -> list[str]:
-    """An index whole; of a table its columns and constraints, and the order of the columns: SQLite appends added ones."""
+    """An index whole; of a table its columns, constraints and the order of the columns: SQLite appends added ones."""
     text = " ".join(statement.replace('"', "").split())
     head, _, body = text.partition("(")
     if not head.startswith("CREATE TABLE"):

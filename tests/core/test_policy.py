@@ -262,3 +262,15 @@ def test_a_backfill_treats_buffering_as_allow_all() -> None:
 
 def test_the_retry_policy_is_replaced_alone() -> None:
     assert with_retry(Policies(overlap="allow"), RetryPolicy(0)) == Policies(overlap="allow", retry=RetryPolicy(0))
+
+
+def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
+    assert Policies().dumps() == "{}"
+    assert Policies(overlap="allow_all", retry=RetryPolicy(max_retries=1)).dumps() == (
+        '{"overlap":"allow_all","retry":{"max_retries":1}}'
+    )
+
+
+def test_stored_policies_with_keys_of_a_newer_release_are_read_without_them() -> None:
+    text = '{"colour":"red","overlap":"allow_all","retry":{"max_retries":1,"mood":"patient"}}'
+    assert Policies.loads(text) == Policies(overlap="allow_all", retry=RetryPolicy(max_retries=1))

@@ -375,3 +375,14 @@ def test_gaps_respect_the_window_and_the_limit() -> None:
 
 def test_equal_specs_are_one_key() -> None:
     assert len({Spec("@daily"), Spec([Cron("@daily")]), Spec(["@daily", "@daily"]), Spec("@hourly")}) == 2
+
+
+def test_a_stored_spec_with_keys_of_a_newer_release_is_read_without_them() -> None:
+    spec = Spec([Cron("0 2 * * *", "Europe/Berlin"), Every("30m", offset="5m")], timezone="UTC")
+    stored = spec.to_json()
+    newer = stored | {"calendar": "business"}
+    newer["crons"] = [cron | {"except": "holidays"} for cron in stored.get("crons", [])]
+    newer["intervals"] = [interval | {"except": "holidays"} for interval in stored["intervals"]]
+    assert Spec.from_stored(newer) == spec
+    with pytest.raises(InvalidSpecError, match="unknown key 'calendar'"):
+        Spec.from_json(newer)

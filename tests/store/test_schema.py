@@ -131,10 +131,18 @@ def test_an_older_schema_is_refused_with_the_command_that_upgrades_it(database: 
         schema.require_current(database)
 
 
+def test_a_schema_one_step_newer_is_accepted_and_left_alone(database: Database) -> None:
+    newer = f"{int(HEAD) + 1:04}"
+    execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '{newer}'")
+    schema.require_current(database)
+    assert schema.upgrade(database) is None
+    assert schema.status(database).current == newer
+
+
 def test_a_newer_schema_is_refused_and_left_alone(database: Database) -> None:
     execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     for refuse in (schema.require_current, schema.upgrade):
-        with pytest.raises(SchemaError, match=r"at 9999, newer than .* upgrade the rqsched package"):
+        with pytest.raises(SchemaError, match=r"at 9999, more than one step newer than .* upgrade the rqsched package"):
             refuse(database)
     assert schema.status(database).current == "9999"
 

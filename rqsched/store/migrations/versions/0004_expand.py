@@ -55,20 +55,21 @@ def _target_columns() -> list[sa.Column[Any]]:
     ]
 
 
-OTHER_COLUMNS = (
-    ("rqsched_workflows", "options", sa.Text, {"server_default": "{}", "nullable": False}),
-    ("rqsched_backfills", "rerun", sa.String(16), {}),
-    ("rqsched_machine_states", "entered_at", INSTANT, {}),
-    ("rqsched_idempotency_keys", "answer", sa.Text, {}),
-)
+def _other_columns() -> dict[str, list[sa.Column[Any]]]:
+    return {
+        "rqsched_workflows": [sa.Column("options", sa.Text, server_default="{}", nullable=False)],
+        "rqsched_backfills": [sa.Column("rerun", sa.String(16))],
+        "rqsched_machine_states": [sa.Column("entered_at", INSTANT)],
+        "rqsched_idempotency_keys": [sa.Column("answer", sa.Text)],
+    }
 
 
 def upgrade() -> None:
     """Add the columns, the table of deliveries and the partial indexes; give targets more statuses."""
     _add("rqsched_schedules", _schedule_columns())
     _add("rqsched_runs", _run_columns())
-    for table, name, kind, options in OTHER_COLUMNS:
-        op.add_column(table, sa.Column(name, kind, **options))
+    for table, columns in _other_columns().items():
+        _add(table, columns)
     _index("ix_rqsched_schedules_overdue", "rqsched_schedules", ["overdue_at", "uid"], "overdue_at IS NOT NULL")
     _index("ix_rqsched_runs_blocked", "rqsched_runs", ["blocked_at", "uid"], "blocked_at IS NOT NULL")
     _index("ix_rqsched_runs_failed", "rqsched_runs", ["ended_at", "uid"], "status IN ('failed', 'lost')")
@@ -85,12 +86,13 @@ def downgrade() -> None:
     for name in ("dispatched", "dead_letter", "failed", "blocked"):
         op.drop_index(f"ix_rqsched_runs_{name}", "rqsched_runs")
     op.drop_index("ix_rqsched_schedules_overdue", "rqsched_schedules")
-    for table, name, *_ in OTHER_COLUMNS:
-        op.drop_column(table, name)
-    for column in _run_columns():
-        op.drop_column("rqsched_runs", column.name)
-    for column in _schedule_columns():
-        op.drop_column("rqsched_schedules", column.name)
+    for table, columns in (
+        *_other_columns().items(),
+        ("rqsched_runs", _run_columns()),
+        ("rqsched_schedules", _schedule_columns()),
+    ):
+        for column in columns:
+            op.drop_column(table, column.name)
 
 
 def _add(table: str, columns: list[sa.Column[Any]]) -> None:
@@ -119,7 +121,7 @@ def _change_targets(statuses: tuple[str, ...], is_open: tuple[str, ...], *, is_u
 
 def _copy_targets(statuses: tuple[str, ...], more: list[sa.Column[Any]]) -> None:
     """Make the table anew and copy its rows: SQLite changes no constraint in place."""
-    kept = [
+    kept: list[sa.Column[Any]] = [
         sa.Column("uid", sa.String(26), nullable=False),
         sa.Column("run_uid", sa.String(26), nullable=False),
         sa.Column("schedule_uid", sa.String(26)),
