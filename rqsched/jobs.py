@@ -15,9 +15,9 @@ _WAITS = 1_000_000
 
 
 def fire(link_id: str | None = None) -> Retry | None:
-    """Fire one link (the one whose job RQ performs) under a plain `rq worker`, and reconcile now and then on the way.
+    """Fire one link (the one whose job RQ performs) under a plain `rq worker`, and reconcile when the interval is free.
 
-    A link that came early, or whose schedule is held by somebody else, comes again: RQ is told when.
+    A link that came early, or whose schedule another process holds, comes again: RQ is told when.
     """
     runtime = current_runtime()
     fired = firing.fire(runtime, [link_id or _job_id()])[0]
@@ -36,7 +36,7 @@ def execute(job_id: str | None = None) -> None:
     name = job_id or _job_id()
     job = parse_run_job_id(name) or parse_target_job_id(name)
     if job is None:
-        raise ValueError(f"{name!r} is no run job of ours")
+        raise ValueError(f"{name!r} is not the id of a run job")
     if isinstance(job, RunJobId):
         execution.execute(current_runtime(), job)
     elif isinstance(job, BatchJobId):
@@ -48,5 +48,5 @@ def execute(job_id: str | None = None) -> None:
 def _job_id() -> str:
     job = get_current_job()
     if job is None:
-        raise LookupError("RQ performs no job here; name the link or run job")
+        raise LookupError("RQ performs no job here; pass the id of the link or run job")
     return str(job.id)

@@ -1,7 +1,7 @@
 """Backfills: firing a past range on request, in chunks that each are one transaction. Resumable and never doubling.
 
 The `rqsched_backfills` row owns cursor and progress; a chunk moves the cursor in the transaction that writes its runs,
-so whoever goes on after a crash starts exactly where the last commit ended.
+so a process that continues after a crash starts exactly where the last commit ended.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from rqsched.store import changes
 from rqsched.store.tables import backfills
 
 CHUNK = 500
+"""The most occurrences of one transaction."""
 DEFAULT_BOUND = 10_000
+"""The most occurrences of one backfill, unless the caller raises it."""
 PAUSE = timedelta(milliseconds=110)
-"""Longer than whoever waits lets pass between two looks: SQLite's busy handler 100 ms, a dispatcher that skipped the
-locked schedule 50 ms. Without it a backfill is a tight writer, and live fires get their turn by luck."""
+"""Longer than a waiting process lets pass between two looks: 100 ms in SQLite's busy handler, 50 ms in a dispatcher
+that skipped the locked schedule. Without it a backfill is a tight writer, and live fires get their turn by luck."""
 Pause = Callable[[], object]
 """Called between two chunks, when nothing is locked."""
 _TICK = timedelta(microseconds=1)
@@ -43,30 +45,39 @@ class Backfill:
     """One backfill as its row has it."""
 
     uid: str
+    """Drawn by the caller, so that a repeated request finds the same row."""
     schedule_uid: str
+    """The incarnation it fires."""
     start_at: datetime
+    """Inclusive."""
     end_at: datetime
-    """Exclusive, and never after the moment it was asked for."""
+    """Exclusive, and never after the moment of the request."""
     overlap: str
     """The policy given, or "" for the schedule's."""
     bound: int
     """The most occurrences it may hold."""
     cursor: datetime
-    """Where it goes on."""
+    """Where the next chunk starts."""
     status: str
     """`running`, `done` or `stopped`."""
     created_at: datetime
+    """When it was requested."""
     updated_at: datetime
+    """When the last chunk was committed; reconcile continues a running one that stays behind."""
     attempted: int = 0
-    """Occurrences looked at."""
+    """Occurrences processed so far."""
     started: int = 0
+    """Runs made pending."""
     buffered: int = 0
     """Runs that wait their turn (policy skip)."""
     skipped: int = 0
+    """Occurrences that started nothing."""
     already_run: int = 0
+    """Occurrences that had a run before."""
     reason: str | None = None
-    """Why it stopped."""
+    """Why it stopped; None unless it did."""
     context: str | None = None
+    """JSON of the CommandContext; None when none was given."""
 
     @property
     def is_done(self) -> bool:
@@ -86,8 +97,11 @@ class Range:
     end_at: datetime
     """Exclusive; cut at now."""
     overlap: OverlapPolicy | None = None
+    """Instead of the schedule's policy; None keeps that."""
     bound: int = DEFAULT_BOUND
+    """The most occurrences it may hold; more are refused."""
     context: CommandContext | None = None
+    """Who asks and why, for the audit events; None says nothing."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str) -> Backfill:
@@ -248,9 +262,6 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     return rows
 
 
-# ---- rows
-
-
 def _values(backfill: Backfill) -> dict[str, Any]:
     return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__}
 
@@ -275,7 +286,7 @@ def get_backfill(runtime: Runtime, uid: str) -> Backfill:
 def interrupted(
     connection: Connection, before: datetime, after: str | None, limit: int
 ) -> tuple[list[str], str | None]:
-    """Read backfills that nobody moved since `before`: reconcile goes on with them."""
+    """Read backfills that no process moved since `before`: reconcile continues them."""
     statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
     if after is not None:
         statement = statement.where(backfills.c.uid > after)
@@ -286,7 +297,10 @@ def interrupted(
 def resume(
     runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Go on with an interrupted backfill."""
+    """Continue an interrupted backfill; yields what `iterate` does.
+
+    Raises BackfillNotFoundError or ScheduleNotFoundError when one of them is gone.
+    """
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 LONGEST_WAIT = 0.2
 """Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
 SQLITE_BATCH = 50
+"""The most links of one batch on SQLite, whose single writer a batch holds up."""
 _AFTER_FAILURE = 0.5
 
 
@@ -31,7 +32,7 @@ class Dispatcher:
     """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
 
     def __init__(self, runtime: Runtime, *, recover: bool = False) -> None:
-        """`recover` makes a pass of reconcile at once, whoever's turn it is."""
+        """`recover` makes a pass of reconcile at once, even if another process made one in this interval."""
         self._runtime = runtime
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
@@ -71,7 +72,7 @@ class Dispatcher:
         return len(ids)
 
     def reconcile_some(self) -> bool:
-        """Make one batch of a reconcile pass when it is this process's turn; True when there was one."""
+        """Make one batch of a reconcile pass if there is one or the interval is free; True when one was made."""
         if self._pass is None and acquire_interval(self._runtime):
             self._pass = iter_batches(self._runtime)
         if self._pass is None:

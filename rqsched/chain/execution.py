@@ -42,9 +42,11 @@ class Claim:
     """A run attempt that this process executes."""
 
     run: Run
+    """The run as it was started."""
     schedule: Schedule
+    """The schedule that started it."""
     token: str
-    """Drawn for this attempt here: only its holder may end it."""
+    """Drawn by this process for this attempt: only its holder may end it."""
 
 
 def execute(runtime: Runtime, job: RunJobId) -> Any:
@@ -56,7 +58,7 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
     """
     claim = claim_run(runtime, job)
     if claim is None:
-        _log.info("%s has nothing to do any more", job, extra={"action": "run_stale"})
+        _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
         return None
     try:
         result = _perform(runtime, claim)
@@ -135,7 +137,7 @@ def _checkpoint(runtime: Runtime, claim: Claim) -> None:
 
 
 def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
-    """Show life; returns the run's status once it is not this process's any more."""
+    """Show that the run lives; returns the status it has once it is no longer this process's."""
     try:
         return runtime.database.transact(lambda c: changes.record_heartbeat(c, claim.run.uid, claim.token))
     except BackendUnavailableError:

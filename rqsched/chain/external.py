@@ -1,6 +1,6 @@
 """External runs: workers of any language claim them, show that they live, and say how they ended.
 
-A claim is one conditional update under a row lock; its end goes through the one `settle()` like every other.
+A claim is one conditional update under a row lock; its end is settled like that of every other run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Claimed:
     """One run for an external worker, with the schedule that started it."""
 
     run: Run
+    """The run as it is after the claim."""
     schedule: Schedule
+    """The schedule that started it."""
 
 
 def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace: str, count: int = 1) -> list[Claimed]:
@@ -77,7 +79,7 @@ def _is_in(namespace: str) -> sa.ColumnElement[bool]:
 
 
 def _take(connection: Connection, uids: Sequence[str], start: dict[str, object]) -> list[Claimed]:
-    """Start locked runs; gives them in the order of the uids."""
+    """Start locked runs; returns them in the order of the uids."""
     update = sa.update(runs).where(changes.one_of(runs.c.uid, uids, connection)).values(**start).returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
     return _with_schedules(connection, [started[uid] for uid in uids])
@@ -96,7 +98,7 @@ def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[Claime
 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
-    """Read a run of a namespace, whoever executes it; raises RunNotFoundError."""
+    """Read a run of a namespace, also one that is not external; raises RunNotFoundError."""
 
     def work(connection: Connection) -> Claimed:
         run = changes.find_run(connection, uid)
@@ -109,7 +111,7 @@ def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
 
 
 def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change | None:
-    """End the attempt that `run`, as it was read, shows a worker to hold; None when it is not that one's any more."""
+    """End the attempt that a worker holds according to `run` as it was read; None when it no longer does."""
 
     def is_same(current: Run) -> bool:
         is_held = current.executor == "external" and current.status is RunStatus.RUNNING

@@ -1,8 +1,9 @@
 """Fan-out: a run that names many targets, and a job for each of them.
 
-The run records its targets and puts the first chunk of them on its queue, and behind that chunk a job that goes on
-with the next one. A queue is first in, first out: the next chunk comes when workers have taken the one before, however
-few they are, and nobody waits or counts. SQL first, Redis second: what a crash leaves out reconcile puts on the queue.
+The run records its targets and puts the first chunk of them on its queue, and behind that chunk a job that
+continues with the next one. A queue is first in, first out: the next chunk comes when workers have taken the one
+before, however few they are, and nothing waits or counts. SQL first, Redis second: reconcile enqueues what a crash
+left out.
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone.
 """
@@ -59,9 +60,9 @@ def fan_out(
 
 
 def dispatch(runtime: Runtime, job: BatchJobId) -> int:
-    """Put the next chunk of a run's targets on its queue, and what goes on behind it; returns how many.
+    """Put the next chunk of a run's targets on its queue, and the job that continues behind it; returns how many.
 
-    Nothing when another delivery of the job did so. Redis down: logged, reconcile puts them there.
+    Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them.
     """
     chunk, following = runtime.database.transact(
         lambda connection: targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
@@ -80,7 +81,7 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
 
 
 def _jobs_of(runtime: Runtime, chunk: Iterable[Target]) -> list[JobSpec]:
-    """Name the jobs; RQ bounds the whole of each: the target, and then the time to record how it ended."""
+    """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
     more = int(runtime.settings.completion_outage.total_seconds())
     return [JobSpec(str(TargetJobId(target.uid)), target.timeout + more) for target in chunk]
 
@@ -89,15 +90,12 @@ def _next(job: BatchJobId) -> JobSpec:
     return JobSpec(str(job), _DISPATCH_SECONDS)
 
 
-# ---- one target
-
-
 class _OutOfTimeError(BaseException):
-    """A target took too long. No Exception: state machines and loops that catch those would go on."""
+    """A target took too long. Not an Exception: state machines and loops that catch those would continue."""
 
 
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
-    """Handle one target from claim to recorded end; None when it is not to be had (any more).
+    """Handle one target from claim to recorded end; None when it could not be claimed.
 
     A failure is recorded first and then raised again, so that RQ and its exception handlers see it too.
     """
@@ -105,7 +103,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     claim = partial(targets.claim, uid=job.uid, token=token, now=runtime.now())
     target = runtime.database.transact(claim)
     if target is None:
-        _log.info("%s has nothing to do any more", job, extra={"action": "target_stale"})
+        _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
     try:
         status = TargetStatus.SUCCEEDED if _handle(runtime, target) else TargetStatus.IGNORED
@@ -122,7 +120,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 def _handle(runtime: Runtime, target: Target) -> bool:
     each = runtime.workflows.resolve(target.workflow).each
     if each is None:
-        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets (any more)")
+        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets")
     with get_default_death_penalty_class()(target.timeout, _OutOfTimeError):
         return each(target.target_id)
 
@@ -140,11 +138,8 @@ def lose(runtime: Runtime, job: TargetJobId) -> None:
     runtime.database.transact(give_up)
 
 
-# ---- repairing
-
-
 def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
-    """Put on their queues what should be there, and fail targets whose process vanished.
+    """Enqueue what should be on its queue, and fail targets whose process vanished.
 
     Yields how many rows were compared and how many jobs were written or targets failed, batch by batch.
     """

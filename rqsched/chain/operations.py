@@ -48,7 +48,9 @@ class Named:
     """Which schedule a caller means."""
 
     namespace: str
+    """The namespace it lives in."""
     schedule_id: str
+    """Its id there, unique among schedules that are not deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +58,20 @@ class Request:
     """What `create` and `upsert` are asked to bring about."""
 
     named: Named
+    """Which schedule."""
     definition: Definition
     note: str | None = None
+    """Text for people; None leaves a known schedule's note as it is."""
     paused: bool | None = None
     """None leaves a known schedule's status as it is, and creates an active one."""
     context: CommandContext | None = None
+    """Who asks and why, for the audit event; None says nothing."""
     keep_next: bool = False
     """Keep the next time even when the timing changed (Waymark)."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
     key: str | None = None
-    """The idempotency key of a create: the same one with the same request gives the same schedule, for a day."""
+    """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
 
 
 def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None) -> Schedule:
@@ -89,26 +94,22 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
         changes.write(connection, [change])
         return change
 
-    return _commit(runtime, work).after
-
-
-def _commit(runtime: Runtime, work: Callable[[Connection], Change]) -> Change:
     change = runtime.database.transact(work)
     runtime.publish([change])
-    return change
+    return change.after
 
 
 def create(runtime: Runtime, request: Request) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
 
-    Under an idempotency key that made a schedule before, that one is given, whatever became of it since.
+    Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now.
     """
     uid = new_uid(runtime.now())
     key = _key_of(request)
 
     def work(connection: Connection) -> Change:
         namespace, schedule_id = request.named.namespace, request.named.schedule_id
-        # The schedule first, then the key: who made both committed them together, so whoever sees it sees its key.
+        # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
         known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
         made = key and idempotency.made_by(connection, key, runtime.now())
         if made and (earlier := changes.find(connection, made)) is not None:
@@ -129,7 +130,7 @@ def create(runtime: Runtime, request: Request) -> Schedule:
 
 
 def _key_of(request: Request) -> Key | None:
-    """Tell a request from another one under the same key by what its owner said, without what we add."""
+    """Digest what the owner said, without what we add, to tell two requests under the same key apart."""
     if request.key is None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))
@@ -160,7 +161,7 @@ def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
 
 
 def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple[Schedule, str]]:
-    """Upsert distinct schedules of one namespace in one transaction; gives what `upsert` does, in the same order."""
+    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order."""
     uids = [new_uid(runtime.now()) for _ in requests]
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
@@ -180,9 +181,9 @@ def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple
 
 
 def _despite_others(runtime: Runtime, work: Callable[[Connection], _T], count: int) -> _T:
-    """Run work that creates up to `count` schedules; whenever somebody else created one first, it is there to be found.
+    """Run work that creates up to `count` schedules; one that another process created first is found on the next try.
 
-    Each failure is one id that came into being in between, so there are at most `count` of them.
+    Each failure is one id that was created in between, so there are at most `count` of them.
     """
     for _ in range(count):
         with suppress(sa.exc.IntegrityError):
@@ -231,7 +232,7 @@ def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, reque
 
 
 def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
-    """Pause or un-pause where it is asked for; Waymark's registration makes active what was done or dead, too."""
+    """Pause or resume as requested; Waymark's registration also makes active what was done or dead."""
     context = request.context
     if request.paused and schedule.is_active:
         return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
@@ -247,7 +248,7 @@ def _switched(connection: Connection, schedule: Schedule, request: Request, now:
 
 
 def _declared(known: Schedule, request: Request) -> Definition:
-    """Give what is asked for, but who made a schedule stays: `sync` prunes what a sync made, and nothing else."""
+    """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
     return replace(request.definition, managed_by=known.definition.managed_by)
 
 
@@ -265,7 +266,7 @@ def trigger(
     idempotency_key: str | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Schedule, StartResult]:
-    """Start a run now as the overlap policy allows; the same idempotency key gives the same run."""
+    """Start a run now as the overlap policy allows; the same idempotency key returns the same run."""
     run_uid = new_uid(runtime.now())
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
 
@@ -317,9 +318,6 @@ def purge(runtime: Runtime, uid: str) -> None:
     runtime.database.transact(work)
 
 
-# ---- workflows and keys
-
-
 def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
 
@@ -342,9 +340,9 @@ def require_connection(runtime: Runtime, name: str | None) -> None:
 
 
 def require_queue(runtime: Runtime, name: str | None) -> None:
-    """Check that runs are not to go where links live; raises InvalidInputError.
+    """Check that runs do not go to the control queue; raises InvalidInputError.
 
-    Whoever serves the control queue takes every id on it for a link's, so such a run would never start.
+    Workers of the control queue take every id on it for a link's, so such a run would never start.
     """
     if name is not None and name == runtime.settings.control_queue:
         reason = "is the control queue, which carries links only; name another, or leave it out for the default one"

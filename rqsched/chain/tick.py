@@ -1,4 +1,4 @@
-"""A tick: firing what is due in this process, and saying so in the durable-workflow document's rows."""
+"""A tick: fire what is due in this process, and report it in the rows of the Durable Workflow document."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKI
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
-    Redis being away only delays runs and links. A tick at the present also reconciles now and then: where cron drives
-    ticks nobody else may.
+    Redis being away only delays runs and links. A tick at the present also reconciles when no process did in the
+    interval: where cron drives ticks, nothing else may.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
@@ -48,7 +48,7 @@ class _Fixed:
         self._instant = instant
 
     def now(self) -> datetime:
-        """Give the instant."""
+        """Return the instant."""
         return self._instant
 
 

@@ -221,9 +221,6 @@ class _Keeper:
         _log.info("%s started with pid %d", self.role, self.process.pid, extra={"action": "child_started"})
 
 
-# ---- children
-
-
 def _be_child(role: str, orders: _Orders) -> None:
     """Be a child, from the fork to its end."""
     _part_from_parent(role, orders)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import external
 from rqsched.chain.external import Claimed
-from rqsched.chain.reconcile import EXTERNAL_SILENCE
+from rqsched.chain.reconcile.runs import EXTERNAL_SILENCE
 from rqsched.core.model import Run
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import AttemptOutcome, AttemptResult

@@ -179,12 +179,12 @@ ORDER = (
     _edit(
         "an owner's operation is published before it is committed",
         "chain/operations.py",
-        "    change = runtime.database.transact(work)\n    runtime.publish([change])\n    return change\n",
+        "    change = runtime.database.transact(work)\n    runtime.publish([change])\n    return change.after\n",
         "    def early(connection: Connection) -> Change:\n"
         "        change = work(connection)\n"
         "        runtime.publish([change])\n"
         "        return change\n\n"
-        "    return runtime.database.transact(early)\n",
+        "    return runtime.database.transact(early).after\n",
         _CRASH.format("resume"),
         _CRASH.format("restart a done one"),
     ),
