@@ -13,8 +13,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.api.scheduler import Scheduler
+from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Schedule
-from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
+from rqsched.core.page import MAX_PAGE, Page
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
-from rqsched.api.describe import Description, describe, upcoming
+from rqsched.api.describe import describe, upcoming
+from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations
 from rqsched.chain.backfill import DEFAULT_BOUND, Backfill, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.options import Options, define, require_note
+from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.start import BackfillRow
@@ -29,7 +31,6 @@ from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotF
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, listing
-from rqsched.store.listing import AuditRecord, Page
 from rqsched.timing import When, unfold
 
 __all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
@@ -101,7 +102,7 @@ class ScheduleHandle(ScheduleView):
 
     def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
         """Read all audit events from a sequence on, page by page."""
-        while page := self.history(limit=listing.MAX_PAGE, after_sequence=after_sequence):
+        while page := self.history(limit=MAX_PAGE, after_sequence=after_sequence):
             yield from page
             after_sequence = page[-1].sequence
 

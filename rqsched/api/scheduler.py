@@ -19,13 +19,14 @@ from rqsched.chain.reconcile import Progress, Recovered
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.clock import Clock
 from rqsched.config import Settings
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
 from rqsched.core.options import Options, define, is_id, require_id, require_note
+from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
 from rqsched.store import changes, listing, schema
-from rqsched.store.listing import AuditRecord, Filters, Page
+from rqsched.store.listing import Filters
 from rqsched.timing import Timing, When, unfold
 from rqsched.workflows import Registry
 
@@ -364,7 +365,7 @@ class Scheduler:
         """Read all schedules that `list` with these filters shows, page by page."""
         cursor: str | None = None
         while True:
-            page = self.list(limit=listing.MAX_PAGE, cursor=cursor, **filters)
+            page = self.list(limit=MAX_PAGE, cursor=cursor, **filters)
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:

@@ -12,9 +12,10 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.options import ScheduleId
 from rqsched.cli.session import Session
+from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, RunStatus
+from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
-from rqsched.store.listing import MAX_PAGE, AuditRecord
 
 app = typer.Typer(add_completion=False)
 

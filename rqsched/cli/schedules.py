@@ -17,8 +17,8 @@ from rqsched.cli.output import shown
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.options import Options
+from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
-from rqsched.store.listing import MAX_PAGE
 
 app = typer.Typer(add_completion=False)
 

@@ -1,4 +1,6 @@
-"""A client of the HTTP API, with the words, results and errors of the in-process Scheduler.
+"""A client of the HTTP API, with the names, results and errors of the in-process Scheduler.
+
+It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or croniter.
 
 >>> from rqsched.client import Client
 >>> with Client("http://127.0.0.1:8000", token="...") as client:  # doctest: +SKIP
@@ -6,9 +8,17 @@
 """
 
 from rqsched.client.aio import AsyncClient
-from rqsched.client.errors import AnswerError
+from rqsched.client.errors import ResponseError
 from rqsched.client.http import Retries
-from rqsched.client.responses import BackfillProgress, RunFacts
+from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
 from rqsched.client.sync import Client
 
-__all__ = ["AnswerError", "AsyncClient", "BackfillProgress", "Client", "Retries", "RunFacts"]
+__all__ = [
+    "AsyncClient",
+    "BackfillProgress",
+    "Client",
+    "ResponseError",
+    "Retries",
+    "RunDescription",
+    "TriggerResult",
+]

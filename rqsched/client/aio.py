@@ -1,32 +1,61 @@
-"""The asynchronous client and its handles: `sync` with `await`; a test holds their names and parameters together."""
+"""The asynchronous client: the operations of `sync`, awaited. None is written twice.
+
+An operation sends one request through its client's `send` and returns what `send` returns. Here that is a coroutine,
+so each operation below is the synchronous one with an asynchronous client behind it; `_awaited` says so to type
+checkers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import httpx
 import tenacity
 
-from rqsched.api.describe import Description
-from rqsched.client import http as sending
-from rqsched.client import requests as asking
+from rqsched.api.description import Description
+from rqsched.client import http, sync
 from rqsched.client.http import Retries
-from rqsched.client.requests import Ask, Triggered
-from rqsched.client.responses import BackfillProgress, RunFacts
-from rqsched.core.options import Options
-from rqsched.spec.spec import SpecLike
-from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
+from rqsched.client.requests import Request
+from rqsched.client.responses import RunDescription
+from rqsched.client.views import RunView, ScheduleView
+from rqsched.core.audit import AuditRecord
+from rqsched.core.page import MAX_PAGE, Page
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Awaited = Coroutine[Any, Any, T]
+Operation = Callable[Concatenate[Any, P], T]
+
+
+@overload
+def _awaited(call: Operation[P, sync.ScheduleHandle]) -> Operation[P, Awaited[AsyncScheduleHandle]]: ...
+@overload
+def _awaited(
+    call: Operation[P, tuple[sync.ScheduleHandle, str]],
+) -> Operation[P, Awaited[tuple[AsyncScheduleHandle, str]]]: ...
+@overload
+def _awaited(call: Operation[P, Page[sync.ScheduleHandle]]) -> Operation[P, Awaited[Page[AsyncScheduleHandle]]]: ...
+@overload
+def _awaited(call: Operation[P, sync.RunHandle]) -> Operation[P, Awaited[AsyncRunHandle]]: ...
+@overload
+def _awaited(call: Operation[P, Page[sync.RunHandle]]) -> Operation[P, Awaited[Page[AsyncRunHandle]]]: ...
+@overload
+def _awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]: ...
+def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return await call(self, *args, **kwargs)
+
+    return method
 
 
 class AsyncClient:
     """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
 
-    Raises what the in-process API raises, AnswerError for what only HTTP knows, and BackendUnavailableError when
-    nothing answers within `timeout` seconds and the retries.
+    Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
+    when the server does not respond within `timeout` seconds and the retries.
     """
 
     def __init__(
@@ -35,12 +64,12 @@ class AsyncClient:
         *,
         token: str | None = None,
         namespace: str | None = None,
-        timeout: float | httpx.Timeout = sending.TIMEOUT,
+        timeout: float | httpx.Timeout = http.TIMEOUT,
         retries: Retries | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Connect lazily. `namespace` holds for everything; None takes the server's default, or the token's own."""
-        headers = sending.headers(token, namespace)
+        """Connect lazily. `namespace` holds for all requests; None is the server's default, or the token's own."""
+        headers = http.headers(token, namespace)
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._retries = retries or Retries()
 
@@ -54,76 +83,36 @@ class AsyncClient:
         """Close every connection."""
         await self._http.aclose()
 
-    async def ask(self, ask: Ask[T]) -> T:
-        """Send one Ask, again where that is safe, and give what its answer means."""
+    async def send(self, request: Request[T]) -> T:
+        """Send one request, again where that is safe, and return what its response means."""
         try:
-            async for attempt in tenacity.AsyncRetrying(**self._retries.options(ask)):
+            async for attempt in tenacity.AsyncRetrying(**self._retries.options(request)):
                 with attempt:
-                    response = await self._http.request(**sending.arguments(ask))
+                    response = await self._http.request(**http.arguments(request))
                     is_repeated = attempt.retry_state.attempt_number > 1
-                    return sending.read(ask, response, is_repeated=is_repeated)
+                    return http.read(request, response, is_repeated=is_repeated)
         except httpx.TransportError as error:
-            raise sending.unreachable(error) from error
+            raise http.unreachable(error) from error
         raise AssertionError("tenacity raises the last error")  # pragma: no cover
 
-    # ---- schedules
-
-    async def create(
-        self,
-        schedule_id: str,
-        workflow: str,
-        spec: SpecLike,
-        *,
-        note: str | None = None,
-        paused: bool = False,
-        idempotency_key: str | None = None,
-        **options: Unpack[Options],
-    ) -> AsyncScheduleHandle:
-        """Create a schedule; raises ScheduleExistsError when the id is taken. Safe to repeat: it goes under a key."""
-        body = asking.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        return AsyncScheduleHandle(self, await self.ask(asking.create(schedule_id, body, idempotency_key)))
-
-    async def upsert(
-        self,
-        schedule_id: str,
-        workflow: str,
-        spec: SpecLike,
-        *,
-        note: str | None = None,
-        paused: bool | None = None,
-        **options: Unpack[Options],
-    ) -> tuple[AsyncScheduleHandle, str]:
-        """Create a schedule or make the known one what is declared; also says `created`, `updated` or `unchanged`."""
-        body = asking.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        found, outcome = await self.ask(asking.upsert(schedule_id, body))
-        return AsyncScheduleHandle(self, found), outcome
-
-    async def get(self, schedule_id: str) -> AsyncScheduleHandle:
-        """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        return AsyncScheduleHandle(self, await self.ask(asking.get(schedule_id)))
+    def _handle(self, description: Description) -> AsyncScheduleHandle:
+        return AsyncScheduleHandle(self, description.schedule_id, description)
 
     def handle(self, schedule_id: str) -> AsyncScheduleHandle:
-        """Give a handle without asking: for the history and runs of a schedule that may be deleted."""
-        return AsyncScheduleHandle(self, None, schedule_id)
+        """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
+        return AsyncScheduleHandle(self, schedule_id)
 
-    async def list(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        workflow: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        owner: str | None = None,
-        text: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[AsyncScheduleHandle]:
-        """Read a page (1 to 500) of schedules in the order they were created."""
-        filters = {"status": status, "workflow": workflow, "labels": labels, "owner": owner, "text": text}
-        page = await self.ask(asking.listed({**filters, "limit": limit, "cursor": cursor}))
-        return Page([AsyncScheduleHandle(self, found) for found in page.items], page.next_cursor)
+    create = _awaited(sync.Client.create)
+    upsert = _awaited(sync.Client.upsert)
+    get = _awaited(sync.Client.get)
+    list = _awaited(sync.Client.list)
+    count = _awaited(sync.Client.count)
+    batch_delete = _awaited(sync.Client.batch_delete)
+    workflows = _awaited(sync.Client.workflows)
+    backfill = _awaited(sync.Client.backfill)
 
     async def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
-        """Read all schedules that `list` with these filters shows, page by page."""
+        """Read all schedules that `list` shows with these filters, page by page."""
         cursor: str | None = None
         while True:
             page = await self.list(limit=MAX_PAGE, cursor=cursor, **filters)
@@ -133,178 +122,53 @@ class AsyncClient:
             if cursor is None:
                 return
 
-    async def count(self, **filters: Any) -> int:
-        """Count the schedules that `list` with these filters shows in all."""
-        return await self.ask(asking.count(filters))
 
-    async def batch_delete(self, schedule_ids: Sequence[str]) -> None:
-        """Delete up to 500 schedules; those that are not there are passed over."""
-        await self.ask(asking.batch_delete(schedule_ids))
+class AsyncRunHandle(RunView):
+    """One run: its description as it was last read, and the operations on it."""
 
-    async def workflows(self) -> Sequence[dict[str, Any]]:
-        """Read which workflows may be named, with their defaults."""
-        return await self.ask(asking.workflows())
-
-    async def backfill(self, uid: str) -> BackfillProgress:
-        """Read how far a backfill is; raises BackfillNotFoundError."""
-        return await self.ask(asking.backfill_progress(uid))
-
-
-class AsyncRunHandle:
-    """One run: its facts as they were read, and what one may do to it."""
-
-    def __init__(self, client: AsyncClient, schedule_id: str, facts: RunFacts) -> None:
+    def __init__(self, client: AsyncClient, schedule_id: str, description: RunDescription) -> None:
         self._client = client
         self._schedule_id = schedule_id
-        self.facts = facts
+        self.description = description
 
-    def __repr__(self) -> str:
-        return f"<Run {self.facts.instance_id} {self.status}>"
-
-    @property
-    def uid(self) -> str:
-        """The run's uid."""
-        return self.facts.uid
-
-    @property
-    def status(self) -> str:
-        """The run's status as it was read."""
-        return self.facts.status
-
-    async def refresh(self) -> AsyncRunHandle:
-        """Read the run again."""
-        self.facts = await self._client.ask(asking.run(self._schedule_id, self.uid))
-        return self
-
-    async def cancel(self) -> AsyncRunHandle:
-        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        return await self._end("cancel")
-
-    async def terminate(self) -> AsyncRunHandle:
-        """End the run and have its process killed. Idempotent."""
-        return await self._end("terminate")
-
-    async def _end(self, operation: str) -> AsyncRunHandle:
-        self.facts = await self._client.ask(asking.end_run(self._schedule_id, self.uid, operation))
-        return self
+    refresh = _awaited(sync.RunHandle.refresh)
+    cancel = _awaited(sync.RunHandle.cancel)
+    terminate = _awaited(sync.RunHandle.terminate)
 
 
-class AsyncScheduleHandle:
-    """One schedule by its id: its description as it was read last, and everything one may do to it."""
+class AsyncScheduleHandle(ScheduleView):
+    """One schedule by its id: its description as it was last read, and the operations on it."""
 
-    def __init__(self, client: AsyncClient, found: Description | None, schedule_id: str = "") -> None:
+    def __init__(self, client: AsyncClient, schedule_id: str, description: Description | None = None) -> None:
+        super().__init__(schedule_id, description)
         self._client = client
-        self._found = found
-        self.schedule_id = found.schedule_id if found else schedule_id
-
-    def __repr__(self) -> str:
-        return f"<Schedule {self.schedule_id} {self._found.status if self._found else 'unread'}>"
 
     @property
     def description(self) -> Description:
-        """What was read last; raises LookupError when nothing was."""
-        if self._found is None:
-            raise LookupError("nothing was read of it yet; await describe() first")
-        return self._found
+        """Every field of the schedule as it was last read; raises LookupError when that has not happened yet."""
+        if self._description is None:
+            raise LookupError("the schedule has not been read yet; await describe() first")
+        return self._description
 
-    @property
-    def uid(self) -> str:
-        """The incarnation."""
-        return self.description.uid
+    def _run_handle(self, description: RunDescription) -> AsyncRunHandle:
+        return AsyncRunHandle(self._client, self.schedule_id, description)
 
-    @property
-    def status(self) -> str:
-        """`active`, `paused`, `done`, `dead` or `deleted`, as it was read."""
-        return self.description.status
-
-    @property
-    def next_run_at(self) -> datetime | None:
-        """The nominal time of the next occurrence, as it was read."""
-        return self.description.next_run_at
-
-    async def _keep(self, ask: Ask[Description]) -> AsyncScheduleHandle:
-        self._found = await self._client.ask(ask)
-        return self
-
-    async def describe(self) -> Description:
-        """Read everything there is to know about the schedule now; raises ScheduleNotFoundError."""
-        self._found = found = await self._client.ask(asking.get(self.schedule_id))
-        return found
-
-    async def update(
-        self,
-        workflow: str | None = None,
-        spec: SpecLike | None = None,
-        *,
-        note: str | None = None,
-        if_version: int | None = None,
-        **options: Unpack[Options],
-    ) -> AsyncScheduleHandle:
-        """Change what is given and leave the rest; raises VersionConflictError when `if_version` does not hold."""
-        match = None if if_version is None else f'"{self.uid}.{if_version}"'
-        body = asking.changes(workflow, spec, options, {"note": note})
-        return await self._keep(asking.update(self.schedule_id, body, match))
-
-    async def pause(self, note: str | None = None, *, reason: str | None = None) -> AsyncScheduleHandle:
-        """Stop firing; raises ScheduleStateError unless active."""
-        return await self._keep(asking.change(self.schedule_id, "pause", {"note": note, "reason": reason}))
-
-    async def resume(self, catch_up: str | None = None, *, note: str | None = None) -> AsyncScheduleHandle:
-        """Fire again; raises ScheduleStateError unless paused."""
-        return await self._keep(asking.change(self.schedule_id, "resume", {"catch_up": catch_up, "note": note}))
-
-    async def restart(self, *, note: str | None = None) -> AsyncScheduleHandle:
-        """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
-        return await self._keep(asking.change(self.schedule_id, "restart", {"note": note}))
-
-    async def delete(self, *, purge: bool = False, reason: str | None = None) -> None:
-        """Delete softly: the id is free again, history stays unless purged."""
-        await self._client.ask(asking.delete(self.schedule_id, purge=purge, reason=reason))
-
-    async def trigger(
-        self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
-    ) -> Triggered:
-        """Start a run now as the overlap policy allows. Safe to repeat: it goes under a key."""
-        return await self._client.ask(
-            asking.trigger(self.schedule_id, {"overlap": overlap, "force": force}, idempotency_key)
-        )
-
-    async def backfill(
-        self,
-        start: datetime,
-        end: datetime,
-        *,
-        overlap: str | None = None,
-        dry_run: bool = False,
-        bound: int = 10_000,
-    ) -> BackfillProgress:
-        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one goes on behind."""
-        return await self._client.ask(
-            asking.backfill(self.schedule_id, start, end, overlap=overlap, dry_run=dry_run, bound=bound)
-        )
-
-    async def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
-        """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
-        return await self._client.ask(asking.history(self.schedule_id, limit, after_sequence))
+    describe = _awaited(sync.ScheduleHandle.describe)
+    update = _awaited(sync.ScheduleHandle.update)
+    pause = _awaited(sync.ScheduleHandle.pause)
+    resume = _awaited(sync.ScheduleHandle.resume)
+    restart = _awaited(sync.ScheduleHandle.restart)
+    delete = _awaited(sync.ScheduleHandle.delete)
+    trigger = _awaited(sync.ScheduleHandle.trigger)
+    backfill = _awaited(sync.ScheduleHandle.backfill)
+    history = _awaited(sync.ScheduleHandle.history)
+    runs = _awaited(sync.ScheduleHandle.runs)
+    run = _awaited(sync.ScheduleHandle.run)
+    upcoming = _awaited(sync.ScheduleHandle.upcoming)
 
     async def iter_history(self, after_sequence: int = 0) -> AsyncIterator[AuditRecord]:
-        """Read all audit events from a sequence on, page by page."""
+        """Read all audit events after a sequence, page by page."""
         while page := await self.history(MAX_PAGE, after_sequence):
             for event in page:
                 yield event
             after_sequence = page[-1].sequence
-
-    async def runs(
-        self, limit: int = 100, cursor: str | None = None, statuses: Sequence[str] = ()
-    ) -> Page[AsyncRunHandle]:
-        """Read a page of runs, newest first."""
-        page = await self._client.ask(asking.runs(self.schedule_id, limit, cursor, statuses))
-        return Page([AsyncRunHandle(self._client, self.schedule_id, facts) for facts in page.items], page.next_cursor)
-
-    async def run(self, run: str) -> AsyncRunHandle:
-        """Find one run by uid, number or instance id; raises RunNotFoundError."""
-        return AsyncRunHandle(self._client, self.schedule_id, await self._client.ask(asking.run(self.schedule_id, run)))
-
-    async def upcoming(self, count: int = 5) -> list[datetime]:
-        """Name the next instants (1 to 1000) at which it fires."""
-        return await self._client.ask(asking.upcoming(self.schedule_id, count))

@@ -10,17 +10,17 @@ import httpx
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RqschedError, UnknownWorkflowError
 
 
-class AnswerError(RqschedError):
-    """An answer without a counterpart in process: unauthorized, forbidden, rate_limited, malformed, internal_error."""
+class ResponseError(RqschedError):
+    """An error that only HTTP has: unauthorized, forbidden, rate_limited, malformed, internal_error."""
 
-    code = "answer"
+    code = "response"
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         self.status = status
         self.code = code
         super().__init__(detail)
 
-    def __reduce__(self) -> tuple[type[AnswerError], tuple[int, str, str]]:
+    def __reduce__(self) -> tuple[type[ResponseError], tuple[int, str, str]]:
         """Survive pickling."""
         return type(self), (self.status, self.code, str(self))
 
@@ -35,7 +35,7 @@ _KINDS = {kind.code: kind for kind in _descendants(RqschedError) if kind.__modul
 
 
 def error_of(response: httpx.Response) -> RqschedError:
-    """Rebuild the error an answer stands for. `problem` holds the answer, `retry_after` seconds where it says so."""
+    """Rebuild the error a response stands for, with its `problem` and `retry_after` (seconds, or None)."""
     problem = _problem(response)
     error: Any = _rebuilt(response.status_code, problem)
     error.problem = problem
@@ -44,17 +44,17 @@ def error_of(response: httpx.Response) -> RqschedError:
 
 
 def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
-    code, detail = str(problem.get("code", "")), str(problem.get("detail") or f"the server answered {status}.")
+    code, detail = str(problem.get("code", "")), str(problem.get("detail") or f"the server responded with {status}.")
     kind = _KINDS.get(code)
     if kind is None:
-        return BackendUnavailableError(detail) if status in {502, 503, 504} else AnswerError(status, code, detail)
+        return BackendUnavailableError(detail) if status in {502, 503, 504} else ResponseError(status, code, detail)
     fields = problem.get("errors") or [{}]
     field, reason = str(fields[0].get("field", "")), str(fields[0].get("message", detail))
     if issubclass(kind, UnknownWorkflowError):
         return kind("", reason)
     if issubclass(kind, InvalidInputError):
         return kind(field, reason)
-    error = kind.__new__(kind)  # its own attributes are not in the answer; its message is
+    error = kind.__new__(kind)  # its own attributes are not in the response; its message is
     RqschedError.__init__(error, detail)
     return error
 

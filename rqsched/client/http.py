@@ -1,4 +1,4 @@
-"""What both senders share: how a request is made of an Ask, what its answer means, and when it is sent again."""
+"""What both clients share: how a request is sent, what its response means, and when it is sent again."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any, TypeVar
 import httpx
 import tenacity
 
-from rqsched.client.errors import AnswerError, error_of
-from rqsched.client.requests import Ask
+from rqsched.client.errors import ResponseError, error_of
+from rqsched.client.requests import Request
 from rqsched.errors import BackendUnavailableError, NotFoundError, RqschedError
 
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(15.0, connect=5.0)
+"""The default of `timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When a request is sent again: never when it could happen twice."""
+    """When a request is sent again: never when it could take effect twice."""
 
     most: int = 3
-    """Further tries after the first; 0 sends everything once."""
+    """Attempts after the first; 0 sends every request once."""
     first: float = 0.1
-    """Seconds before the first of them; later ones double, or wait as long as the server says."""
+    """Seconds before the first of them; later delays double, or follow the Retry-After of the response."""
     longest: float = 10.0
-    """The most seconds before any of them."""
+    """The longest delay in seconds."""
 
-    def options(self, ask: Ask[Any]) -> dict[str, Any]:
-        """Give the options of a tenacity loop for one Ask."""
+    def options(self, request: Request[Any]) -> dict[str, Any]:
+        """Return the options of a tenacity loop for one request."""
         return {
             "stop": tenacity.stop_after_attempt(self.most + 1),
             "wait": self._wait,
-            "retry": tenacity.retry_if_exception(lambda error: may_retry(ask, error)),
+            "retry": tenacity.retry_if_exception(lambda error: may_retry(request, error)),
             "reraise": True,
         }
 
@@ -44,42 +45,42 @@ class Retries:
         return min(self.longest, doubling if said is None else said)
 
 
-def may_retry(ask: Ask[Any], error: BaseException) -> bool:
-    """Tell whether a request that ended so may be sent again."""
+def may_retry(request: Request[Any], error: BaseException) -> bool:
+    """Return whether a request that ended with this error may be sent again."""
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
         return True  # it never arrived
-    if isinstance(error, AnswerError):
-        return error.code == "rate_limited"  # it was not looked at
-    return ask.may_repeat and isinstance(error, (httpx.TransportError, BackendUnavailableError))
+    if isinstance(error, ResponseError):
+        return error.code == "rate_limited"  # it was not executed
+    return request.is_repeatable and isinstance(error, (httpx.TransportError, BackendUnavailableError))
 
 
-def arguments(ask: Ask[Any]) -> dict[str, Any]:
-    """Give what httpx takes for an Ask."""
-    given: dict[str, Any] = {"method": ask.method, "url": ask.path, "headers": dict(ask.headers)}
-    if ask.params:
-        given["params"] = dict(ask.params)
-    return given if ask.body is None else given | {"json": dict(ask.body)}
+def arguments(request: Request[Any]) -> dict[str, Any]:
+    """Return the arguments of httpx for a request."""
+    given: dict[str, Any] = {"method": request.method, "url": request.path, "headers": dict(request.headers)}
+    if request.params:
+        given["params"] = dict(request.params)
+    return given if request.body is None else given | {"json": dict(request.body)}
 
 
 def headers(token: str | None, namespace: str | None) -> Mapping[str, str]:
-    """Give what every request carries."""
+    """Return the headers of every request."""
     found = {"Accept": "application/json"}
     if token is not None:
         found["Authorization"] = f"Bearer {token}"
     return found if namespace is None else found | {"X-Namespace": namespace}
 
 
-def read(ask: Ask[T], response: httpx.Response, *, is_repeated: bool) -> T:
-    """Read an answer; raises the error it stands for."""
+def read(request: Request[T], response: httpx.Response, *, is_repeated: bool) -> T:
+    """Read a response; raises the error it stands for."""
     if response.is_success:
-        return ask.read(response)
+        return request.read(response)
     error = error_of(response)
-    if is_repeated and ask.method == "DELETE" and isinstance(error, NotFoundError):
-        return ask.read(response)  # the try before this one deleted it
+    if is_repeated and request.method == "DELETE" and isinstance(error, NotFoundError):
+        return request.read(response)  # the attempt before this one deleted it
     raise error
 
 
 def unreachable(error: httpx.TransportError) -> RqschedError:
-    """Translate what the transport raised."""
+    """Translate an error of the transport."""
     kind = "in time" if isinstance(error, httpx.TimeoutException) else f"({type(error).__name__})"
     return BackendUnavailableError(f"the rqsched API does not answer {kind}; try again later.")

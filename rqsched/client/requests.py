@@ -1,24 +1,27 @@
-"""The one request builder: each operation as an Ask, which says what to send, how to read it, and if it may repeat."""
+"""Each operation as a Request: what to send, how to read the response, and whether it may be repeated."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 import httpx
 
-from rqsched.api.describe import Description
-from rqsched.client import responses as answers
-from rqsched.client.responses import BackfillProgress, RunFacts
+from rqsched.api.description import Description
+from rqsched.client import responses
+from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
-from rqsched.core.options import Options
+from rqsched.core.page import Page
 from rqsched.core.policy import RetryPolicy
-from rqsched.spec.spec import Spec, SpecLike
-from rqsched.store.listing import AuditRecord, Page
+
+if TYPE_CHECKING:
+    from rqsched.core.options import Options
+    from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -27,171 +30,168 @@ _SCHEDULES = f"{_BASE}schedules/"
 
 
 @dataclass(frozen=True)
-class Ask(Generic[T_co]):
-    """One request and how its answer is read."""
+class Request(Generic[T_co]):
+    """One request and how its response is read."""
 
     method: str
+    """The HTTP method."""
     path: str
+    """The path below the client's base URL."""
     read: Callable[[httpx.Response], T_co]
+    """Reads a successful response."""
     body: Mapping[str, Any] | None = None
+    """Sent as JSON; None sends no body."""
     params: Mapping[str, Any] = field(default_factory=dict)
+    """The query."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    may_repeat: bool = False
-    """Sending it twice is as good as once, so that a lost answer is asked for again."""
+    """Headers beside those of every request."""
+    is_repeatable: bool = False
+    """Sending it twice has the effect of sending it once, so that it is sent again when the response is lost."""
+
+    def then(self, convert: Callable[[T_co], T]) -> Request[T]:
+        """Return the same request, whose result is converted."""
+        return replace(cast("Request[T]", self), read=lambda response: convert(self.read(response)))
 
 
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """What a manual trigger did."""
-
-    outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    reason: str | None
-    instance_id: str | None
-    run: RunFacts | None
-    buffer_depth: int | None
-
-
-# ---- the collection
-
-
-def create(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Ask[Description]:
-    """Ask for a new schedule, under a key so that it may be repeated."""
+def create(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Request[Description]:
+    """Create a schedule, with a key so that the request may be repeated."""
     headers = {"Idempotency-Key": key or uuid.uuid4().hex}
     body = {"schedule_id": schedule_id, **body}
-    return Ask("POST", _SCHEDULES, _description, body, headers=headers, may_repeat=True)
+    return Request("POST", _SCHEDULES, _description, body, headers=headers, is_repeatable=True)
 
 
-def upsert(schedule_id: str, body: Mapping[str, Any]) -> Ask[tuple[Description, str]]:
-    """Ask for a schedule to be as declared."""
+def upsert(schedule_id: str, body: Mapping[str, Any]) -> Request[tuple[Description, str]]:
+    """Create a schedule or replace its definition."""
 
     def with_outcome(response: httpx.Response) -> tuple[Description, str]:
         return _description(response), response.headers["x-outcome"]
 
-    return Ask("PUT", _path(schedule_id), with_outcome, body, may_repeat=True)
+    return Request("PUT", _path(schedule_id), with_outcome, body, is_repeatable=True)
 
 
-def get(schedule_id: str) -> Ask[Description]:
-    """Ask for a schedule."""
+def get(schedule_id: str) -> Request[Description]:
+    """Read a schedule."""
     return _get(_path(schedule_id), _description)
 
 
-def listed(filters: Mapping[str, Any]) -> Ask[Page[Description]]:
-    """Ask for a page of schedules."""
+def list_schedules(filters: Mapping[str, Any]) -> Request[Page[Description]]:
+    """Read a page of schedules."""
     labels = [f"{name}:{value}" for name, value in (filters.get("labels") or {}).items()]
     plain = {name: value for name, value in filters.items() if name != "labels" and value is not None}
     text = {"q": plain.pop("text")} if "text" in plain else {}
-    return _get(_SCHEDULES, lambda r: _page(r, answers.description), {**plain, **text, "label": labels})
+    return _get(_SCHEDULES, lambda r: _page(r, responses.description), {**plain, **text, "label": labels})
 
 
-def count(filters: Mapping[str, Any]) -> Ask[int]:
-    """Ask how many schedules a list would show in all."""
-    ask = listed({**filters, "limit": 1})
-    return _get(_SCHEDULES, lambda r: int(r.json()["total"]), {**ask.params, "total": "true"})
+def count(filters: Mapping[str, Any]) -> Request[int]:
+    """Count the schedules that a list shows."""
+    request = list_schedules({**filters, "limit": 1})
+    return _get(_SCHEDULES, lambda r: int(r.json()["total"]), {**request.params, "total": "true"})
 
 
-def batch_delete(schedule_ids: Sequence[str]) -> Ask[None]:
-    """Ask for schedules to be gone; those that are not there are passed over."""
+def batch_delete(schedule_ids: Sequence[str]) -> Request[None]:
+    """Delete schedules; ids that do not exist are ignored."""
     body = {"schedule_ids": list(schedule_ids)}
-    return Ask("POST", f"{_SCHEDULES}batch-delete/", _nothing, body, may_repeat=True)
+    return Request("POST", f"{_SCHEDULES}batch-delete/", _nothing, body, is_repeatable=True)
 
 
-def workflows() -> Ask[list[dict[str, Any]]]:
-    """Ask which workflows may be named."""
+def workflows() -> Request[list[dict[str, Any]]]:
+    """List the registered workflows."""
     return _get(f"{_BASE}workflows/", lambda r: list(r.json()["items"]))
 
 
-# ---- one schedule
-
-
-def update(schedule_id: str, body: Mapping[str, Any], match: str | None) -> Ask[Description]:
-    """Ask for a change. With a condition it is not repeated: a lost answer would look like somebody else's change."""
+def update(schedule_id: str, body: Mapping[str, Any], match: str | None) -> Request[Description]:
+    """Change a schedule. With a condition it is not repeatable: its own lost change would look like another's."""
     headers = {} if match is None else {"If-Match": match}
-    return Ask("PATCH", _path(schedule_id), _description, body, headers=headers, may_repeat=match is None)
+    return Request("PATCH", _path(schedule_id), _description, body, headers=headers, is_repeatable=match is None)
 
 
-def change(schedule_id: str, operation: str, body: Mapping[str, Any]) -> Ask[Description]:
-    """Ask for pause, resume or restart."""
-    return Ask("POST", _path(schedule_id, operation), _description, _said(body))
+def operate(schedule_id: str, operation: str, body: Mapping[str, Any]) -> Request[Description]:
+    """Pause, resume or restart a schedule."""
+    return Request("POST", _path(schedule_id, operation), _description, _given(body))
 
 
-def delete(schedule_id: str, *, purge: bool, reason: str | None) -> Ask[None]:
-    """Ask for a schedule to be gone."""
+def delete(schedule_id: str, *, purge: bool, reason: str | None) -> Request[None]:
+    """Delete a schedule."""
     params = {"purge": "true"} if purge else {}
-    return Ask("DELETE", _path(schedule_id), _nothing, params=params | _said({"reason": reason}), may_repeat=True)
+    return Request(
+        "DELETE", _path(schedule_id), _nothing, params=params | _given({"reason": reason}), is_repeatable=True
+    )
 
 
-def trigger(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Ask[Triggered]:
-    """Ask for a run now, under a key so that it may be repeated."""
+def trigger(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Request[TriggerResult]:
+    """Start a run now, with a key so that the request may be repeated."""
 
-    def read(response: httpx.Response) -> Triggered:
-        facts = response.json()
-        return Triggered(**facts | {"run": facts["run"] and answers.run_facts(facts["run"])})
+    def read(response: httpx.Response) -> TriggerResult:
+        fields = response.json()
+        return TriggerResult(**fields | {"run": fields["run"] and responses.run(fields["run"])})
 
     headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-    return Ask("POST", _path(schedule_id, "trigger"), read, _said(body), headers=headers, may_repeat=True)
+    return Request("POST", _path(schedule_id, "trigger"), read, _given(body), headers=headers, is_repeatable=True)
 
 
 def backfill(
     schedule_id: str, start: datetime, end: datetime, *, overlap: str | None, dry_run: bool, bound: int
-) -> Ask[BackfillProgress]:
-    """Ask for a past range to be fired."""
+) -> Request[BackfillProgress]:
+    """Fire a past range."""
     body = {"start": iso_utc(start), "end": iso_utc(end), "overlap": overlap, "dry_run": dry_run, "bound": bound}
-    return Ask("POST", _path(schedule_id, "backfill"), _progress, _said(body), may_repeat=dry_run)
+    return Request("POST", _path(schedule_id, "backfill"), _progress, _given(body), is_repeatable=dry_run)
 
 
-def backfill_progress(uid: str) -> Ask[BackfillProgress]:
-    """Ask how far a backfill is."""
+def backfill_progress(uid: str) -> Request[BackfillProgress]:
+    """Read the progress of a backfill."""
     return _get(f"{_BASE}backfills/{quote(uid, safe='')}/", _progress)
 
 
-def history(schedule_id: str, limit: int, after_sequence: int) -> Ask[list[AuditRecord]]:
-    """Ask for audit events after a sequence."""
+def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[AuditRecord]]:
+    """Read audit events after a sequence."""
     params = {"limit": limit, "after_sequence": after_sequence}
-    return _get(_path(schedule_id, "history"), lambda r: _page(r, answers.event).items, params)
+    return _get(_path(schedule_id, "history"), lambda r: _page(r, responses.event).items, params)
 
 
-def upcoming(schedule_id: str, count: int) -> Ask[list[datetime]]:
-    """Ask for the next fires."""
-    return _get(_path(schedule_id, "upcoming"), lambda r: answers.instants(r.json()), {"count": count})
+def upcoming(schedule_id: str, count: int) -> Request[list[datetime]]:
+    """Read the next fires."""
+    return _get(_path(schedule_id, "upcoming"), lambda r: responses.instants(r.json()), {"count": count})
 
 
-def runs(schedule_id: str, limit: int, cursor: str | None, statuses: Sequence[str]) -> Ask[Page[RunFacts]]:
-    """Ask for a page of runs."""
-    params = _said({"limit": limit, "cursor": cursor, "status": list(statuses)})
-    return _get(_path(schedule_id, "runs"), lambda r: _page(r, answers.run_facts), params)
+def runs(schedule_id: str, limit: int, cursor: str | None, statuses: Sequence[str]) -> Request[Page[RunDescription]]:
+    """Read a page of runs."""
+    params = _given({"limit": limit, "cursor": cursor, "status": list(statuses)})
+    return _get(_path(schedule_id, "runs"), lambda r: _page(r, responses.run), params)
 
 
-def run(schedule_id: str, uid: str) -> Ask[RunFacts]:
-    """Ask for one run."""
+def run(schedule_id: str, uid: str) -> Request[RunDescription]:
+    """Read one run."""
     return _get(_path(schedule_id, "runs", uid), _run)
 
 
-def end_run(schedule_id: str, uid: str, operation: str) -> Ask[RunFacts]:
-    """Ask for a run to be cancelled or terminated."""
-    return Ask("POST", _path(schedule_id, "runs", uid, operation), _run, may_repeat=True)
-
-
-# ---- bodies
+def end_run(schedule_id: str, uid: str, operation: str) -> Request[RunDescription]:
+    """Cancel or terminate a run."""
+    return Request("POST", _path(schedule_id, "runs", uid, operation), _run, is_repeatable=True)
 
 
 def declaration(workflow: str, spec: SpecLike, options: Options, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the body that declares a schedule; a spec that makes no sense is refused here."""
+    """Return the body that declares a schedule; raises InvalidSpecError before anything is sent."""
     timezone = options.get("timezone")
-    said = {name: plain(name, value) for name, value in options.items() if name != "timezone" and value is not None}
-    return {"workflow": workflow, "spec": Spec.coerce(spec, timezone).to_json(), **said, **_said(more)}
+    given = {name: plain(name, value) for name, value in options.items() if name != "timezone" and value is not None}
+    return {"workflow": workflow, "spec": _spec(spec, timezone), **given, **_given(more)}
 
 
 def changes(workflow: str | None, spec: SpecLike | None, options: Options, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the body that changes a schedule; an option that is None takes its default."""
-    said = {name: plain(name, value) for name, value in options.items()}
+    """Return the body that changes a schedule; an option that is None takes its default."""
+    given = {name: plain(name, value) for name, value in options.items()}
     if spec is not None:
-        said["spec"] = Spec.coerce(spec, said.pop("timezone", None)).to_json()
-    return {**said, **_said({"workflow": workflow, **more})}
+        given["spec"] = _spec(spec, given.pop("timezone", None))
+    return {**given, **_given({"workflow": workflow, **more})}
+
+
+def _spec(spec: SpecLike, timezone: str | None) -> dict[str, Any]:
+    from rqsched.spec.spec import Spec  # noqa: PLC0415 - croniter is loaded only when a spec is sent
+
+    return Spec.coerce(spec, timezone).to_json()
 
 
 def plain(name: str, value: Any) -> Any:
-    """Give an option as JSON; spans are seconds."""
+    """Return an option as JSON; durations are seconds."""
     if isinstance(value, RetryPolicy):
         return {key: plain(key, inner) for key, inner in asdict(value).items()}
     if isinstance(value, timedelta):
@@ -201,15 +201,12 @@ def plain(name: str, value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-# ---- answers
-
-
-def _get(path: str, read: Callable[[httpx.Response], T], params: Mapping[str, Any] | None = None) -> Ask[T]:
-    return Ask("GET", path, read, params=params or {}, may_repeat=True)
+def _get(path: str, read: Callable[[httpx.Response], T], params: Mapping[str, Any] | None = None) -> Request[T]:
+    return Request("GET", path, read, params=params or {}, is_repeatable=True)
 
 
 def _path(schedule_id: str, *parts: str) -> str:
@@ -221,17 +218,17 @@ def _nothing(response: httpx.Response) -> None:
 
 
 def _description(response: httpx.Response) -> Description:
-    return answers.description(response.json())
+    return responses.description(response.json())
 
 
-def _run(response: httpx.Response) -> RunFacts:
-    return answers.run_facts(response.json())
+def _run(response: httpx.Response) -> RunDescription:
+    return responses.run(response.json())
 
 
 def _progress(response: httpx.Response) -> BackfillProgress:
-    return answers.progress(response.json())
+    return responses.progress(response.json())
 
 
 def _page(response: httpx.Response, read: Callable[[Mapping[str, Any]], T]) -> Page[T]:
-    facts = response.json()
-    return Page([read(item) for item in facts["items"]], facts["next_cursor"])
+    page = response.json()
+    return Page([read(item) for item in page["items"]], page["next_cursor"])

@@ -1,4 +1,4 @@
-"""Answers as values: the dataclasses of the in-process API where they are plain, and their like where not."""
+"""Responses as values: the dataclasses of the in-process API where they are plain, and equivalents where not."""
 
 from __future__ import annotations
 
@@ -8,85 +8,148 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
-from rqsched.api.describe import Description
-from rqsched.store.listing import AuditRecord
+from rqsched.api.description import Description
+from rqsched.core.audit import AuditRecord
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """One run, as `rqsched.core.model.Run` has it, its JSON read."""
+class RunDescription:
+    """One run: the fields of `rqsched.core.model.Run`, with parsed JSON. Instants are aware UTC."""
 
     uid: str
+    """The run's uid."""
     schedule_uid: str
+    """The incarnation of its schedule."""
     number: int
+    """1, 2, 3 ... within the schedule."""
     instance_id: str
+    """The readable id, unique within the schedule."""
     kind: str
+    """`scheduled`, `manual` or `backfill`."""
     occurrence_at: datetime
+    """The nominal time of its occurrence."""
     status: str
+    """`pending`, `running`, `retrying`, `buffered`, or how it ended."""
     created_at: datetime
+    """When it was recorded."""
     workflow: str
+    """The name of the workflow it executes."""
     executor: str
+    """`rq` or `external`."""
     action: dict[str, Any]
+    """Its `args` and `kwargs`."""
     queue: str | None
+    """Its queue; None is the server's default."""
     connection: str | None
+    """Its named Redis; None is the server's own."""
     timeout: int | None
+    """Seconds one attempt may take; None is the server's default."""
     priority: int
+    """Above 0, it goes to the front of its queue."""
     overlap: str
+    """The overlap policy it started under."""
     is_override: bool
+    """Whether that policy came from the caller instead of the schedule."""
     trigger_number: int | None
+    """Which start of the schedule it is, as `max_runs` counts; None while buffered."""
     labels: dict[str, Any]
+    """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
+    """The schedule's memo when it was recorded."""
     search_attributes: dict[str, Any]
+    """The schedule's search attributes when it was recorded."""
     lineage: dict[str, Any]
+    """Where it comes from: schedule, occurrence and kind."""
     attempt: int
+    """The current or last attempt; 0 before the first."""
     delivery: int
+    """How often it was put on its queue."""
     worker: str | None
+    """The worker of the current or last attempt; None before the first."""
     due_at: datetime | None
+    """When it was due; None for a manual run."""
     queued_at: datetime | None
+    """When it was put on its queue; None while buffered."""
     started_at: datetime | None
+    """When its newest attempt started; None before the first."""
     ended_at: datetime | None
+    """When it ended; None before that."""
     retry_at: datetime | None
+    """When its next attempt is due; None unless it is retrying."""
     heartbeat_at: datetime | None
+    """When its worker last showed that it lives; None before the first attempt."""
     attempts: list[dict[str, Any]]
+    """One entry per attempt that ended."""
     result: Any
+    """What the workflow returned."""
     error: str | None
+    """The error of the newest failed attempt; None when none failed."""
     idempotency_key: str | None
+    """The key of the trigger that made it; None otherwise."""
     backfill_uid: str | None
+    """The backfill that made it; None otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerResult:
+    """The outcome of a manual trigger."""
+
+    outcome: str
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    reason: str | None
+    """Why no run was started; None otherwise."""
+    instance_id: str | None
+    """The instance id of the run; None when there is none."""
+    run: RunDescription | None
+    """The run; None when there is none."""
+    buffer_depth: int | None
+    """How many runs wait in the buffer; None unless this one does."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """A backfill and how far it is; ask `Client.backfill(uid)` again until `is_done`."""
+    """A backfill and its progress; read it again with `Client.backfill(uid)` until `is_done`."""
 
     uid: str | None
     """None for a dry run."""
     status: str
     """`running`, `done`, `stopped` or `dry_run`."""
     start_at: datetime
+    """The first instant of the range, inclusive."""
     end_at: datetime
+    """The end of the range, exclusive."""
     attempted: int
+    """Occurrences handled so far."""
     started: int
+    """Runs started."""
     buffered: int
+    """Runs that wait in the buffer."""
     skipped: int
+    """Occurrences skipped."""
     already_run: int
+    """Occurrences that had a run before."""
     reason: str | None = None
+    """Why it stopped; None otherwise."""
     cursor: datetime | None = None
+    """The instant from which it continues; None for a dry run."""
     created_at: datetime | None = None
+    """When it was requested; None for a dry run."""
     updated_at: datetime | None = None
+    """When its progress was last recorded; None for a dry run."""
     rows: list[dict[str, Any]] | None = None
-    """One an occurrence, where it was done at once."""
+    """One per occurrence, when the backfill completed within the request; None otherwise."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether it has ended."""
         return self.status != "running"
 
 
-def read(kind: Callable[..., T], facts: Mapping[str, Any]) -> T:
-    """Build a dataclass from JSON: instants are read, what it does not know is left out."""
-    known = {name: facts[name] for name in _names(kind) if name in facts}
+def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:
+    """Build a dataclass from JSON: instants are parsed, unknown fields are ignored."""
+    known = {name: json[name] for name in _names(kind) if name in json}
     for name in _instants(kind):
         if known.get(name) is not None:
             known[name] = datetime.fromisoformat(known[name])
@@ -104,26 +167,26 @@ def _instants(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in _names(kind) if hints[name] in (datetime, datetime | None))
 
 
-def description(facts: Mapping[str, Any]) -> Description:
+def description(json: Mapping[str, Any]) -> Description:
     """Read a schedule."""
-    return read(Description, facts)
+    return read(Description, json)
 
 
-def run_facts(facts: Mapping[str, Any]) -> RunFacts:
+def run(json: Mapping[str, Any]) -> RunDescription:
     """Read a run."""
-    return read(RunFacts, facts)
+    return read(RunDescription, json)
 
 
-def event(facts: Mapping[str, Any]) -> AuditRecord:
+def event(json: Mapping[str, Any]) -> AuditRecord:
     """Read an audit event."""
-    return read(AuditRecord, facts)
+    return read(AuditRecord, json)
 
 
-def progress(facts: Mapping[str, Any]) -> BackfillProgress:
+def progress(json: Mapping[str, Any]) -> BackfillProgress:
     """Read a backfill."""
-    return read(BackfillProgress, facts)
+    return read(BackfillProgress, json)
 
 
-def instants(facts: Mapping[str, Any]) -> list[datetime]:
+def instants(json: Mapping[str, Any]) -> list[datetime]:
     """Read a list of instants."""
-    return [datetime.fromisoformat(text) for text in facts["items"]]
+    return [datetime.fromisoformat(text) for text in json["items"]]

@@ -1,23 +1,26 @@
-"""The synchronous client and its handles."""
+"""The synchronous client and its handles. Each operation sends one request; the asynchronous client awaits the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx
 import tenacity
 
-from rqsched.api.describe import Description
-from rqsched.client import http as sending
-from rqsched.client import requests as asking
+from rqsched.api.description import Description
+from rqsched.client import http, requests
 from rqsched.client.http import Retries
-from rqsched.client.requests import Ask, Triggered
-from rqsched.client.responses import BackfillProgress, RunFacts
-from rqsched.core.options import Options
-from rqsched.spec.spec import SpecLike
-from rqsched.store.listing import MAX_PAGE, AuditRecord, Page
+from rqsched.client.requests import Request
+from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
+from rqsched.client.views import RunView, ScheduleView
+from rqsched.core.audit import AuditRecord
+from rqsched.core.page import MAX_PAGE, Page
+
+if TYPE_CHECKING:
+    from rqsched.core.options import Options
+    from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
 
@@ -25,8 +28,8 @@ T = TypeVar("T")
 class Client:
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
-    Raises what the in-process API raises, AnswerError for what only HTTP knows, and BackendUnavailableError when
-    nothing answers within `timeout` seconds and the retries.
+    Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
+    when the server does not respond within `timeout` seconds and the retries.
     """
 
     def __init__(
@@ -35,12 +38,12 @@ class Client:
         *,
         token: str | None = None,
         namespace: str | None = None,
-        timeout: float | httpx.Timeout = sending.TIMEOUT,
+        timeout: float | httpx.Timeout = http.TIMEOUT,
         retries: Retries | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Connect lazily. `namespace` holds for everything; None takes the server's default, or the token's own."""
-        headers = sending.headers(token, namespace)
+        """Connect lazily. `namespace` holds for all requests; None is the server's default, or the token's own."""
+        headers = http.headers(token, namespace)
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._retries = retries or Retries()
 
@@ -54,19 +57,20 @@ class Client:
         """Close every connection."""
         self._http.close()
 
-    def ask(self, ask: Ask[T]) -> T:
-        """Send one Ask, again where that is safe, and give what its answer means."""
+    def send(self, request: Request[T]) -> T:
+        """Send one request, again where that is safe, and return what its response means."""
         try:
-            for attempt in tenacity.Retrying(**self._retries.options(ask)):
+            for attempt in tenacity.Retrying(**self._retries.options(request)):
                 with attempt:
-                    response = self._http.request(**sending.arguments(ask))
+                    response = self._http.request(**http.arguments(request))
                     is_repeated = attempt.retry_state.attempt_number > 1
-                    return sending.read(ask, response, is_repeated=is_repeated)
+                    return http.read(request, response, is_repeated=is_repeated)
         except httpx.TransportError as error:
-            raise sending.unreachable(error) from error
+            raise http.unreachable(error) from error
         raise AssertionError("tenacity raises the last error")  # pragma: no cover
 
-    # ---- schedules
+    def _handle(self, description: Description) -> ScheduleHandle:
+        return ScheduleHandle(self, description.schedule_id, description)
 
     def create(
         self,
@@ -79,9 +83,9 @@ class Client:
         idempotency_key: str | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Create a schedule; raises ScheduleExistsError when the id is taken. Safe to repeat: it goes under a key."""
-        body = asking.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        return ScheduleHandle(self, self.ask(asking.create(schedule_id, body, idempotency_key)))
+        """Create a schedule; raises ScheduleExistsError when the id is taken. Safe to repeat: it is sent with a key."""
+        body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
+        return self.send(requests.create(schedule_id, body, idempotency_key).then(self._handle))
 
     def upsert(
         self,
@@ -93,18 +97,17 @@ class Client:
         paused: bool | None = None,
         **options: Unpack[Options],
     ) -> tuple[ScheduleHandle, str]:
-        """Create a schedule or make the known one what is declared; also says `created`, `updated` or `unchanged`."""
-        body = asking.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        found, outcome = self.ask(asking.upsert(schedule_id, body))
-        return ScheduleHandle(self, found), outcome
+        """Create a schedule or replace its definition; the outcome is `created`, `updated` or `unchanged`."""
+        body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
+        return self.send(requests.upsert(schedule_id, body).then(lambda made: (self._handle(made[0]), made[1])))
 
     def get(self, schedule_id: str) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        return ScheduleHandle(self, self.ask(asking.get(schedule_id)))
+        return self.send(requests.get(schedule_id).then(self._handle))
 
     def handle(self, schedule_id: str) -> ScheduleHandle:
-        """Give a handle without asking: for the history and runs of a schedule that may be deleted."""
-        return ScheduleHandle(self, None, schedule_id)
+        """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
+        return ScheduleHandle(self, schedule_id)
 
     def list(
         self,
@@ -119,11 +122,11 @@ class Client:
     ) -> Page[ScheduleHandle]:
         """Read a page (1 to 500) of schedules in the order they were created."""
         filters = {"status": status, "workflow": workflow, "labels": labels, "owner": owner, "text": text}
-        page = self.ask(asking.listed({**filters, "limit": limit, "cursor": cursor}))
-        return Page([ScheduleHandle(self, found) for found in page.items], page.next_cursor)
+        request = requests.list_schedules({**filters, "limit": limit, "cursor": cursor})
+        return self.send(request.then(lambda page: page.map(self._handle)))
 
     def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
-        """Read all schedules that `list` with these filters shows, page by page."""
+        """Read all schedules that `list` shows with these filters, page by page."""
         cursor: str | None = None
         while True:
             page = self.list(limit=MAX_PAGE, cursor=cursor, **filters)
@@ -132,101 +135,62 @@ class Client:
             if cursor is None:
                 return
 
-    def count(self, **filters: Any) -> int:
-        """Count the schedules that `list` with these filters shows in all."""
-        return self.ask(asking.count(filters))
+    def count(self, /, **filters: Any) -> int:
+        """Count the schedules that `list` shows with these filters."""
+        return self.send(requests.count(filters))
 
     def batch_delete(self, schedule_ids: Sequence[str]) -> None:
-        """Delete up to 500 schedules; those that are not there are passed over."""
-        self.ask(asking.batch_delete(schedule_ids))
+        """Delete up to 500 schedules; ids that do not exist are ignored."""
+        return self.send(requests.batch_delete(schedule_ids))
 
     def workflows(self) -> Sequence[dict[str, Any]]:
-        """Read which workflows may be named, with their defaults."""
-        return self.ask(asking.workflows())
+        """List the registered workflows, with their defaults."""
+        return self.send(requests.workflows())
 
     def backfill(self, uid: str) -> BackfillProgress:
-        """Read how far a backfill is; raises BackfillNotFoundError."""
-        return self.ask(asking.backfill_progress(uid))
+        """Read the progress of a backfill; raises BackfillNotFoundError."""
+        return self.send(requests.backfill_progress(uid))
 
 
-class RunHandle:
-    """One run: its facts as they were read, and what one may do to it."""
+class RunHandle(RunView):
+    """One run: its description as it was last read, and the operations on it."""
 
-    def __init__(self, client: Client, schedule_id: str, facts: RunFacts) -> None:
+    def __init__(self, client: Client, schedule_id: str, description: RunDescription) -> None:
         self._client = client
         self._schedule_id = schedule_id
-        self.facts = facts
-
-    def __repr__(self) -> str:
-        return f"<Run {self.facts.instance_id} {self.status}>"
-
-    @property
-    def uid(self) -> str:
-        """The run's uid."""
-        return self.facts.uid
-
-    @property
-    def status(self) -> str:
-        """The run's status as it was read."""
-        return self.facts.status
+        self.description = description
 
     def refresh(self) -> RunHandle:
         """Read the run again."""
-        self.facts = self._client.ask(asking.run(self._schedule_id, self.uid))
-        return self
+        return self._client.send(requests.run(self._schedule_id, self.uid).then(self._keep))
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        return self._end("cancel")
+        return self._client.send(requests.end_run(self._schedule_id, self.uid, "cancel").then(self._keep))
 
     def terminate(self) -> RunHandle:
         """End the run and have its process killed. Idempotent."""
-        return self._end("terminate")
-
-    def _end(self, operation: str) -> RunHandle:
-        self.facts = self._client.ask(asking.end_run(self._schedule_id, self.uid, operation))
-        return self
+        return self._client.send(requests.end_run(self._schedule_id, self.uid, "terminate").then(self._keep))
 
 
-class ScheduleHandle:
-    """One schedule by its id: its description as it was read last, and everything one may do to it."""
+class ScheduleHandle(ScheduleView):
+    """One schedule by its id: its description as it was last read, and the operations on it."""
 
-    def __init__(self, client: Client, found: Description | None, schedule_id: str = "") -> None:
+    def __init__(self, client: Client, schedule_id: str, description: Description | None = None) -> None:
+        super().__init__(schedule_id, description)
         self._client = client
-        self._found = found
-        self.schedule_id = found.schedule_id if found else schedule_id
-
-    def __repr__(self) -> str:
-        return f"<Schedule {self.schedule_id} {self._found.status if self._found else 'unread'}>"
 
     @property
     def description(self) -> Description:
-        """What was read last; reads it when nothing was."""
-        return self._found or self.describe()
+        """Every field of the schedule as it was last read; reads it when that has not happened yet."""
+        return self._description or self.describe()
 
-    @property
-    def uid(self) -> str:
-        """The incarnation."""
-        return self.description.uid
-
-    @property
-    def status(self) -> str:
-        """`active`, `paused`, `done`, `dead` or `deleted`, as it was read."""
-        return self.description.status
-
-    @property
-    def next_run_at(self) -> datetime | None:
-        """The nominal time of the next occurrence, as it was read."""
-        return self.description.next_run_at
-
-    def _keep(self, ask: Ask[Description]) -> ScheduleHandle:
-        self._found = self._client.ask(ask)
-        return self
+    def _run_handle(self, description: RunDescription) -> RunHandle:
+        return RunHandle(self._client, self.schedule_id, description)
 
     def describe(self) -> Description:
-        """Read everything there is to know about the schedule now; raises ScheduleNotFoundError."""
-        self._found = found = self._client.ask(asking.get(self.schedule_id))
-        return found
+        """Read the schedule's description; raises ScheduleNotFoundError."""
+        return self._client.send(requests.get(self.schedule_id).then(self._keep_description))
 
     def update(
         self,
@@ -237,32 +201,35 @@ class ScheduleHandle:
         if_version: int | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Change what is given and leave the rest; raises VersionConflictError when `if_version` does not hold."""
+        """Change what is given and keep the rest; raises VersionConflictError when `if_version` is not current."""
         match = None if if_version is None else f'"{self.uid}.{if_version}"'
-        body = asking.changes(workflow, spec, options, {"note": note})
-        return self._keep(asking.update(self.schedule_id, body, match))
+        body = requests.changes(workflow, spec, options, {"note": note})
+        return self._client.send(requests.update(self.schedule_id, body, match).then(self._keep))
 
     def pause(self, note: str | None = None, *, reason: str | None = None) -> ScheduleHandle:
         """Stop firing; raises ScheduleStateError unless active."""
-        return self._keep(asking.change(self.schedule_id, "pause", {"note": note, "reason": reason}))
+        body = {"note": note, "reason": reason}
+        return self._client.send(requests.operate(self.schedule_id, "pause", body).then(self._keep))
 
     def resume(self, catch_up: str | None = None, *, note: str | None = None) -> ScheduleHandle:
         """Fire again; raises ScheduleStateError unless paused."""
-        return self._keep(asking.change(self.schedule_id, "resume", {"catch_up": catch_up, "note": note}))
+        body = {"catch_up": catch_up, "note": note}
+        return self._client.send(requests.operate(self.schedule_id, "resume", body).then(self._keep))
 
     def restart(self, *, note: str | None = None) -> ScheduleHandle:
         """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
-        return self._keep(asking.change(self.schedule_id, "restart", {"note": note}))
+        return self._client.send(requests.operate(self.schedule_id, "restart", {"note": note}).then(self._keep))
 
     def delete(self, *, purge: bool = False, reason: str | None = None) -> None:
-        """Delete softly: the id is free again, history stays unless purged."""
-        self._client.ask(asking.delete(self.schedule_id, purge=purge, reason=reason))
+        """Delete softly: the id becomes free, history stays unless purged."""
+        return self._client.send(requests.delete(self.schedule_id, purge=purge, reason=reason))
 
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
-    ) -> Triggered:
-        """Start a run now as the overlap policy allows. Safe to repeat: it goes under a key."""
-        return self._client.ask(asking.trigger(self.schedule_id, {"overlap": overlap, "force": force}, idempotency_key))
+    ) -> TriggerResult:
+        """Start a run now as the overlap policy allows. Safe to repeat: it is sent with a key."""
+        body = {"overlap": overlap, "force": force}
+        return self._client.send(requests.trigger(self.schedule_id, body, idempotency_key))
 
     def backfill(
         self,
@@ -273,30 +240,30 @@ class ScheduleHandle:
         dry_run: bool = False,
         bound: int = 10_000,
     ) -> BackfillProgress:
-        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one goes on behind."""
-        return self._client.ask(
-            asking.backfill(self.schedule_id, start, end, overlap=overlap, dry_run=dry_run, bound=bound)
+        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one continues later."""
+        return self._client.send(
+            requests.backfill(self.schedule_id, start, end, overlap=overlap, dry_run=dry_run, bound=bound)
         )
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
-        return self._client.ask(asking.history(self.schedule_id, limit, after_sequence))
+        return self._client.send(requests.history(self.schedule_id, limit, after_sequence))
 
     def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
-        """Read all audit events from a sequence on, page by page."""
+        """Read all audit events after a sequence, page by page."""
         while page := self.history(MAX_PAGE, after_sequence):
             yield from page
             after_sequence = page[-1].sequence
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: Sequence[str] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first."""
-        page = self._client.ask(asking.runs(self.schedule_id, limit, cursor, statuses))
-        return Page([RunHandle(self._client, self.schedule_id, facts) for facts in page.items], page.next_cursor)
+        request = requests.runs(self.schedule_id, limit, cursor, statuses)
+        return self._client.send(request.then(lambda page: page.map(self._run_handle)))
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""
-        return RunHandle(self._client, self.schedule_id, self._client.ask(asking.run(self.schedule_id, run)))
+        return self._client.send(requests.run(self.schedule_id, run).then(self._run_handle))
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """Name the next instants (1 to 1000) at which it fires."""
-        return self._client.ask(asking.upcoming(self.schedule_id, count))
+        """List the next instants (1 to 1000) at which the schedule fires."""
+        return self._client.send(requests.upcoming(self.schedule_id, count))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any
 
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text
@@ -134,3 +135,23 @@ def with_context(event: Event, context: CommandContext | None) -> Event:
     if context is None or not (facts := context.to_json()):
         return event
     return Event(event.type, {**event.payload, "command_context": facts}, event.run_uid, event.instance_id)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One audit event as it was recorded."""
+
+    schedule_uid: str
+    """The incarnation of the schedule."""
+    sequence: int
+    """1, 2, 3 ... within the schedule, without gaps."""
+    event_type: str
+    """One of the types above."""
+    payload: dict[str, Any]
+    """What CONTRACT lists for the type, and `command_context` when a caller gave one."""
+    workflow_instance_id: str | None
+    """The instance id of the run it is about; None when it is about no run."""
+    workflow_run_id: str | None
+    """The uid of that run."""
+    recorded_at: datetime
+    """When its transaction recorded it, aware UTC."""

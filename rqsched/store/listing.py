@@ -8,30 +8,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
+from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
 from rqsched.store.tables import audit_events, runs, schedules, targets
 
 T = TypeVar("T")
-MAX_PAGE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page and where the next one starts."""
-
-    items: list[T]
-    next_cursor: str | None = None
-    """Opaque; None on the last page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +43,6 @@ class Filters:
     search_attributes: Mapping[str, Any] = field(default_factory=dict)
     text: str | None = None
     """A part of the id, in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """One audit event as it was recorded."""
-
-    schedule_uid: str
-    sequence: int
-    event_type: str
-    payload: dict[str, Any]
-    workflow_instance_id: str | None
-    workflow_run_id: str | None
-    recorded_at: datetime
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:

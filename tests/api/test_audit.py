@@ -11,9 +11,8 @@ import pytest
 from rqsched import CommandContext, Cron, RetryPolicy
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.audit import CONTRACT, LINEAGE_KEYS, Event
+from rqsched.core.audit import CONTRACT, LINEAGE_KEYS, AuditRecord, Event
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError
-from rqsched.store.listing import AuditRecord
 from rqsched.testing import run_schedule
 from tests.support.desk import HOUR, MINUTE, NOON, Desk, events, last, newest, types
 

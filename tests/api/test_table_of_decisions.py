@@ -12,7 +12,7 @@ import pytest
 
 from rqsched import Cron, Every, OverlapPolicy, Spec, current_run
 from rqsched.api.declarations import Declaration
-from rqsched.api.describe import Description
+from rqsched.api.description import Description
 from rqsched.chain.firing import fire
 from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidIdError, InvalidPayloadError, ScheduleExistsError, ScheduleStateError

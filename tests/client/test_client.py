@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
-from rqsched.client import AnswerError, AsyncClient, Client, Retries, aio, sync
+from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.errors import error_of
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
@@ -77,7 +77,7 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     assert (triggered.outcome, triggered.run and triggered.run.kind) == ("triggered", "manual")
     any_web.rig.work()
     run = made.run("1").refresh()
-    assert (run.status, run.facts.attempts[0]["outcome"]) == ("succeeded", "succeeded")
+    assert (run.status, run.description.attempts[0]["outcome"]) == ("succeeded", "succeeded")
     made.trigger()
     assert [run.status for run in made.runs(limit=1).items] == ["pending"]
     assert made.run("2").cancel().status == made.run("2").terminate().status == "cancelled"
@@ -191,13 +191,13 @@ def test_every_error_of_the_tree_can_be_rebuilt() -> None:
         assert "what to do" in str(rebuilt)
 
 
-def test_what_only_http_knows_is_an_answer_error(make_web: MakeWeb) -> None:
+def test_an_error_that_only_http_has_is_a_response_error(make_web: MakeWeb) -> None:
     tokens = json.dumps([{"name": "t", "role": "read", "token": "0123456789abcdef"}])
     web = make_web(tokens=tokens)
-    with pytest.raises(AnswerError) as caught:
+    with pytest.raises(ResponseError) as caught:
         client_of(web).list()
     assert (caught.value.status, caught.value.code) == (401, "unauthorized")
-    with pytest.raises(AnswerError) as caught:
+    with pytest.raises(ResponseError) as caught:
         client_of(web, token="0123456789abcdef").create("x", "note", Every("1m"))
     assert (caught.value.status, caught.value.code) == (403, "forbidden")
 

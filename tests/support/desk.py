@@ -13,7 +13,7 @@ from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
-from rqsched.store.listing import AuditRecord
+from rqsched.core.audit import AuditRecord
 from rqsched.testing import ManualClock, execute_pending, run_due
 from rqsched.workflows import RunContext, make_workflow
 

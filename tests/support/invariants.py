@@ -15,9 +15,9 @@ from rq.job import Job
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
-from rqsched.store.listing import AuditRecord
 from rqsched.transport.transport import Arm, job_id_of, link_of, retry_of
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
 

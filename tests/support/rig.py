@@ -17,11 +17,11 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.firing import Fired, fire
 from rqsched.chain.reconcile import Recovered, recover
 from rqsched.chain.runtime import Runtime, using
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Run, Schedule
 from rqsched.core.policy import RetryPolicy
 from rqsched.store import changes
-from rqsched.store.listing import AuditRecord
 from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport, job_id_of
 from rqsched.workflows import Registry, make_workflow

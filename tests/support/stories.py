@@ -17,10 +17,10 @@ import sqlalchemy as sa
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
+from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, RunKind, Schedule, ScheduleStatus
 from rqsched.spec.members import Once
 from rqsched.spec.spec import Spec
-from rqsched.store.listing import AuditRecord
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.store.tables import audit_events, runs, schedules
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rqsched.api.schedule_handle import TriggerResult
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.start import BackfillRow
 from rqsched.http.openapi import Refusals, Schema
-from rqsched.store.listing import AuditRecord
 
 
 def _at(instant: datetime | None) -> str | None:

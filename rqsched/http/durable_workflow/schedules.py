@@ -13,6 +13,7 @@ from rqsched.chain import operations
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
+from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
@@ -25,7 +26,6 @@ from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import listing
-from rqsched.store.listing import MAX_PAGE
 
 _log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from rqsched.core.page import MAX_PAGE
 from rqsched.spec.duration import parse_span
-from rqsched.store.listing import MAX_PAGE
 
 MAX_SECONDS = 100 * 366 * 86_400
 _FIRST_YEAR, _LAST_YEAR = 1970, 2500

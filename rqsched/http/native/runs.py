@@ -19,6 +19,7 @@ from rqsched.chain.backfill import Backfill, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import RunStatus
+from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import BackendUnavailableError, BackfillNotFoundError, InvalidLimitError
 from rqsched.http.dependencies import Call, Operate, Read
@@ -37,7 +38,6 @@ from rqsched.http.native.responses import (
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import changes
-from rqsched.store.listing import MAX_PAGE
 
 _log = logging.getLogger(__name__)
 _CONTINUING = threading.BoundedSemaphore(2)

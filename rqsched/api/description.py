@@ -1,0 +1,117 @@
+"""The description of a schedule, as plain values for people and JSON. Imports no SQL, cron or Redis: clients use it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from rqsched.core.ids import iso_utc
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A schedule as `describe` shows it. Instants are aware UTC."""
+
+    uid: str
+    """The incarnation: new after delete and re-create."""
+    namespace: str
+    """The namespace of the id."""
+    schedule_id: str
+    """The id its owner chose."""
+    status: str
+    """`active`, `paused`, `done`, `dead` or `deleted`."""
+    status_reason: str | None
+    """Why it is paused, done, dead or deleted."""
+    workflow: str
+    """The name of the workflow its runs execute."""
+    spec: dict[str, Any]
+    """The spec in its JSON form."""
+    timing: str
+    """The spec in words."""
+    timezone: str
+    """IANA name, of cron expressions that name none."""
+    overlap_policy: str
+    """What a fire does while an earlier run is unfinished; see OverlapPolicy."""
+    policies: dict[str, Any]
+    """All policies in their JSON form."""
+    args: list[Any]
+    """Positional arguments of the workflow."""
+    kwargs: dict[str, Any]
+    """Keyword arguments of the workflow."""
+    queue: str | None
+    """The queue of its runs, its own or the workflow's; None is the settings' default."""
+    connection: str | None
+    """The named Redis of its runs, its own or the workflow's; None is the settings' Redis."""
+    timeout: int | None
+    """Seconds one attempt may take; None is the settings' run timeout."""
+    executor: str
+    """`rq` or `external`."""
+    priority: int
+    """Above 0, runs go to the front of their queue."""
+    jitter_seconds: float
+    """The most a fire is delayed."""
+    max_runs: int | None
+    """How many runs may start in all; None is no limit."""
+    remaining_actions: int | None
+    """How many runs may still start; None is no limit."""
+    labels: dict[str, str]
+    """Short texts to filter by, copied to each run."""
+    memo: dict[str, Any]
+    """Copied to each run."""
+    search_attributes: dict[str, Any]
+    """Values to query by, copied to each run."""
+    description: str | None
+    """Free text for people."""
+    owner: str | None
+    """Who owns it."""
+    note: str | None
+    """The note given last, by create or a later operation."""
+    next_run_at: datetime | None
+    """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
+    due_at: datetime | None
+    """When the next occurrence may fire: with jitter or backoff."""
+    last_run_at: datetime | None
+    """When the newest run started."""
+    run_count: int
+    """Runs that have started, of every kind."""
+    success_count: int
+    """Runs that have succeeded."""
+    error_count: int
+    """Attempts that have failed."""
+    consecutive_failures: int
+    """Runs that have failed in a row."""
+    skipped_count: int
+    """Occurrences that were skipped."""
+    missed_count: int
+    """Occurrences that passed without a fire."""
+    buffered_actions: int
+    """Runs that wait for the run ahead of them, those of backfills included."""
+    last_skip_reason: str | None
+    """Why the newest skipped occurrence was skipped."""
+    last_skipped_at: datetime | None
+    """When the newest skip was recorded."""
+    last_error: str | None
+    """The error of the newest failed attempt or fire."""
+    current_retry: int
+    """How many attempts of the newest run have failed so far."""
+    latest_instance_id: str | None
+    """The instance id of the newest run."""
+    latest_run_uid: str | None
+    """The uid of the newest run."""
+    position: int
+    """`n`, the position in the chain of links."""
+    version: int
+    """Changes with every change a user makes; for `if_version`."""
+    created_at: datetime
+    """When it was created."""
+    updated_at: datetime
+    """When its row was written last."""
+    paused_at: datetime | None
+    """When it was paused; None unless it is."""
+    deleted_at: datetime | None
+    """When it was deleted; None unless it is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-native values; instants as ISO 8601 UTC."""
+        return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in asdict(self).items()}
