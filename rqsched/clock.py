@@ -1,7 +1,7 @@
 """What time it is: the package's one wall-clock read, and the offset that makes every host agree with the database.
 
 Core takes `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
-whoever measures the offset hands it over.
+the caller measures the offset and sets it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _NO_OFFSET = timedelta(0)
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
-    """Tell how far their clock is ahead of ours, as little as a reading between two of ours allows (Cristian's bounds).
+    """Return how far their clock is ahead of ours: the least that our readings around it allow (Cristian's bounds).
 
-    Hosts whose clocks agree so all find no offset at all, instead of each its own share of its round trip.
+    So hosts whose clocks agree all find an offset of zero, instead of a share of each one's round trip.
     """
     return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
 

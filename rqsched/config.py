@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     run_ttl: Seconds = timedelta(days=1)
     """How long RQ keeps the hash of an ended run job. History is in SQL and is not touched by this."""
 
-    beat_interval: Seconds = timedelta(seconds=10)
+    heartbeat_interval: Seconds = timedelta(seconds=10)
     """How often an executing run shows that it lives; must stay below `reconcile_interval`."""
 
     completion_outage: Seconds = timedelta(minutes=10)
@@ -199,7 +199,7 @@ class Settings(BaseSettings):
     def _check_imports(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for module in value:
             if not _DOTTED_PATH.fullmatch(module):
-                raise ValueError(f"{module!r} is no module name; write package.module, without .py")
+                raise ValueError(f"{module!r} is not a module name; write package.module, without .py")
         return value
 
     @field_validator("tokens")
@@ -221,8 +221,8 @@ class Settings(BaseSettings):
                 "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; give runs one of their own: the "
                 "dispatcher takes everything on the control queue for a link"
             )
-        if self.beat_interval >= self.reconcile_interval:
-            raise ValueError("RQSCHED_BEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else live runs look lost")
+        if self.heartbeat_interval >= self.reconcile_interval:
+            raise ValueError("RQSCHED_HEARTBEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else runs look lost")
         return self
 
     @property
@@ -252,6 +252,6 @@ def _explain_one(detail: Mapping[str, Any]) -> str:
     if not where:
         return f"{reason}."
     if detail["type"] == "extra_forbidden":
-        return f"{where[0]} is no setting; rqsched.config.Settings documents them all."
+        return f"{where[0]} is not a setting; rqsched.config.Settings documents them all."
     variable = "RQSCHED_" + where[0].removeprefix("RQSCHED_").upper()
     return f"{variable}{''.join(f'[{part}]' for part in where[1:])}: {reason}."

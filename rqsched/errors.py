@@ -28,7 +28,7 @@ RqschedError
     └── RedisUnavailableError
 
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
-no fault. It derives from BaseException, so that a workflow's `except Exception` does not eat it.
+not an error. It derives from BaseException, so that a workflow's `except Exception` does not swallow it.
 
 An error takes data, keeps it as attributes and writes its own message, which says what to do.
 """
@@ -62,7 +62,7 @@ class InvalidInputError(RqschedError, ValueError):
 
 
 class InvalidSpecError(InvalidInputError):
-    """A spec (what, when) that cannot be evaluated."""
+    """A spec that cannot be evaluated."""
 
     code = "invalid_spec"
 
@@ -74,7 +74,7 @@ class InvalidCronError(InvalidSpecError):
 
 
 class InvalidTimezoneError(InvalidSpecError):
-    """A timezone that is no canonical IANA area name."""
+    """A timezone that is not a canonical IANA area name."""
 
     code = "invalid_timezone"
 
@@ -116,7 +116,7 @@ class InvalidTypeError(InvalidInputError, TypeError):
 
 
 class UnknownWorkflowError(InvalidInputError):
-    """No process registered a workflow of this name, and it is no importable dotted path."""
+    """No process registered a workflow of this name, and it is not an importable dotted path."""
 
     code = "unknown_workflow"
 
@@ -174,7 +174,7 @@ class BackfillNotFoundError(NotFoundError):
 
 
 class ConflictError(RqschedError):
-    """The request is well-formed but the state of things forbids it; nothing was written."""
+    """The request is well-formed but the state of the schedule or run forbids it; nothing was written."""
 
     code = "conflict"
 
@@ -264,5 +264,5 @@ class RedisUnavailableError(BackendUnavailableError):
     code = "redis_unavailable"
 
 
-class RunCancelled(BaseException):  # a signal to the workflow, no fault
+class RunCancelled(BaseException):  # a signal to the workflow, not an error
     """Raised by `current_run().checkpoint()` once the run was cancelled; catch it to clean up, then re-raise."""

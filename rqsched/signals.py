@@ -1,7 +1,7 @@
-"""Signals: what subscribers of this process are told after a commit, in our words and in Open Job Spec's.
+"""Signals: what subscribers in this process are told after a commit, in our event types and in Open Job Spec's.
 
-Whoever commits tells: fires are committed by the dispatcher of `rqsched worker` (or by a plain `rq worker`, or by
-`tick()`), so what must hear of them registers with `on` in a module of RQSCHED_IMPORTS, which those processes import.
+The process that commits calls them: fires are committed by the dispatcher of `rqsched worker` (or by a plain
+`rq worker`, or by `tick()`), so a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which those import.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ EVERY = "*"
 _SKIP_REASONS = {"overlap_policy_skip": "overlap_skip", "buffer_full": "overlap_skip"}
 
 Subscriber = Callable[[dict[str, Any]], Any]
-"""Called with `{"event": name, "data": {...}}`; what it returns is not looked at."""
+"""Called with `{"event": name, "data": {...}}`; its result is ignored."""
 S = TypeVar("S", bound=Subscriber)
 NAMES = frozenset({*CONTRACT, TRIGGERED, SKIPPED, EVERY})
-"""What one may subscribe to."""
+"""Every name that can be subscribed to."""
 
 
 class Signals:
@@ -39,16 +39,16 @@ class Signals:
     def add(self, name: str, subscriber: Subscriber) -> None:
         """Add a subscriber to an event type, a signal or `*`; raises InvalidInputError for any other name."""
         if name not in NAMES:
-            raise InvalidInputError("name", f"{name!r} is no event; known are {', '.join(sorted(NAMES))}")
+            raise InvalidInputError("name", f"{name!r} is not an event; the events are {', '.join(sorted(NAMES))}")
         self._subscribers.setdefault(name, []).append(subscriber)
 
     def remove(self, name: str, subscriber: Subscriber) -> None:
-        """Tell a subscriber no more; nothing happens when it is not there."""
+        """Remove a subscriber; nothing happens when it is not there."""
         if subscriber in self._subscribers.get(name, ()):
             self._subscribers[name].remove(subscriber)
 
     def emit(self, change: Change, event: Event) -> None:
-        """Tell everyone who asked; a subscriber that raises is logged and harms nothing."""
+        """Call every subscriber of the event; one that raises is logged and the others are still called."""
         if not self._subscribers:
             return
         ours = {"event": event.type, "data": {"schedule_id": change.after.schedule_id, **event.payload}}
@@ -63,7 +63,7 @@ everywhere = Signals()
 
 
 def on(name: str) -> Callable[[S], S]:
-    """Let a function hear of an event whichever scheduler or worker of this process commits it.
+    """Call a function for an event, whichever scheduler or worker of this process commits it.
 
     >>> @on("cron.skipped")
     ... def warn(message: dict[str, Any]) -> None:

@@ -49,15 +49,13 @@ class Timing:
     def extend(cls, name: str, step: Callable[..., Any]) -> None:
         """Add a step of your own: `builder.name(*args)` calls `step(builder, *args)` and returns the builder."""
         if not name.isidentifier() or hasattr(cls, name):
-            raise InvalidSpecError("timing", f"{name!r} is no free name for a step")
+            raise InvalidSpecError("timing", f"{name!r} is not an identifier, or is taken; choose another name")
 
         def call(self: Timing, *args: Any, **kwargs: Any) -> Timing:
             step(self, *args, **kwargs)
             return self
 
         setattr(cls, name, call)
-
-    # ---- which times of day
 
     def daily_at(self: _Self, *times: str) -> _Self:
         """Each day at local times such as `"00:10"`."""
@@ -95,8 +93,6 @@ class Timing:
         self._cron = expression
         return self
 
-    # ---- narrowed down to
-
     def between(self: _Self, start: str, end: str) -> _Self:
         """Only from one local time of day (inclusive) to another (exclusive) of the same day."""
         self._window = (_minute_of_day(start), _minute_of_day(end))
@@ -116,8 +112,6 @@ class Timing:
         """Only on these days of the week."""
         self._weekdays = tuple(sorted({_weekday(day) for day in days}))
         return self
-
-    # ---- options
 
     def timezone(self: _Self, name: str) -> _Self:
         """Read times of day in an IANA timezone."""
@@ -142,21 +136,19 @@ class Timing:
         self._options |= options
         return self
 
-    # ---- what it yields
-
     def spec(self) -> Spec:
-        """Give the Spec; raises InvalidSpecError when the steps do not go together."""
+        """Return the Spec; raises InvalidSpecError when the steps contradict each other."""
         return Spec(self._members(), timezone=self._timezone)
 
     def options(self) -> Options:
-        """Give the options to create the schedule with."""
+        """Return the options to create the schedule with."""
         return cast("Options", dict(self._options))
 
     def _members(self) -> list[Member]:
         is_narrowed = bool(self._window or self._weekdays or self._month_days)
         if self._cron is not None:
             if is_narrowed or self._minutes is not None or self._interval is not None:
-                raise InvalidSpecError("cron", "says all by itself; write the other conditions into it")
+                raise InvalidSpecError("cron", "is complete; write the other conditions into the expression")
             return [Cron(self._cron)]
         if self._interval is not None and not is_narrowed:
             return [Every(self._interval)]
@@ -167,7 +159,7 @@ class Timing:
         if self._window is not None:
             minutes = {minute for minute in minutes if self._window[0] <= minute < self._window[1]}
         if not minutes:
-            raise InvalidSpecError("timing", "no time of day is left; widen between(...)")
+            raise InvalidSpecError("timing", "no time of day remains; widen between(...)")
         month_days = ",".join(self._month_days) or "*"
         weekdays = ",".join(str(day) for day in self._weekdays) or "*"
         if month_days != "*" and weekdays != "*":
@@ -178,7 +170,7 @@ class Timing:
         if self._minutes is not None:
             return self._minutes
         if self._interval is None:
-            raise InvalidSpecError("timing", "says no time; begin with daily_at, hourly_at, weekly_on, every or cron")
+            raise InvalidSpecError("timing", "has no time; begin with daily_at, hourly_at, weekly_on, every or cron")
         step, rest = divmod(self._interval, timedelta(minutes=1))
         if rest or _DAY_MINUTES % step:
             raise InvalidSpecError("every", "can be narrowed only when it is whole minutes that divide a day")
@@ -190,7 +182,7 @@ When: TypeAlias = "SpecLike | Timing"
 
 
 def unfold(when: When, options: Mapping[str, Any]) -> tuple[SpecLike, dict[str, Any]]:
-    """Give the spec and the options that a builder and the options beside it make; the latter win."""
+    """Return the spec and the options of a builder and of the options given with it; the latter win."""
     if not isinstance(when, Timing):
         return when, dict(options)
     return when.spec(), {**when.options(), **options}
@@ -199,14 +191,14 @@ def unfold(when: When, options: Mapping[str, Any]) -> tuple[SpecLike, dict[str, 
 def _minute_of_day(time: str) -> int:
     match = _TIME.fullmatch(time.strip())
     if match is None:
-        raise InvalidSpecError("time", f"{time!r} is no time of day; write 00:10 or 17:05")
+        raise InvalidSpecError("time", f"{time!r} is not a time of day; write 00:10 or 17:05")
     return int(match[1]) * 60 + int(match[2])
 
 
 def _weekday(day: str) -> int:
     short = day.strip().lower()[:3]
     if short not in _DAYS:
-        raise InvalidSpecError("day", f"{day!r} is no day; write mon, tue, wed, thu, fri, sat or sun")
+        raise InvalidSpecError("day", f"{day!r} is not a day; write mon, tue, wed, thu, fri, sat or sun")
     return _DAYS.index(short)
 
 

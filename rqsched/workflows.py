@@ -27,10 +27,13 @@ class Workflow:
     """A named unit of work with the defaults of its runs."""
 
     name: str
+    """The name schedules use."""
     target: Callable[..., Any]
     """A function, an `async def`, or a class with a `run` method."""
     queue: str | None = None
+    """The queue of its runs; None leaves it to the settings."""
     connection: str | None = None
+    """The named Redis of its runs; None is the main one."""
     timeout: int | None = None
     """Seconds one attempt may take."""
     each: Callable[[str], bool] | None = None
@@ -44,8 +47,8 @@ class Workflow:
     @property
     def defaults(self) -> dict[str, Any]:
         """The routing a schedule takes over when it has none of its own."""
-        facts = {"queue": self.queue, "connection": self.connection, "timeout": self.timeout}
-        return {name: value for name, value in facts.items() if value is not None}
+        routing = {"queue": self.queue, "connection": self.connection, "timeout": self.timeout}
+        return {name: value for name, value in routing.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it to its end and return what it returns, in this thread."""
@@ -56,7 +59,7 @@ class Workflow:
 
 
 def _end_of(result: Any) -> Any:
-    """Await in a loop of its own; beside this thread where one runs here already, as in an async test."""
+    """Await it in a loop of its own; in another thread where this one runs a loop already, as in an async test."""
     if not _has_loop():
         return asyncio.run(_awaited(result))
     with ThreadPoolExecutor(1) as aside:
@@ -76,7 +79,7 @@ async def _awaited(result: Any) -> Any:
 
 
 CALLERS = frozenset({Workflow.__call__.__code__, _awaited.__code__})
-"""The last of our code before the workflow's own: a traceback is told from there on."""
+"""The last of our code before the workflow's own: a recorded traceback begins after it."""
 
 
 class Registry:
@@ -91,11 +94,11 @@ class Registry:
         self._by_name[workflow.name] = workflow
 
     def get(self, name: str) -> Workflow | None:
-        """Look a name up; None when this process does not know it."""
+        """Return the workflow of a name; None when this process does not know it."""
         return self._by_name.get(name)
 
     def all(self) -> list[Workflow]:
-        """Give every workflow, by name."""
+        """Return every workflow, by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def resolve(self, name: str) -> Workflow:
@@ -103,7 +106,7 @@ class Registry:
         return self._by_name.get(name) or load_path(name)
 
     def name_of(self, workflow: str | Callable[..., Any]) -> str:
-        """Give the name a workflow goes by here: as registered, else its dotted path; raises InvalidInputError."""
+        """Return a workflow's name: as registered, else its dotted path; raises InvalidInputError."""
         if isinstance(workflow, str):
             return workflow
         known = next((known.name for known in self.all() if known.target is workflow), None)
@@ -111,7 +114,7 @@ class Registry:
             return known
         module, name = getattr(workflow, "__module__", None), getattr(workflow, "__qualname__", None)
         if not callable(workflow) or module is None or name is None:
-            raise InvalidInputError("workflow", f"{workflow!r} is no workflow; give its name, function or class")
+            raise InvalidInputError("workflow", f"{workflow!r} is not a workflow; give its name, function or class")
         return f"{module}.{name}"
 
     def remove(self, name: str) -> None:
@@ -119,14 +122,14 @@ class Registry:
         self._by_name.pop(name, None)
 
     def declare(self, schedule_id: str, workflow: str, timing: Timing) -> None:
-        """Remember a schedule for `Scheduler.sync` to bring about: whoever declares it has no scheduler at hand.
+        """Declare a schedule for `Scheduler.sync` to create: a module that declares one has no scheduler yet.
 
         The timing is read then: steps may follow. The newest of an id wins.
         """
         self._timings[schedule_id] = (workflow, timing)
 
     def declared(self) -> dict[str, tuple[str, Timing]]:
-        """Give what was declared: workflow and timing by schedule id, in the order they were declared."""
+        """Return the declared schedules: workflow and timing by schedule id, in the order of declaration."""
         return dict(self._timings)
 
 
@@ -181,16 +184,18 @@ def make_workflow(
     wanted = name or getattr(target, "name", None) if inspect.isclass(target) else name
     wanted = wanted or getattr(target, "__name__", "")
     if not isinstance(wanted, str) or not _NAME.fullmatch(wanted):
-        raise InvalidIdError("workflow", f"{wanted!r} is no workflow name; use A-Z a-z 0-9 . _ : - (at most 255)")
+        raise InvalidIdError(
+            "workflow", f"{wanted!r} is not a valid workflow name; use at most 255 of A-Z a-z 0-9 . _ : -"
+        )
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
-        raise InvalidInputError("workflow", f"{target!r} is no function and no class with a run method")
+        raise InvalidInputError("workflow", f"{target!r} is neither a function nor a class with a run method")
     if timeout is not None and timeout < 1:
         raise InvalidInputError("timeout", "must be a whole number of seconds from 1")
     return Workflow(wanted, target, queue, connection, timeout)
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a name has the form of a dotted path."""
+    """Return whether a name has the form of a dotted path."""
     return _PATH.fullmatch(name) is not None
 
 
@@ -201,16 +206,16 @@ def load_path(path: str) -> Workflow:
     module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     try:
         target = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a user's module does wrong
+    except Exception as error:  # a user's module may raise anything
         raise UnknownWorkflowError(path, f"cannot import {path!r}: {import_failure(error)}") from error
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
-        raise UnknownWorkflowError(path, f"{path!r} is no function and no class with a run method")
+        raise UnknownWorkflowError(path, f"{path!r} is neither a function nor a class with a run method")
     known = next((known for known in registry.all() if known.target is target), None)
     return Workflow(path, target, **(known.defaults if known else {}))
 
 
 def import_failure(error: Exception) -> str:
-    """Say why a user's module cannot be imported, and where it went wrong when the error itself does not say."""
+    """Return why a user's module cannot be imported, and where, when the error itself does not say."""
     if isinstance(error, ImportError | AttributeError | SyntaxError):
         return str(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -219,17 +224,24 @@ def import_failure(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run that executes now, as `current_run()` gives it to a workflow."""
+    """The run that executes now, as `current_run()` returns it to a workflow."""
 
     uid: str
+    """The run's uid."""
     instance_id: str
+    """Its name: `schedule:{schedule_id}:...`."""
     schedule_uid: str
+    """The schedule's incarnation."""
     schedule_id: str
+    """The schedule's id."""
     namespace: str
+    """The schedule's namespace."""
     workflow: str
+    """The workflow's name."""
     kind: str
     """`scheduled`, `manual` or `backfill`."""
     status: str
+    """The run's status when the attempt began: `running`."""
     occurrence_at: datetime
     """The nominal time of the occurrence, aware UTC."""
     attempt: int
@@ -237,6 +249,7 @@ class RunContext:
     scheduled_at: datetime
     """When it was due: nominal plus jitter."""
     started_at: datetime
+    """When this attempt began, aware UTC."""
     deadline_at: datetime
     """When the timeout ends the attempt."""
     trigger_number: int | None
@@ -244,15 +257,20 @@ class RunContext:
     repeat_number: int
     """How many of its runs had succeeded before this attempt began (Pipelit's `current_repeat`)."""
     labels: Mapping[str, str]
+    """The schedule's labels."""
     memo: Mapping[str, Any]
+    """The schedule's memo."""
     search_attributes: Mapping[str, Any]
+    """The schedule's search attributes."""
     payload: Mapping[str, Any]
     """The keyword arguments (Pipelit's `trigger_payload`)."""
     _checkpoint: Callable[[], None]
     error: str | None = None
     """The error of the attempt before, if there was one."""
     result: Any = None
+    """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None
+    """Always None while the run executes; a run handle has it afterwards."""
 
     @property
     def event_data(self) -> dict[str, Any]:
@@ -265,7 +283,7 @@ class RunContext:
         }
 
     def checkpoint(self) -> None:
-        """Show that the run lives, and raise RunCancelled once it was cancelled, terminated or given up as lost."""
+        """Send a heartbeat, and raise RunCancelled once it was cancelled, terminated or given up as lost."""
         self._checkpoint()
 
 
@@ -273,15 +291,15 @@ _current: ContextVar[RunContext | None] = ContextVar("rqsched_current_run", defa
 
 
 def current_run() -> RunContext:
-    """Give the run that executes in this context; raises LookupError outside a workflow."""
+    """Return the run that executes in this context; raises LookupError outside a workflow."""
     run = _current.get()
     if run is None:
-        raise LookupError("no run executes here; current_run() works inside a workflow that rqsched runs")
+        raise LookupError("no run executes in this context; current_run() works inside a workflow that rqsched runs")
     return run
 
 
 def enter_run(run: RunContext) -> Any:
-    """Make a run current; give the answer back to `leave_run`."""
+    """Make a run current; pass the result to `leave_run`."""
     return _current.set(run)
 
 

@@ -162,7 +162,7 @@ class _Heartbeats:
         self._stop.set()
 
     def _loop(self) -> None:
-        interval = self._runtime.settings.beat_interval.total_seconds()
+        interval = self._runtime.settings.heartbeat_interval.total_seconds()
         while not self._stop.wait(interval):
             try:
                 if _send_heartbeat(self._runtime, self._claim) is not None:

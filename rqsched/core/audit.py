@@ -1,4 +1,4 @@
-"""Audit events: the append-only facts of a schedule, and the contract of the keys each type may carry.
+"""Audit events: the append-only record of a schedule, and the contract of the keys each type may carry.
 
 Types and keys are those of the durable-workflow document, verbatim; ours are marked. The contract is checked
 on every write, so adding a key here is a documented change of the wire format.
@@ -84,7 +84,7 @@ class CommandContext:
     reason: str | None = None
     """Free text for the next operator."""
     context: Mapping[str, Any] | None = None
-    """More JSON-native facts, as the Durable Workflow control plane records them; at most 256 KiB."""
+    """Further JSON-native values, as the Durable Workflow control plane records them; at most 256 KiB."""
 
     def __post_init__(self) -> None:
         """Refuse what an audit event could not hold; raises InvalidPayloadError."""
@@ -113,16 +113,16 @@ class Event:
     """One audit event before it has a sequence; building one with a key outside the contract raises."""
 
     type: str
-    """One of the names above."""
+    """One of the keys of CONTRACT."""
     payload: dict[str, Any] = field(default_factory=dict)
-    """JSON-native facts; instants are ISO 8601 UTC text."""
+    """JSON-native values; instants are ISO 8601 UTC text."""
     run_uid: str | None = None
-    """The run it concerns, if any."""
+    """The run it concerns; None when it concerns the schedule only."""
     instance_id: str | None = None
-    """That run's instance id."""
+    """That run's instance id; None without one."""
 
     def __post_init__(self) -> None:
-        """Hold the contract."""
+        """Refuse a type or key outside the contract."""
         allowed = CONTRACT.get(self.type)
         if allowed is None:
             raise InvalidPayloadError("event_type", f"{self.type!r} is not in the audit contract")
@@ -132,9 +132,9 @@ class Event:
 
 def with_context(event: Event, context: CommandContext | None) -> Event:
     """Add `command_context` to an event when there is one to add."""
-    if context is None or not (facts := context.to_json()):
+    if context is None or not (payload := context.to_json()):
         return event
-    return Event(event.type, {**event.payload, "command_context": facts}, event.run_uid, event.instance_id)
+    return Event(event.type, {**event.payload, "command_context": payload}, event.run_uid, event.instance_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
 
 @dataclass(frozen=True, slots=True)
 class FireContext:
-    """What a fire must know beside the schedule and its open runs."""
+    """What a fire must know besides the schedule and its open runs."""
 
     env: str = ""
     """RQSCHED_ENV of the firing process, for `environments`."""
@@ -42,7 +42,7 @@ class FireContext:
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
-    """Tell whether a link at position `n` has nothing to do any more."""
+    """Return whether a link at position `n` has nothing to do any more."""
     return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None
 
 
@@ -80,7 +80,7 @@ def _record_missed(builder: ChangeBuilder, due: DueOccurrences, context: FireCon
 
 
 def _is_counted(schedule: Schedule, nominal: datetime, missed: Missed) -> bool:
-    """Tell whether an occurrence is among those missed; before a change of timing only the stored one is."""
+    """Return whether an occurrence is among those missed; before a change of timing only the stored one is."""
     is_known = nominal > schedule.timing_changed_at or nominal == schedule.next_run_at
     return is_known and missed.first <= nominal <= missed.last
 

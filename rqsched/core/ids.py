@@ -28,7 +28,9 @@ class LinkId:
     """The main link of a schedule: position `n` of the chain of incarnation `uid`."""
 
     uid: str
+    """The schedule's incarnation."""
     n: int
+    """The position in the chain; any other than the row's is stale."""
 
     def __str__(self) -> str:
         """Render `sched-{uid}-n{n}-rc0`."""
@@ -40,8 +42,11 @@ class RetryLinkId:
     """The retry link of the schedule's run `number` after its `attempt`-th attempt failed."""
 
     uid: str
+    """The schedule's incarnation."""
     number: int
+    """The run's number within the schedule."""
     attempt: int
+    """The attempt that failed, from 1."""
 
     def __str__(self) -> str:
         """Render `sched-{uid}-r{number}-rc{attempt}`."""
@@ -53,8 +58,11 @@ class RunJobId:
     """One delivery of one attempt of a run."""
 
     uid: str
+    """The run's uid."""
     attempt: int
+    """The attempt it carries, from 1."""
     delivery: int
+    """Which job carries that attempt, from 1."""
 
     def __str__(self) -> str:
         """Render `run-{uid}-a{attempt}-d{delivery}`."""
@@ -66,6 +74,7 @@ class TargetJobId:
     """One target of a fan-out; its uid is computed from run and target, so a target has one job however often."""
 
     uid: str
+    """The target's uid."""
 
     def __str__(self) -> str:
         """Render `target-{uid}`."""
@@ -77,7 +86,9 @@ class BatchJobId:
     """What puts a run's next targets on their queue, from the `number`-th on."""
 
     run_uid: str
+    """The run that fans out."""
     number: int
+    """The number of the first target to put on the queue."""
 
     def __str__(self) -> str:
         """Render `batch-{run_uid}-t{number}`."""
@@ -85,7 +96,7 @@ class BatchJobId:
 
 
 def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
-    """Read a link's id; None when it is none of ours."""
+    """Read a link's id; None when it is not one of ours."""
     if match := _LINK.fullmatch(text):
         return LinkId(match["uid"], int(match["n"]))
     if match := _RETRY.fullmatch(text):
@@ -94,7 +105,7 @@ def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
 
 
 def parse_run_job_id(text: str) -> RunJobId | None:
-    """Read a run job's id; None when it is none of ours."""
+    """Read a run job's id; None when it is not one of ours."""
     match = _RUN.fullmatch(text)
     return RunJobId(match["uid"], int(match["attempt"]), int(match["delivery"])) if match else None
 
@@ -109,7 +120,7 @@ def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
 
 
 def is_uid(text: str) -> bool:
-    """Tell whether `text` has the form of a uid."""
+    """Return whether `text` has the form of a uid."""
     return re.fullmatch(_UID, text) is not None
 
 
@@ -136,7 +147,7 @@ def uid_to_uuid(uid: str) -> str:
 
 
 def uuid_to_uid(text: str) -> str | None:
-    """Read a UUID back into our uid; None when it is no UUID."""
+    """Read a UUID back into our uid; None when it is not a UUID."""
     try:
         return str(ULID.from_uuid(uuid.UUID(text)))
     except ValueError:

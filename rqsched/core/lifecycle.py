@@ -33,16 +33,19 @@ from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 
-TIMING = frozenset({"spec", "jitter"})
+_TIMING = frozenset({"spec", "jitter"})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which schedule, and who it is in this incarnation."""
+    """Which schedule, and which incarnation of it."""
 
     uid: str
+    """The incarnation: a ULID, new after delete and re-create."""
     namespace: str
+    """The namespace that holds it."""
     schedule_id: str
+    """The id its owner chose."""
 
 
 def anchored(spec: Spec, now: datetime, like: Spec | None = None) -> Spec:
@@ -61,7 +64,7 @@ def decide_create(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Bring a schedule into being; a spec without an occurrence after `now` makes it done at once."""
+    """Create a schedule; a spec without an occurrence after `now` makes it done at once."""
     definition = replace(definition, spec=dump_spec(anchored(definition.parsed_spec, now)))
     schedule = Schedule(
         uid=identity.uid,
@@ -80,7 +83,7 @@ def decide_create(
     )
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     builder.plan(next_occurrence(schedule, now))
-    builder.record(audit.CREATED, **_facts(builder.schedule))
+    builder.record(audit.CREATED, **_declared_payload(builder.schedule))
     complete_if_over(builder)
     return builder.build(operation)
 
@@ -91,7 +94,7 @@ def require_future(spec: Spec, now: datetime) -> None:
         raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
 
 
-def _facts(schedule: Schedule) -> dict[str, Any]:
+def _declared_payload(schedule: Schedule) -> dict[str, Any]:
     definition = schedule.definition
     action = {"workflow": definition.workflow, **json.loads(definition.action)}
     routing = {"queue": definition.queue, "connection": definition.connection, "timeout": definition.timeout}
@@ -133,11 +136,11 @@ def decide_update(
     if "spec" in changed:
         _close_timing(builder, tzdata, keep_next=keep_next)
     builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
-    if TIMING & set(changed):
+    if _TIMING & set(changed):
         _move(builder, keep_next=keep_next)
     if "max_runs" in changed:
         builder.set(remaining=_remaining(schedule, definition.max_runs))
-    builder.record(audit.UPDATED, changed_fields=changed, **_facts(builder.schedule))
+    builder.record(audit.UPDATED, changed_fields=changed, **_declared_payload(builder.schedule))
     complete_if_over(builder)
     if builder.schedule.remaining == 0:
         end_exhausted(builder)
@@ -237,9 +240,9 @@ def decide_resume(
     operation: str | None = None,
     keep_next: bool = False,
 ) -> Change:
-    """Fire again from the place `catch_up` names; waiting runs go on. Raises unless paused.
+    """Fire again from the place `catch_up` names; waiting runs start again. Raises unless paused.
 
-    `keep_next` goes on at the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
+    `keep_next` keeps the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)

@@ -1,7 +1,7 @@
-"""The state of a schedule and of a run as plain frozen values, and `Change`: what one decision wants written.
+"""The state of a schedule and of a run as plain frozen values, and `Change`: what one decision writes.
 
 Every operation of rqsched (create, fire, trigger, settle, pause ...) is a pure function from state and `now` to a
-Change. One writer (store) puts Changes into SQL, one publisher (queue) makes Redis follow. Columns are named as the
+Change. One writer (store) puts Changes into SQL, one publisher (transport) makes Redis follow. Columns are named as the
 fields here; JSON fields hold canonical JSON text, so a fire never decodes what it only copies.
 """
 
@@ -130,7 +130,7 @@ class Definition:
     policies: str = Policies().dumps()
     """`Policies.dumps()` text."""
     max_runs: int | None = None
-    """How many runs may start; None is no bound."""
+    """How many runs may start; None is unlimited."""
     labels: str = "{}"
     """JSON object of short texts, copied to each run."""
     memo: str = "{}"
@@ -194,16 +194,21 @@ class Schedule:
     uid: str
     """The incarnation: a ULID, new after delete and re-create."""
     namespace: str
+    """The namespace that holds it."""
     schedule_id: str
     """Unique among the not-deleted of its namespace."""
     definition: Definition
+    """What its owner declared."""
     created_at: datetime
+    """When this incarnation was created."""
     updated_at: datetime
+    """When a decision last wrote the row."""
     timing_changed_at: datetime
     """Where counting of missed occurrences starts."""
     evaluated_to: datetime
     """Every occurrence up to here has its outcome."""
     status: ScheduleStatus = ScheduleStatus.ACTIVE
+    """Whether it fires, and why not."""
     n: int = 0
     """The position in the chain; a link with another n is stale."""
     version: int = 1
@@ -215,7 +220,7 @@ class Schedule:
     awaiting_run_uid: str | None = None
     """The run whose end a `from_completion` schedule waits for."""
     remaining: int | None = None
-    """Runs that may still start; None is no bound."""
+    """Runs that may still start; None is unlimited."""
     run_number: int = 0
     """The number of the newest run."""
     event_sequence: int = 0
@@ -223,6 +228,7 @@ class Schedule:
     run_count: int = 0
     """Runs started, of every kind."""
     success_count: int = 0
+    """Runs that succeeded."""
     error_count: int = 0
     """Attempts that failed."""
     consecutive_failures: int = 0
@@ -230,25 +236,37 @@ class Schedule:
     buffer_depth: int = 0
     """Runs waiting for the run ahead of them, backfilled ones apart."""
     backfill_waiting: int = 0
+    """Backfilled runs that wait their turn."""
     backfill_unfinished: int = 0
+    """Backfilled runs that are pending, running or retrying."""
     fire_failures: int = 0
     """Fires that failed in a row (not runs)."""
     skipped_count: int = 0
+    """Occurrences and triggers that were skipped."""
     missed_count: int = 0
+    """Occurrences that passed without a fire."""
     last_run_at: datetime | None = None
     """When the newest run was started."""
     last_skip_reason: str | None = None
+    """Why the newest skip happened; None before the first."""
     last_skipped_at: datetime | None = None
+    """When the newest skip happened; None before the first."""
     last_error: str | None = None
+    """The error of the newest failed attempt or fire; None when there was none."""
     latest_run_uid: str | None = None
+    """The newest started run; None before the first."""
     latest_instance_id: str | None = None
+    """That run's instance id."""
     note: str | None = None
+    """The owner's note; None when there is none."""
     status_reason: str | None = None
     """Why it is paused, done, dead or deleted."""
     paused_at: datetime | None = None
+    """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
     """The next time it had when it was paused, for `catch_up="once"`."""
     deleted_at: datetime | None = None
+    """When it was deleted; None unless deleted."""
     tzdata: str = ""
     """The tzdata version the next time was computed with."""
     operation: str | None = None
@@ -280,22 +298,35 @@ class Run:
     """One run as its row has it."""
 
     uid: str
+    """Its identity: a ULID that is also a UUIDv7."""
     schedule_uid: str
+    """The schedule's incarnation."""
     number: int
     """1, 2, 3 ... within the schedule."""
     instance_id: str
+    """Its name, unique per incarnation: `schedule:{schedule_id}:...`."""
     kind: RunKind
+    """What asked for it."""
     occurrence_at: datetime
     """The nominal time; for a manual run the moment of the trigger."""
     status: RunStatus
+    """Where it is in its life."""
     created_at: datetime
+    """When it was decided."""
     workflow: str
+    """The registered name or dotted path, resolved when it executes."""
     executor: str = "rq"
+    """`rq` or `external`, copied from the schedule."""
     action: str = '{"args":[],"kwargs":{}}'
+    """JSON: args and kwargs, copied from the schedule."""
     queue: str | None = None
+    """The queue of its jobs; None falls back to the settings'."""
     connection: str | None = None
+    """The named Redis of its jobs; None is the main one."""
     timeout: int | None = None
+    """Seconds one attempt may take; None falls back to the settings'."""
     priority: int = 0
+    """Above 0, its job goes to the front of the queue."""
     overlap: str = "skip"
     """The policy it was decided under."""
     is_override: bool = False
@@ -303,30 +334,43 @@ class Run:
     trigger_number: int | None = None
     """Which start of the schedule it was; None until it started."""
     labels: str = "{}"
+    """JSON object, copied from the schedule."""
     memo: str = "{}"
+    """JSON object, copied from the schedule."""
     search_attributes: str = "{}"
+    """JSON object, copied from the schedule."""
     lineage: str = "{}"
     """JSON: the ScheduleTriggered event that ties the run to its schedule."""
     attempt: int = 1
+    """The current attempt, from 1: the fencing token."""
     delivery: int = 1
     """Which job carries this attempt; a re-delivery takes the next number."""
     token: str | None = None
     """Drawn by the process that started the attempt; fences its result."""
     worker: str | None = None
+    """The name of the process that executes it; None before it starts."""
     due_at: datetime | None = None
+    """When it was to start; with `queued_at` its lateness."""
     queued_at: datetime | None = None
+    """When it became pending; None while it waits."""
     started_at: datetime | None = None
+    """When the current attempt began; None before."""
     ended_at: datetime | None = None
+    """When it ended; None while it is open."""
     retry_at: datetime | None = None
+    """When the next attempt is due; None unless retrying."""
     heartbeat_at: datetime | None = None
     """External runs: the last sign of life."""
     attempts: str = "[]"
-    """JSON: one entry an ended attempt."""
+    """JSON: one entry for each ended attempt, the newest 50."""
     result: str | None = None
     """JSON of what the workflow returned, size-capped."""
     error: str | None = None
+    """The error of the newest failed attempt; None when there was none."""
     idempotency_key: str | None = None
+    """The key of the trigger that asked for it; None when it had none."""
     backfill_uid: str | None = None
+    """The backfill that asked for it; None for any other kind."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -336,15 +380,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one decision about one schedule wants written, and what Redis must then follow."""
+    """What one decision about one schedule writes to SQL, and Redis must then follow."""
 
     before: Schedule | None
     """None when the schedule is new."""
     after: Schedule
+    """The schedule as it shall be."""
     new_runs: tuple[Run, ...] = ()
+    """Runs to insert."""
     changed_runs: tuple[tuple[Run, Run], ...] = ()
     """(as read, as it shall be)."""
     events: tuple[Event, ...] = ()
+    """Audit events to append, in order; the last one's sequence is `after.event_sequence`."""
     drops_buffer: bool = False
     """Every waiting run of the schedule is cancelled."""
     drops_retries: bool = False
@@ -357,5 +404,5 @@ class Change:
 
 
 def unchanged(schedule: Schedule) -> Change:
-    """Say that nothing is to be written; Redis is still made to follow the row."""
+    """Return a Change that writes nothing; Redis is still made to follow the row."""
     return Change(schedule, schedule)

@@ -1,4 +1,4 @@
-"""From what a caller passes to a Definition: every limit and name is checked here, before anything is written. Pure."""
+"""Options: what a caller says of a schedule, checked and turned into a Definition before anything is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ENVIRONMENT = 255
 
 
 class Options(TypedDict, total=False):
-    """What may be said of a schedule beside its id, workflow and spec. Everything has a default."""
+    """The options of a schedule, besides its id, workflow and spec. Each has a default."""
 
     timezone: str | None
     """IANA name for cron expressions that name none; default UTC."""
@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
     catch_up_limit: int
     """The most occurrences one fire starts under `missed="all"`; default 100."""
     catch_up: CatchUp | str
-    """Where `resume()` goes on; default `next`."""
+    """Where `resume()` continues; default `next`."""
     jitter: timedelta
     """The most a fire is delayed."""
     max_runs: int | None
@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
     on_exhausted: str
     """`done` (default) or `delete`, when `max_runs` is used up."""
     total_repeats: int | None
-    """Done after so many successes; None or 0 is no bound."""
+    """Done after so many successes; None or 0 is unlimited."""
     environments: Sequence[str]
     """Fire only where RQSCHED_ENV is one of these."""
     retry: RetryPolicy | None
@@ -66,9 +66,9 @@ class Options(TypedDict, total=False):
     labels: Mapping[str, str]
     """Up to 64 short texts to filter by."""
     memo: Mapping[str, Any]
-    """JSON-native facts, at most 256 KiB."""
+    """JSON-native values, at most 256 KiB."""
     search_attributes: Mapping[str, Any]
-    """JSON-native facts to query by."""
+    """JSON-native values to query by."""
     description: str | None
     """Free text."""
     owner: str | None
@@ -78,7 +78,7 @@ class Options(TypedDict, total=False):
 
 
 def is_id(value: object) -> bool:
-    """Tell whether a schedule or namespace may be called so."""
+    """Return whether a value is a valid schedule id or namespace."""
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
@@ -107,12 +107,12 @@ def define(
     spec: SpecLike | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Definition:
-    """Build a Definition from a base (None for a new one) and what is said of it now.
+    """Build a Definition from a base (None for a new schedule) and the options given now.
 
-    Raises an InvalidInputError of the right kind for everything that is refused.
+    Raises a kind of InvalidInputError that names the refused option.
     """
     if unknown := set(options) - _KNOWN:
-        raise InvalidInputError(sorted(unknown)[0], f"no such option; known are {', '.join(sorted(_KNOWN))}")
+        raise InvalidInputError(sorted(unknown)[0], f"is not an option; the options are {', '.join(sorted(_KNOWN))}")
     timezone = options.get("timezone")
     if base is None:
         base = Definition(spec=dump_spec(Spec.coerce(_given(spec), timezone)), workflow=workflow or "")
@@ -130,7 +130,7 @@ def define(
 
 
 def _kept_timezone(base: Definition, spec: SpecLike) -> str | None:
-    """Keep a known schedule's zone where a new cadence names none; a whole Spec is taken as it is."""
+    """Return a known schedule's zone for a new spec that names none; a whole Spec is taken as it is."""
     return None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
 
 
@@ -148,17 +148,17 @@ def _action(base: Definition, options: Mapping[str, Any]) -> str:
 
 
 def merged_action(action: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
-    """Put arguments into an action's text; None keeps those it has."""
+    """Replace the arguments in an action's text; None keeps those it has."""
     if isinstance(args, (str, bytes)) or not (args is None or isinstance(args, Sequence)):
         raise InvalidPayloadError("args", f"must be a list, not {type(args).__name__}")
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise InvalidPayloadError("kwargs", f"must be a mapping, not {type(kwargs).__name__}")
-    facts = loads(action)
+    payload = loads(action)
     if args is not None:
-        facts["args"] = list(args)
+        payload["args"] = list(args)
     if kwargs is not None:
-        facts["kwargs"] = dict(kwargs)
-    return json_text("args and kwargs", facts, ARGUMENT_BYTES)
+        payload["kwargs"] = dict(kwargs)
+    return json_text("args and kwargs", payload, ARGUMENT_BYTES)
 
 
 _POLICY_NAMES = {
@@ -213,9 +213,6 @@ def _require_consistent(definition: Definition) -> None:
         raise InvalidPolicyError("jitter", "does not apply to a from_completion interval; remove it")
 
 
-# ---- single options
-
-
 def _span(field: str) -> Callable[[Any], timedelta]:
     return lambda value: _span_or_none(field, value) or timedelta(0)
 
@@ -227,7 +224,7 @@ def _span_or_none(field: str, value: Any) -> timedelta | None:
         return parse_span(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return timedelta(seconds=value)
-    raise InvalidInputError(field, f"{value!r} is no span; give a timedelta, seconds or text such as '30s'")
+    raise InvalidInputError(field, f"{value!r} is not a duration; give a timedelta, seconds or text such as '30s'")
 
 
 def _jitter(value: Any) -> timedelta:

@@ -1,7 +1,7 @@
 """Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
 
-Starting a run may use up `max_runs`. These functions say so in their result (`is_exhausted`) and end nothing: whoever
-starts a run ends the schedule (`endings.end_exhausted`).
+Starting a run may use up `max_runs`. These functions say so in their result (`is_exhausted`) and end nothing: their
+caller ends the schedule (`endings.end_exhausted`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Payloads: what may be stored. JSON-native values only, within the limits of design §4. Pure."""
+"""Payloads: what may be stored. JSON-native values only, within size limits. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _require_unicode(field: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidPayloadError(field, "holds a lone surrogate, which is no Unicode text") from None
+        raise InvalidPayloadError(field, "holds a lone surrogate, which is not Unicode text") from None
     if "\x00" in value:
         raise InvalidPayloadError(field, "holds a NUL character")
 
@@ -96,5 +96,5 @@ def require_labels(value: Any) -> str:
 
 def loads(text: str) -> dict[str, Any]:
     """Read an object's JSON text."""
-    facts: dict[str, Any] = json.loads(text)
-    return facts
+    value: dict[str, Any] = json.loads(text)
+    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -17,7 +17,7 @@ from rqsched.core.jitter import fraction
 from rqsched.errors import InvalidPolicyError
 
 MAX_BASE = timedelta(hours=1)
-"""An interval longer than this does not stretch the first retry (Pipelit document, design §3)."""
+"""An interval longer than this does not stretch the first retry (Pipelit document)."""
 CAP_FACTOR = 10
 """The backoff's cap as a multiple of its base, unless a cap is given (Pipelit document)."""
 MAX_DELAY = timedelta(days=366)
@@ -79,7 +79,7 @@ class MissedPolicy(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Where a resumed schedule goes on."""
+    """Where a resumed schedule continues."""
 
     NEXT = "next"
     """At the next canonical occurrence after now (default)."""
@@ -100,7 +100,7 @@ class Exhausted(StrEnum):
     DEAD = "dead"
     """The schedule dies, loudly (Pipelit document)."""
     CONTINUE = "continue"
-    """The chain goes on with the next occurrence."""
+    """The chain continues with the next occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class RetryPolicy:
     """With a number, the schedule dies only after so many failed runs in a row, whatever `then` says."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no policy; raises InvalidPolicyError."""
+        """Refuse invalid values; raises InvalidPolicyError."""
         object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
         _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
         is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
@@ -153,7 +153,7 @@ class RetryPolicy:
         return timedelta(seconds=seconds) + self.jitter * fraction("retry", salt, attempt)
 
     def kills_after(self, consecutive_failures: int) -> bool:
-        """Tell whether so many failed runs in a row kill the schedule."""
+        """Return whether so many failed runs in a row kill the schedule."""
         if self.max_consecutive_failures is not None:
             return consecutive_failures >= self.max_consecutive_failures
         return self.then is Exhausted.DEAD
@@ -164,21 +164,21 @@ class Policies:
     """All policies of one schedule; combinations that contradict each other are refused."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
-    """While an earlier run is unfinished."""
+    """What a fire does while an earlier run is unfinished."""
     buffer_limit: int | None = None
-    """The most runs that may wait under `buffer_all`; None is no cap."""
+    """The most runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
-    """When occurrences passed unfired."""
+    """What a fire does with occurrences that passed."""
     catch_up_window: timedelta | None = None
     """An occurrence later than this is not fired but counted as missed; None admits any age."""
     catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
     """The most occurrences one fire starts under `missed="all"`."""
     resume: CatchUp = CatchUp.NEXT
-    """Where `resume()` goes on unless the call says otherwise."""
+    """Where `resume()` continues unless the call says otherwise."""
     on_exhausted: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
     max_successes: int | None = None
-    """The schedule is done after so many succeeded runs (Pipelit's `total_repeats`); None is no bound."""
+    """The schedule is done after so many succeeded runs (Pipelit's `total_repeats`); None is unlimited."""
     environments: tuple[str, ...] = ()
     """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -229,7 +229,7 @@ class Policies:
 
     @property
     def window(self) -> timedelta | None:
-        """The greatest lateness at which an occurrence still fires; None is no bound."""
+        """The greatest lateness at which an occurrence still fires; None is unlimited."""
         if self.catch_up_window is None and self.missed is MissedPolicy.SKIP:
             return SKIP_TOLERANCE
         return self.catch_up_window
@@ -255,14 +255,14 @@ class Policies:
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
 
 
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {
         name: _plain(value)
         if isinstance(value, dict)
         else value.total_seconds()
         if isinstance(value, timedelta)
         else value
-        for name, value in facts.items()
+        for name, value in values.items()
     }
 
 
@@ -316,11 +316,11 @@ class OverlapDecision:
     act: str
     """`start`, `buffer` or `skip`."""
     reason: str | None = None
-    """Why it is skipped, in the durable-workflow document's words."""
+    """Why it is skipped, in the durable-workflow document's words; None unless it is."""
     blocking: str | None = None
-    """The uid of the oldest unfinished run in the way."""
+    """The uid of the oldest blocking run; None when nothing blocks."""
     ends: str | None = None
-    """`cancelled` or `terminated`: how the runs in the way end before this one starts."""
+    """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
 
 
 def judge_overlap(
@@ -352,11 +352,6 @@ def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int,
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
     """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
-
-
-def with_retry(policies: Policies, retry: RetryPolicy) -> Policies:
-    """Replace the retry policy."""
-    return replace(policies, retry=retry)
 
 
 _DEFAULTS = Policies().plain()

@@ -17,7 +17,7 @@ from rqsched.core.overlap import drain
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
-    """Give an active schedule without a next time one again, unless it waits for the unfinished run `awaited`."""
+    """Plan an active schedule that has no next time, unless it waits for the unfinished run `awaited`."""
     is_waiting = awaited is not None and awaited.is_unfinished
     if not schedule.is_active or schedule.next_run_at is not None or is_waiting:
         return unchanged(schedule)

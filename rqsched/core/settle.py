@@ -114,7 +114,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
 
 
 def _is_withdrawn(schedule: Schedule) -> bool:
-    """Whether its owner deleted it. The last of `max_runs` may delete it too, and still has all its attempts."""
+    """Return whether its owner deleted it. The last of `max_runs` may delete it too, and still has all its attempts."""
     return schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
 
 

@@ -27,7 +27,7 @@ class Trigger:
     is_forced: bool = False
     """Start although the schedule is paused."""
     idempotency_key: str | None = None
-    """The same key gives the same run; None draws no comparison."""
+    """The same key gives the same run; None gives each trigger its own."""
 
 
 def decide_trigger(
@@ -124,7 +124,7 @@ def _row(nominal: datetime, result: StartResult) -> BackfillRow:
 
 
 def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
-    """Tell what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
+    """Return what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
     if row.outcome != "buffered" or row.run_uid is None:
         return row
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:

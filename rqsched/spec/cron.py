@@ -1,7 +1,7 @@
 """Cron expressions: the Open Job Spec dialect, and the instants an expression yields in a zone.
 
 An expression is parsed once, by our own small grammar, into sorted integer sets. Its days are a `DayRule`, walked by
-croniter; times of day and daylight saving are ours. The file knows no schedule, no clock and no SQL.
+croniter; times of day and daylight saving are ours (docs/cron.md). The file knows no schedule, no clock and no SQL.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Field(NamedTuple):
             return self.names.split().index(text) + self.low
         top = 7 if self is _WEEKDAY else self.high
         if not text.isdigit() or not self.low <= int(text) <= top:
-            raise _refusal(f"{text!r} is no {self.name}; write {self.low}-{top}")
+            raise _refusal(f"{text!r} is not a valid {self.name}; write {self.low}-{top}")
         return int(text)
 
 
@@ -202,7 +202,7 @@ def parse_cron(text: str) -> CronExpression:
     that never fire within 50 years.
     """
     if not isinstance(text, str):
-        raise _refusal(f"{type(text).__name__} is no text; write five fields such as '0 2 * * *'")
+        raise _refusal(f"{type(text).__name__} is not text; write five fields such as '0 2 * * *'")
     return _parsed(text)
 
 
@@ -233,7 +233,7 @@ def _expanded(text: str) -> str:
     if alias.startswith("@reboot"):
         raise _refusal("@reboot is refused, as a schedule has no boot; use an interval such as '@every 1h'")
     if alias.startswith("@") and alias not in ALIASES:
-        raise _refusal(f"{text!r} is no alias; write one of {', '.join(ALIASES)} or '@every 1h30m'")
+        raise _refusal(f"{text!r} is not an alias; write one of {', '.join(ALIASES)} or '@every 1h30m'")
     return ALIASES.get(alias, text)
 
 
@@ -313,7 +313,7 @@ def _why_unreadable(field: _Field, item: str) -> str:
         return f"{item!r} is refused in the {field.name} field, as its meaning is random; name a value"
     if item == "L":
         return f"'L' alone is refused in the {field.name} field; write 5L for the last Friday, or L as the day of month"
-    return f"{item!r} is no {field.name}; write a value, a range a-b, a list a,b or a step */n"
+    return f"{item!r} is not a valid {field.name}; write a value, a range a-b, a list a,b or a step */n"
 
 
 def _refusal(reason: str) -> InvalidCronError:

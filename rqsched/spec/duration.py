@@ -39,7 +39,7 @@ def parse_duration(text: str) -> timedelta:
 def parse_span(text: str) -> timedelta:
     """Return the exact length of `text`, which may be zero or under a second (an offset, a jitter)."""
     if not isinstance(text, str):
-        raise InvalidDurationError("duration", f"{type(text).__name__} is no text; {_HOW}")
+        raise InvalidDurationError("duration", f"{type(text).__name__} is not text; {_HOW}")
     shown = text[:_LONGEST_TEXT]
     if _CALENDAR.fullmatch(shown):
         raise InvalidDurationError(
@@ -50,7 +50,7 @@ def parse_span(text: str) -> timedelta:
         raise InvalidDurationError("duration", f"{shown!r} has a sign; {_HOW}, without one")
     match = _ISO.fullmatch(text) or _GO.fullmatch(text)
     if match is None or len(text) > _LONGEST_TEXT:
-        raise InvalidDurationError("duration", f"{shown!r} is no duration; {_HOW}")
+        raise InvalidDurationError("duration", f"{shown!r} is not a valid duration; {_HOW}")
     return _length_of(match)
 
 

@@ -117,9 +117,7 @@ class Every(Timeline):
 
     def _refuse_contradictions(self) -> None:
         if not isinstance(self.from_completion, bool):
-            raise InvalidSpecError(
-                "from_completion", f"{self.from_completion!r} is no truth value; write true or false"
-            )
+            raise InvalidSpecError("from_completion", f"{self.from_completion!r} is not a boolean; write true or false")
         if self.offset is not None and self.anchor is not None:
             raise InvalidSpecError("offset", "an interval has an offset or an anchor, not both; remove one")
         if self.from_completion and (self.offset is not None or self.anchor is not None):
@@ -199,4 +197,4 @@ def require_member(value: Member | str | timedelta) -> Member:
         return Every(value)
     if isinstance(value, str):
         return Cron(value)
-    raise InvalidSpecError("spec", f"{type(value).__name__} is no member; give Cron, Every or Once")
+    raise InvalidSpecError("spec", f"{type(value).__name__} is not part of a spec; give Cron, Every or Once")

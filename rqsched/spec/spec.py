@@ -58,9 +58,9 @@ class Spec(Timeline):
     timezone: str
     """The zone of the Cron members that name none."""
     start_at: datetime | None
-    """The first instant that may be an occurrence."""
+    """The first instant that may be an occurrence; None is unlimited."""
     end_at: datetime | None
-    """The first instant that may not."""
+    """The first instant that may not be an occurrence; None is unlimited."""
 
     def __init__(
         self,
@@ -224,7 +224,9 @@ _SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", 
 def _ordered(members: Member | str | timedelta | Iterable[Member | str | timedelta]) -> tuple[Member, ...]:
     given = [members] if isinstance(members, (str, timedelta, Timeline)) else members
     if not isinstance(given, Iterable):
-        raise InvalidSpecError("spec", f"{type(given).__name__} is no member; give Cron, Every, Once or a list of them")
+        raise InvalidSpecError(
+            "spec", f"{type(given).__name__} is not part of a spec; give Cron, Every, Once or a list of them"
+        )
     distinct = dict.fromkeys(require_member(member) for member in given)
     if not distinct:
         raise InvalidSpecError(
@@ -247,13 +249,13 @@ def _instant(value: object, field: str) -> datetime:
         if isinstance(error, InvalidSpecError):
             raise
         raise InvalidSpecError(
-            field, f"{value!r} is no instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
+            field, f"{value!r} is not a valid instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
         ) from error
 
 
 def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(form, Mapping):
-        raise InvalidSpecError(field, f"{type(form).__name__} is no object; write one with {', '.join(keys)}")
+        raise InvalidSpecError(field, f"{type(form).__name__} is not an object; write one with {', '.join(keys)}")
     if unknown := [str(key) for key in form if key not in keys]:
         raise InvalidSpecError(field, f"unknown key {unknown[0]!r}; the keys are {', '.join(keys)}")
     return form
@@ -262,7 +264,7 @@ def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]
 def _list(form: Mapping[str, Any], key: str) -> list[Any]:
     value = form.get(key)
     if value is not None and not isinstance(value, (list, tuple)):
-        raise InvalidSpecError(key, f"{type(value).__name__} is no list; write [...]")
+        raise InvalidSpecError(key, f"{type(value).__name__} is not a list; write [...]")
     return list(value or ())
 
 

@@ -192,9 +192,9 @@ class Timeline(ABC):
 
 
 def require_utc(value: datetime, field: str = "instant") -> datetime:
-    """Return `value` in UTC. Raises InvalidSpecError for a naive datetime and for anything that is none."""
+    """Return `value` in UTC. Raises InvalidSpecError for a naive datetime and for anything else."""
     if not isinstance(value, datetime):
-        raise InvalidSpecError(field, f"{type(value).__name__} is no datetime; give an aware one")
+        raise InvalidSpecError(field, f"{type(value).__name__} is not a datetime; give an aware one")
     if value.tzinfo is UTC:
         return value
     if value.utcoffset() is None:

@@ -60,7 +60,7 @@ def require_timezone(name: str) -> ZoneInfo:
     although `zoneinfo` would load many of them.
     """
     if not isinstance(name, str):
-        raise InvalidTimezoneError("timezone", f"{type(name).__name__} is no text; {_HOW}")
+        raise InvalidTimezoneError("timezone", f"{type(name).__name__} is not text; {_HOW}")
     return _zone(name)
 
 

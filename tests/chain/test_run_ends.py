@@ -111,7 +111,7 @@ def beat_of(rig: Rig, uid: str) -> int:
 
 
 def test_a_run_that_executes_beats(make_rig: MakeRig, database_url: str) -> None:
-    rig = make_rig(database_url=database_url, beat_interval=0.01)
+    rig = make_rig(database_url=database_url, heartbeat_interval=0.01)
 
     run = turn(rig, lambda: wait_until(lambda: beat_of(rig, current_run().uid) >= 3))
 
@@ -153,7 +153,7 @@ def fragile(make_rig: MakeRig, own_postgres: PostgresServer) -> Rig:
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
         schema.upgrade(database)
-    return make_rig(database_url=url, beat_interval=0.05, completion_outage=60)
+    return make_rig(database_url=url, heartbeat_interval=0.05, completion_outage=60)
 
 
 @pytest.mark.postgres

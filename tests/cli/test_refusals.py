@@ -28,7 +28,10 @@ INVALID = {
     "a bad namespace": ([*HOURLY, "--namespace", "a/b"], "namespace"),
     "an unknown workflow": (["create", "a", "nobody", "--every", "1h"], "workflow"),
     "a path that is not there": (["create", "a", "no.such.place", "--every", "1h"], "no.such.place"),
-    "a path that is no function": (["create", "a", "tests.support.cli_flows.__doc__", "--every", "1h"], "no function"),
+    "a path that is no function": (
+        ["create", "a", "tests.support.cli_flows.__doc__", "--every", "1h"],
+        "nor a class",
+    ),
     "args that are no JSON": ([*HOURLY, "--args", "eu"], "--args"),
     "args that are no list": ([*HOURLY, "--args", "{}"], "--args"),
     "kwargs that are no object": ([*HOURLY, "--kwargs", "[]"], "--kwargs"),

@@ -27,7 +27,7 @@ REFUSED = {
     "tokens that are not JSON": ("TOKENS", SECRET),
     "a span that is not a number": ("GRACE", "soon"),
     "a span below zero": ("GRACE", "-1"),
-    "heartbeats slower than reconcile": ("BEAT_INTERVAL", "15"),
+    "heartbeats slower than reconcile": ("HEARTBEAT_INTERVAL", "15"),
     "an empty batch": ("FIRE_BATCH", "0"),
 }
 
@@ -87,7 +87,7 @@ def test_postgres_without_a_redis_url_is_refused() -> None:
 
 
 def test_an_unknown_keyword_is_refused() -> None:
-    with pytest.raises(ConfigError, match="redis is no setting"):
+    with pytest.raises(ConfigError, match="redis is not a setting"):
         Settings(redis="redis://h:6379/0")
 
 

@@ -15,7 +15,6 @@ from rqsched.core.policy import (
     Policies,
     RetryPolicy,
     for_backfill,
-    with_retry,
 )
 from rqsched.errors import InvalidPolicyError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -258,10 +257,6 @@ def test_a_backfill_treats_buffering_as_allow_all() -> None:
         "cancel_other",
         "terminate_other",
     ]
-
-
-def test_the_retry_policy_is_replaced_alone() -> None:
-    assert with_retry(Policies(overlap="allow"), RetryPolicy(0)) == Policies(overlap="allow", retry=RetryPolicy(0))
 
 
 def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:

@@ -22,7 +22,12 @@ from tests.support.processes import Process, kill_all, process_tree, rqsched_com
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.system.soak.workflows import LOG
 
-_SETTINGS = {"RECONCILE_INTERVAL": "3", "BEAT_INTERVAL": "1", "GRACE": "2", "IMPORTS": "tests.system.soak.workflows"}
+_SETTINGS = {
+    "RECONCILE_INTERVAL": "3",
+    "HEARTBEAT_INTERVAL": "1",
+    "GRACE": "2",
+    "IMPORTS": "tests.system.soak.workflows",
+}
 """Faster than the defaults, so that an hour's worth of repairing fits into minutes."""
 _POLICIES: tuple[dict[str, object], ...] = (
     {"overlap": "skip"},
