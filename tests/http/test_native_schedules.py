@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from rqsched.errors import ScheduleNotFoundError
 from tests.support.rig import SECOND
+from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 
@@ -170,13 +172,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "field", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_is_refused_names_its_field_and_writes_nothing(
-    web: Web, body: dict[str, Any], field: str, code: str
-) -> None:
-    found = problem(web.post(SCHEDULES, {"schedule_id": "refused", **body}), 422, code)
-    assert found["errors"][0]["field"] == field, found
-    assert web.get(SCHEDULES, params={"total": True}).json()["total"] == 0
+def test_what_is_refused_names_its_field_and_writes_nothing(web: Web) -> None:
+    with every_row() as row:
+        for name, body, field, code in REFUSED:
+            with row(name):
+                found = problem(web.post(SCHEDULES, {"schedule_id": "refused", **body}), 422, code)
+                assert found["errors"][0]["field"] == field, found
+                assert web.get(SCHEDULES, params={"total": True}).json()["total"] == 0
 
 
 def test_an_external_type_needs_no_registered_workflow(web: Web) -> None:
@@ -224,18 +226,27 @@ def test_pages_follow_each_other_and_the_total_is_counted_only_when_asked_for(an
     assert seen == [f"s{number}" for number in range(5)]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"limit": 0}, {"limit": 501}, {"limit": "x"}, {"status": "sleeping"}, {"label": "nocolon"}, {"cursor": "%%%"},
-        {"cursor": "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwgIlx1MDAwMCJd"}, {"cursor": "e30"}, {"cursor": "x" * 501},
-        {"total": "perhaps"}, {"q": "x" * 256},
-    ],
-    ids=["limit 0", "limit 501", "limit text", "status", "label", "cursor", "cursor with NUL", "cursor object",
-         "long cursor", "total", "long q"],
-)  # fmt: skip
-def test_a_wrong_filter_is_refused(any_web: Web, params: dict[str, Any]) -> None:
-    assert any_web.get(SCHEDULES, params=params).status_code == 422
+WRONG_FILTERS: dict[str, dict[str, Any]] = {
+    "limit 0": {"limit": 0},
+    "limit 501": {"limit": 501},
+    "limit text": {"limit": "x"},
+    "status": {"status": "sleeping"},
+    "label": {"label": "nocolon"},
+    "cursor": {"cursor": "%%%"},
+    "cursor with NUL": {"cursor": "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwgIlx1MDAwMCJd"},
+    "cursor object": {"cursor": "e30"},
+    "long cursor": {"cursor": "x" * 501},
+    "total": {"total": "perhaps"},
+    "long q": {"q": "x" * 256},
+}
+
+
+@pytest.mark.every_database
+def test_a_wrong_filter_is_refused(any_web: Web) -> None:
+    with every_row() as row:
+        for name, params in WRONG_FILTERS.items():
+            with row(name):
+                assert any_web.get(SCHEDULES, params=params).status_code == 422
 
 
 # ---- upsert, update, delete
@@ -346,11 +357,13 @@ def test_batch_delete_passes_over_what_is_not_there(any_web: Web) -> None:
     problem(any_web.post(f"{SCHEDULES}batch-delete/", {}), 422, "invalid_input")
 
 
-@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
-@pytest.mark.parametrize("schedule_id", ["nope", "no%20id", "%2E%2E", "x%00y"], ids=["absent", "no id", "dots", "NUL"])
-def test_what_is_not_there_is_not_found(any_web: Web, method: str, schedule_id: str) -> None:
-    answer = any_web(method, at(schedule_id), {} if method == "PATCH" else None)
-    assert answer.status_code in ({400} if "%00" in schedule_id else {404, 405})
+@pytest.mark.every_database
+def test_what_is_not_there_is_not_found(any_web: Web) -> None:
+    with every_row() as row:
+        for method, schedule_id in product(("GET", "PATCH", "DELETE"), ("nope", "no%20id", "%2E%2E", "x%00y")):
+            with row(f"{method} {schedule_id}"):
+                answer = any_web(method, at(schedule_id), {} if method == "PATCH" else None)
+                assert answer.status_code in ({400} if "%00" in schedule_id else {404, 405})
 
 
 def test_the_context_of_a_request_is_in_its_audit_event(web: Web) -> None:

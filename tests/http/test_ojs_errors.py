@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from rqsched.store.database import Database, Patience
 from tests.http.conftest import MakeWeb
 from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
 from tests.support.processes import wait_until
+from tests.support.rows import every_row
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.support.web import Web
 
@@ -34,23 +36,24 @@ def raw(ojs: Ojs, content: bytes | str, *, method: str = "POST", path: str = CRO
 # ---- headers and routes
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/ojs", 404, "not_found"),
-        ("GET", "/ojs/v1/nothing", 404, "not_found"),
-        ("GET", "/ojs/v2/cron", 404, "not_found"),
-        ("PUT", CRON, 405, "method_not_allowed"),
-        ("POST", f"{CRON}/daily-report", 405, "method_not_allowed"),
-        ("GET", f"{CRON}/missing", 404, "not_found"),
-        ("DELETE", f"{CRON}/missing", 404, "not_found"),
-        ("GET", f"{CRON}/Not%20A%20Name", 404, "not_found"),
-        ("GET", f"{CRON}/%00", 400, "invalid_request"),
-    ],
-    ids=str,
-)
-def test_every_refusal_has_the_specs_form_and_headers(ojs: Ojs, method: str, path: str, status: int, code: str) -> None:
-    refused(ojs(method, path), status, code)
+REFUSALS = [
+    ("GET", "/ojs", 404, "not_found"),
+    ("GET", "/ojs/v1/nothing", 404, "not_found"),
+    ("GET", "/ojs/v2/cron", 404, "not_found"),
+    ("PUT", CRON, 405, "method_not_allowed"),
+    ("POST", f"{CRON}/daily-report", 405, "method_not_allowed"),
+    ("GET", f"{CRON}/missing", 404, "not_found"),
+    ("DELETE", f"{CRON}/missing", 404, "not_found"),
+    ("GET", f"{CRON}/Not%20A%20Name", 404, "not_found"),
+    ("GET", f"{CRON}/%00", 400, "invalid_request"),
+]
+
+
+def test_every_refusal_has_the_specs_form_and_headers(ojs: Ojs) -> None:
+    with every_row() as row:
+        for method, path, status, code in REFUSALS:
+            with row(f"{method} {path}"):
+                refused(ojs(method, path), status, code)
 
 
 def test_a_request_id_is_echoed(ojs: Ojs) -> None:
@@ -152,16 +155,17 @@ MALFORMED: list[tuple[str, bytes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("content", [row[1] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
-def test_a_malformed_body_is_refused_everywhere_and_writes_nothing(ojs: Ojs, content: bytes) -> None:
+def test_a_malformed_body_is_refused_everywhere_and_writes_nothing(ojs: Ojs) -> None:
     ojs.registered()
     before = ojs.cron()
+    routes = (("POST", CRON), ("PATCH", f"{CRON}/daily-report"), ("POST", f"{WORKERS}/fetch"))
 
-    for method, path in (("POST", CRON), ("PATCH", f"{CRON}/daily-report"), ("POST", f"{WORKERS}/fetch")):
-        refused(raw(ojs, content, method=method, path=path), 400, "invalid_request")
-
-    assert ojs.cron() == before
-    assert ojs.listed()["count"] == 1
+    with every_row() as row:
+        for (name, content), (method, path) in product(MALFORMED, routes):
+            with row(f"{name}, {method} {path}"):
+                refused(raw(ojs, content, method=method, path=path), 400, "invalid_request")
+                assert ojs.cron() == before
+                assert ojs.listed()["count"] == 1
 
 
 def test_a_huge_body_is_refused_unread(ojs: Ojs) -> None:
