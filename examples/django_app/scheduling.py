@@ -7,5 +7,5 @@ from rqsched import Scheduler
 
 @cache
 def get_scheduler() -> Scheduler:
-    """Give the scheduler of this process, made from `RQSCHED_*` when it is first asked for."""
+    """Return the scheduler of this process, opened from `RQSCHED_*` at its first use."""
     return Scheduler.from_env()

@@ -8,7 +8,7 @@ ROOT_URLCONF = "examples.django_app.urls"
 WSGI_APPLICATION = "examples.django_app.wsgi.application"
 MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 USE_TZ = True
-TIME_ZONE = "UTC"  # Django makes it the process's own, so a worker's logs are in it too
+TIME_ZONE = "UTC"  # Django sets it for the process, so a worker's logs use it too
 
 EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
 EMAIL_FILE_PATH = "mails"

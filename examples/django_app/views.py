@@ -23,7 +23,7 @@ class DigestForm(forms.Form):
     every = forms.CharField()
 
     def clean_every(self) -> Every:
-        """Read the interval; what rqsched refuses is an error of this field."""
+        """Read the interval; what rqsched refuses becomes an error of this field."""
         try:
             return Every(self.cleaned_data["every"])
         except InvalidInputError as error:
@@ -50,7 +50,7 @@ class Digest(View):
     """One digest."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer 404 for a subscription that is not there."""
+        """Answer 404 for a subscription that does not exist."""
         try:
             return super().dispatch(request, *args, **kwargs)
         except ScheduleNotFoundError as error:

@@ -15,7 +15,7 @@ EXPORTS = Path("exports")
 def export_orders(customer: str) -> str:
     """Write a customer's orders to a file and return its path.
 
-    The file is named for the occurrence, so that an attempt that is repeated replaces it instead of adding another.
+    The file is named after the occurrence, so that a repeated attempt replaces it instead of adding another.
     """
     EXPORTS.mkdir(exist_ok=True)
     path = EXPORTS / f"{customer}-{current_run().occurrence_at:%Y%m%dT%H%M%SZ}.csv"

@@ -22,7 +22,7 @@ scheduler = Scheduler.from_env()
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Repair at boot what Redis lost while nobody looked; a mounted application gets no lifespan of its own."""
+    """Repair at boot what Redis lost meanwhile; the mounted application has no lifespan of its own."""
     await run(scheduler.recover)
     yield
     scheduler.close()
@@ -35,9 +35,10 @@ Customer = Annotated[str, Path(pattern="^[a-z0-9-]{1,40}$")]
 
 
 class Wanted(BaseModel):
-    """When a customer wants exports."""
+    """How often a customer wants exports."""
 
     every: str = "24h"
+    """A length such as `10s`, `24h` or ISO 8601."""
 
 
 @app.put("/exports/{customer}")
@@ -55,12 +56,12 @@ def show_export(customer: Customer) -> dict[str, Any]:
 
 @app.delete("/exports/{customer}", status_code=204)
 def end_export(customer: Customer) -> None:
-    """Export no more."""
+    """Stop exporting."""
     scheduler.get(f"export:{customer}").delete()
 
 
 def shown(schedule: ScheduleHandle) -> dict[str, Any]:
-    """Give what a customer may know of a schedule."""
+    """Return what a customer may see of a schedule."""
     latest = schedule.runs(limit=5).items
     return {"next_at": schedule.next_run_at, "runs": [{"status": one.status, "result": one.result} for one in latest]}
 

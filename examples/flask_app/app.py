@@ -15,7 +15,7 @@ from .jobs import remind
 
 
 def create_app(scheduler: Scheduler | None = None) -> Flask:
-    """Make the application, on a scheduler from `RQSCHED_*` if none is given; what Redis lost meanwhile is repaired."""
+    """Return the application, on a scheduler from `RQSCHED_*` if none is given; repairs what Redis lost meanwhile."""
     scheduler = scheduler or Scheduler.from_env()
     scheduler.recover()
     app = Flask(__name__)

@@ -11,7 +11,7 @@ from .loans import Loan, LoanMachine, load, save, table
 
 
 def lend(scheduler: Scheduler, book: str, due: str) -> None:
-    """Hand a book out until a day."""
+    """Lend a book until a day."""
     save(book, Loan(book, due, "lent", 0))
     MachineStates(scheduler, LoanMachine).put(book)
 
@@ -32,7 +32,7 @@ def show() -> None:
 
 
 def main(order: str = "show", *words: str) -> None:
-    """Do what the desk was asked to do; the schedule is brought about on the way."""
+    """Carry out one order; the schedule is created on the way."""
     with Scheduler.from_env() as scheduler:
         scheduler.sync()
         if order == "lend":

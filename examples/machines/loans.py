@@ -19,9 +19,13 @@ class Loan:
     """One row of the library's own table."""
 
     id: str
+    """The book."""
     due: str
+    """The day it is due, ISO 8601."""
     state: str
+    """The state of the machine, which python-statemachine sets."""
     reminders: int
+    """How many were sent."""
 
 
 @contextmanager
@@ -35,7 +39,7 @@ def table() -> Iterator[sqlite3.Connection]:
 
 
 def load(loan_id: str) -> Loan | None:
-    """Read a loan; None when it is gone."""
+    """Read a loan; None when it does not exist."""
     with table() as connection:
         row = connection.execute("SELECT * FROM loans WHERE id = ?", (loan_id,)).fetchone()
     return None if row is None else Loan(*row)
@@ -49,7 +53,7 @@ def save(loan_id: str, loan: Loan) -> None:
 
 
 def due_loans() -> list[str]:
-    """Which loans are to be reminded of: the library knows, the scheduler need not."""
+    """Return the loans to remind of: the library decides, not the scheduler."""
     today = date.today().isoformat()  # noqa: DTZ011 - the library's own day
     with table() as connection:
         found = connection.execute("SELECT id FROM loans WHERE due <= ? AND state != 'returned' ORDER BY id", (today,))
@@ -58,7 +62,7 @@ def due_loans() -> list[str]:
 
 @machine(load=load, save=save)
 class LoanMachine(StateMachine):
-    """A loan is open, then overdue; after two reminders it is lost, unless the book comes back."""
+    """A loan is open, then overdue; after two reminders it is lost, unless the book is returned."""
 
     lent = State(initial=True)
     overdue = State()
@@ -71,11 +75,11 @@ class LoanMachine(StateMachine):
     schedules = {"CHECK_DUE": due_loans}  # noqa: RUF012 - as the library writes it
 
     def was_reminded_twice(self) -> bool:
-        """Whether patience has ended."""
+        """Whether two reminders were sent."""
         return bool(self.model.reminders >= 2)
 
     def on_CHECK_DUE(self, target: State) -> None:  # noqa: N802 - the event's name
-        """Remind whoever has the book."""
+        """Send a reminder to the borrower."""
         if target.id == "overdue":
             self.model.reminders += 1
 

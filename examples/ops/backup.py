@@ -13,7 +13,7 @@ from rqsched import current_run, workflow
 def back_up(database: str, folder: str, keep: int = 5) -> dict[str, object]:
     """Copy a SQLite database through its backup API, check the copy, keep the newest `keep` of them.
 
-    The name comes from the occurrence, so an attempt that is repeated replaces its own copy.
+    The name comes from the occurrence, so a repeated attempt replaces its own copy.
     """
     source, target = Path(database), Path(folder)
     target.mkdir(parents=True, exist_ok=True)

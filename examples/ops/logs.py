@@ -13,7 +13,7 @@ from rqsched import current_run, workflow
 def tend_logs(folder: str, largest: int = 65_536, keep: int = 5) -> dict[str, int]:
     """Rotate logs above `largest` bytes, compress rotated ones, keep the newest `keep` of each log.
 
-    Every step may be repeated: an attempt that died half-way is completed by the next one.
+    Every step may be repeated: the next attempt completes one that died half-way.
     """
     logs = sorted(Path(folder).glob("*.log"))
     rotated = [_rotate(log) for log in logs if log.stat().st_size > largest]
@@ -23,7 +23,7 @@ def tend_logs(folder: str, largest: int = 65_536, keep: int = 5) -> dict[str, in
 
 
 def _rotate(log: Path) -> Path:
-    # Copied and emptied, not renamed: whoever writes holds the file open (in append mode).
+    # Copied and emptied, not renamed: the writing process holds the file open (in append mode).
     rotated = log.with_name(f"{log.name}.{current_run().occurrence_at:%Y%m%dT%H%M%SZ}")
     shutil.copyfile(log, rotated)
     with log.open("r+b") as file:

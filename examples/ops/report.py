@@ -10,7 +10,7 @@ from statistics import fmean
 from rqsched import current_run, workflow
 
 OUTAGE = 2
-"""How many attempts of each run find the receiver down. This receiver is made up; the report is not."""
+"""How many attempts of each run find the receiver down. The receiver is simulated; the report is real."""
 
 
 @workflow("ops.report", timeout=30)

@@ -16,7 +16,7 @@ RETRY = RetryPolicy(max_retries=3, base=timedelta(seconds=2), then=Exhausted.CON
 
 
 def schedules(scheduler: Scheduler) -> list[Declaration]:
-    """Declare the chores over the scheduler's own data folder: its database and its logs are what they tend."""
+    """Declare the chores: they work on the scheduler's own data folder, its database and its logs."""
     data = scheduler.settings.data_dir.absolute()
     ops = data / "ops"
     samples = str(ops / "machine.csv")

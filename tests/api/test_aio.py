@@ -60,9 +60,6 @@ def register(**options: Any) -> str:
     return str(await_(schedule_workflow(DataSync, **given)))
 
 
-# ---- registering
-
-
 def test_a_cron_schedule_runs_the_workflow_with_its_inputs(waymark: Desk) -> None:
     assert register(schedule_name="hourly-us-east", inputs={"region": "us-east"}) == "data_sync:hourly-us-east"
     schedule = waymark.scheduler.get("data_sync:hourly-us-east")
@@ -200,9 +197,6 @@ def test_what_is_no_workflow_is_refused(waymark: Desk) -> None:
         await_(schedule_workflow(nothing, schedule_name="x", schedule="@daily"))
 
 
-# ---- pause, resume, delete
-
-
 def test_pausing_keeps_the_row_and_stops_firing(waymark: Desk) -> None:
     register()
     assert await_(pause_schedule(DataSync, schedule_name="hourly")) is True
@@ -250,9 +244,6 @@ def test_of_a_schedule_that_is_not_there_they_say_false(waymark: Desk, call: Any
     assert await_(call(DataSync, schedule_name="nothing")) is False
 
 
-# ---- list
-
-
 def test_the_list_says_scheduling_state_and_behaviour(waymark: Desk) -> None:
     register(inputs={"region": "eu"}, jitter=timedelta(seconds=5), priority=2)
     waymark.turn(HOUR + 10 * SECOND)
@@ -294,9 +285,6 @@ def test_the_list_filters_by_status(waymark: Desk) -> None:
         names("sleeping")
 
 
-# ---- overlap
-
-
 def test_while_an_instance_is_queued_or_running_no_other_is_queued(waymark: Desk) -> None:
     register()
     schedule = waymark.scheduler.get("data_sync:hourly")
@@ -307,9 +295,6 @@ def test_while_an_instance_is_queued_or_running_no_other_is_queued(waymark: Desk
     register(allow_duplicate=True)
     waymark.fire(HOUR)
     assert occurrences(schedule) == [NOON + HOUR, NOON + 3 * HOUR]
-
-
-# ---- the main operations, awaited
 
 
 def test_the_main_operations_are_awaited_from_create_to_purge(any_desk: Desk) -> None:

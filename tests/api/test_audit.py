@@ -195,9 +195,6 @@ def test_the_run_has_the_lineage_event(any_desk: Desk) -> None:
     }
 
 
-# ---- command context
-
-
 CONTEXT = CommandContext(principal="ann", request_id="r-1", source="http", reason="maintenance", context={"ip": "::1"})
 COMMANDS: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
     "update": lambda desk, schedule: schedule.update(queue="high", context=CONTEXT),
@@ -236,9 +233,6 @@ def test_attributes_nobody_gave_are_absent_never_blank(desk: Desk) -> None:
     created.pause(context=CommandContext())
     created.resume()
     assert all("command_context" not in event.payload for event in events(created)[1:])
-
-
-# ---- pages
 
 
 def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
@@ -288,9 +282,6 @@ def test_iter_history_reads_a_long_stream_to_its_end(desk: Desk) -> None:
     assert [event.sequence for event in schedule.iter_history()] == list(range(1, 1102))
 
 
-# ---- what remains
-
-
 def test_history_is_readable_after_delete_by_id_and_by_handle(any_desk: Desk) -> None:
     schedule = any_desk.create()
     schedule.delete()
@@ -326,9 +317,6 @@ def test_history_is_pruned_only_before_an_instant_somebody_names(desk: Desk) -> 
     with pytest.raises(InvalidInputError, match="naive"):
         desk.scheduler.prune_history(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
     assert desk.scheduler.prune_history(datetime(2030, 1, 1, tzinfo=UTC)) == 1
-
-
-# ---- skips
 
 
 SKIPS: dict[str, tuple[str, Story]] = {

@@ -28,9 +28,6 @@ def outcomes(result: BackfillResult) -> list[str]:
     return [row.outcome for row in result.rows]
 
 
-# ---- which occurrences
-
-
 def test_the_range_begins_inclusive_and_ends_exclusive(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=Cron("*/10 * * * *"), jitter=50 * SECOND, overlap="allow")
 
@@ -95,9 +92,6 @@ def test_it_works_while_paused_and_leaves_it_paused(any_desk: Desk) -> None:
     assert (statuses(schedule), schedule.refresh().status) == (["succeeded"] * 3, "paused")
 
 
-# ---- under which policy
-
-
 def test_under_skip_its_occurrences_run_one_after_another(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY)
 
@@ -130,9 +124,6 @@ def test_its_runs_follow_the_policy(desk: Desk, policy: str, override: str | Non
     schedule = desk.create(spec=MINUTELY, overlap=policy)
     schedule.backfill(NOON - 3 * MINUTE, NOON, overlap=override)
     assert statuses(schedule) == expected
-
-
-# ---- how many
 
 
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(any_desk: Desk) -> None:
@@ -196,9 +187,6 @@ def test_max_runs_hold_for_runs_that_wait_their_turn_too(any_desk: Desk) -> None
     any_desk.work()
     assert statuses(schedule) == ["succeeded", "succeeded", "cancelled", "cancelled"]
     assert (schedule.refresh().status, schedule.run_count) == ("done", 2)
-
-
-# ---- chunks, crashes, progress
 
 
 LONG = timedelta(minutes=2 * CHUNK + 10)
@@ -277,9 +265,6 @@ def test_a_delete_stops_it(desk: Desk) -> None:
     assert (done.status, done.reason, rows) == ("stopped", "deleted", [])
     with pytest.raises(ScheduleNotFoundError):
         schedule.backfill(NOON - HOUR, NOON)
-
-
-# ---- live fires meanwhile
 
 
 SECONDLY = Cron("* * * * * *")

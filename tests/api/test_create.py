@@ -33,9 +33,6 @@ class ModuleClass:
         return "by path of a class"
 
 
-# ---- create
-
-
 def test_a_created_schedule_says_what_it_is_and_is_armed(any_desk: Desk) -> None:
     schedule = any_desk.create("nightly", Cron("0 2 * * *"), timezone="America/New_York", note="at 2")
 
@@ -183,9 +180,6 @@ def test_a_spec_that_is_over_is_refused_at_create(desk: Desk) -> None:
     for spec in (Once(NOON), Spec("* * * * *", end_at=NOON + SECOND)):
         with pytest.raises(InvalidSpecError, match="no occurrence after"):
             desk.create(spec=spec)
-
-
-# ---- upsert
 
 
 def test_upsert_says_created_updated_or_unchanged(any_desk: Desk) -> None:

@@ -16,9 +16,6 @@ from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, las
 FAILS_AT_ONCE = RetryPolicy(max_retries=0)
 
 
-# ---- update
-
-
 def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=Every("10m"))
     any_desk.advance(MINUTE)
@@ -91,9 +88,6 @@ def test_a_deleted_schedule_is_not_updated(any_desk: Desk) -> None:
         schedule.update(queue="high")
 
 
-# ---- pause and resume
-
-
 def test_pause_clears_the_next_time_and_keeps_the_counts(any_desk: Desk) -> None:
     schedule = any_desk.create()
     any_desk.turn()
@@ -151,9 +145,6 @@ def test_resume_is_for_paused_schedules_only(any_desk: Desk) -> None:
     any_desk.turn()
     with pytest.raises(ScheduleStateError, match="restart"):
         schedule.resume()
-
-
-# ---- restart, delete
 
 
 def test_restart_revives_a_done_schedule_from_zero(any_desk: Desk) -> None:
@@ -249,9 +240,6 @@ def test_a_schedule_deleted_before_can_be_purged_later(any_desk: Desk) -> None:
     any_desk.scheduler.newest("report").delete(purge=True)
     with pytest.raises(ScheduleNotFoundError):
         any_desk.scheduler.newest("report")
-
-
-# ---- trigger
 
 
 def test_a_trigger_starts_a_run_now_and_moves_no_time(any_desk: Desk) -> None:

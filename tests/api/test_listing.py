@@ -24,9 +24,6 @@ class ModuleClass:
         return "by path of a class"
 
 
-# ---- get and list
-
-
 def test_get_raises_when_there_is_none(any_desk: Desk) -> None:
     any_desk.create()
     with pytest.raises(ScheduleNotFoundError):
@@ -89,9 +86,6 @@ BAD_LISTS: dict[str, dict[str, Any]] = {
 def test_a_list_refuses_a_wrong(desk: Desk, filters: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         desk.scheduler.list(**filters)
-
-
-# ---- describe and upcoming
 
 
 def test_describe_says_everything_as_plain_values(any_desk: Desk) -> None:

@@ -20,9 +20,6 @@ from tests.support.desk import HOUR, MINUTE, SECOND, Desk, last, newest, statuse
 Check = Callable[[Desk, ScheduleHandle], None]
 
 
-# ---- what each option brings about
-
-
 def timezone(desk: Desk, schedule: ScheduleHandle) -> None:
     assert schedule.next_run_at is not None
     assert schedule.next_run_at.hour == 3, "9 o'clock in Asia/Dhaka"
@@ -220,9 +217,6 @@ def test_it_arrives(two_redis_desk: Desk, name: str) -> None:
     check(two_redis_desk, updated)
 
 
-# ---- workflows
-
-
 def test_a_workflows_connection_is_the_default_of_its_schedules(two_redis_desk: Desk) -> None:
     two_redis_desk.register("note", two_redis_desk._note, connection="eu")
     schedule = two_redis_desk.create()
@@ -256,9 +250,6 @@ def test_a_workflow_that_vanished_fails_its_runs_clearly(any_desk: Desk) -> None
     run = newest(schedule)
     assert run.status == "retrying"
     assert "no workflow named 'note' is registered" in run.error
-
-
-# ---- limits
 
 
 KIB = 1024

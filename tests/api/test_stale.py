@@ -12,8 +12,6 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import RqschedError, ScheduleNotFoundError, ScheduleStateError
 from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, types
 
-# ---- stale handles
-
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_a_handle_from_before_a_delete_touches_nothing_of_the_next_incarnation(
@@ -52,9 +50,6 @@ def test_a_stale_handle_updates_what_is_there_now(any_desk: Desk) -> None:
     assert (stale.describe().queue, stale.describe().labels) == ("low", {"a": "b"})
 
 
-# ---- what is due stays due
-
-
 DUE: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
     "an update": lambda desk, schedule: schedule.update(queue="high"),
     "a new spec": lambda desk, schedule: schedule.update(spec="0 * * * *"),
@@ -81,9 +76,6 @@ def test_a_due_occurrence_survives(
     desk.turn(50 * SECOND)
 
     assert NOON + MINUTE in [run.occurrence_at for run in schedule.runs().items if run.kind == "scheduled"]
-
-
-# ---- one transaction and one event each
 
 
 def test_each_operation_writes_its_event_and_counts_a_version(any_desk: Desk) -> None:

@@ -63,9 +63,6 @@ def test_a_users_own_test_file_passes_with_the_plugin(pytester: pytest.Pytester)
     result.assert_outcomes(passed=1)
 
 
-# ---- the clock
-
-
 def test_a_manual_clock_moves_only_when_told() -> None:
     clock = ManualClock(NOON)
     assert clock.now() == clock.now() == NOON
@@ -79,9 +76,6 @@ def test_a_manual_clock_refuses_naive_times() -> None:
     for refuse in (lambda: ManualClock(naive), lambda: ManualClock(NOON).set(naive)):
         with pytest.raises(ValueError, match="naive"):
             refuse()
-
-
-# ---- executing
 
 
 def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_desk: Desk) -> None:
@@ -158,9 +152,6 @@ def test_run_schedule_gives_the_run_at_its_end(any_desk: Desk) -> None:
         run_schedule(any_desk.scheduler, "report")
     with pytest.raises(ScheduleNotFoundError):
         run_schedule(any_desk.scheduler, "nobody")
-
-
-# ---- asserting
 
 
 def test_assert_has_schedule_gives_it_or_says_what_differs(desk: Desk) -> None:

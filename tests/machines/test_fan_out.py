@@ -30,9 +30,6 @@ def targets_of(desk: Desk, run: Any, status: str | None = None) -> list[str]:
     return [row["target_id"] for row in MachineScheduler.targets(desk.scheduler, run.uid, status=status)]
 
 
-# ---- resolvers
-
-
 @dataclass
 class ExpiredApplications:
     """A resolver with a dependency."""
@@ -132,9 +129,6 @@ def test_no_instances_are_a_success_with_zero(any_desk: Desk, resolver: Any) -> 
     assert execute_pending(any_desk.scheduler) == 0
 
 
-# ---- without a resolver
-
-
 def test_without_a_resolver_every_instance_whose_state_takes_the_event_gets_it(
     make_desk: MakeDesk, database_url: str
 ) -> None:
@@ -202,9 +196,6 @@ def test_a_machine_in_several_states_at_once_goes_on_in_all_of_them(any_desk: De
 
     assert done.targets == 1
     assert set((states.get("o-1") or "").split()) == {"shipping", "parcel", "sent", "bill", "open_"}
-
-
-# ---- a job for each
 
 
 def test_each_instance_has_a_job_of_its_own_whose_id_says_schedule_occurrence_and_target(any_desk: Desk) -> None:
@@ -406,9 +397,6 @@ def test_a_target_whose_horse_died_fails_at_once_and_the_others_go_on(any_desk: 
     assert row["error"] == "its work horse died"
 
 
-# ---- loading and saving
-
-
 def test_an_instance_is_loaded_sent_its_event_and_saved(any_desk: Desk) -> None:
     rows = {"a-1": "approved"}
 
@@ -485,9 +473,6 @@ def test_an_event_is_sent_anew_when_somebody_else_moved_the_instance_meanwhile(a
 
     assert seen == ["idle", "busy"]
     assert_state(any_desk.scheduler, Job, "j-1", "busy")
-
-
-# ---- by its schedule, by hand, and forgotten
 
 
 def test_at_its_time_the_schedule_fires_one_event_at_all_matching_instances(any_desk: Desk) -> None:

@@ -29,9 +29,6 @@ def make_class(schedules: Any) -> Any:
     return Ticket
 
 
-# ---- WHAT
-
-
 def test_each_event_a_machine_declares_is_a_workflow_with_the_machines_routing() -> None:
     workflows = Registry()
 
@@ -76,9 +73,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_definition_is_refused_where_it_stands(define: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         define()
-
-
-# ---- WHEN
 
 
 def test_registering_says_when_and_sync_makes_an_ordinary_schedule(any_desk: Desk) -> None:
@@ -159,9 +153,6 @@ def test_registrations_and_decorators_are_one_set_to_sync(desk: Desk) -> None:
     timing.daily_at("00:20")
     assert desk.scheduler.sync(prune=True).updated == [EXPIRY]
     assert set(desk.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
-
-
-# ---- which instances there are
 
 
 def test_an_instance_is_put_moved_and_forgotten(any_desk: Desk) -> None:

@@ -63,8 +63,6 @@ class Desk:
         """A schedule every minute from now on, unless told otherwise."""
         return self.scheduler.create(schedule_id, workflow, spec, **options)
 
-    # ---- turning
-
     def advance(self, span: timedelta = MINUTE) -> datetime:
         return self.clock.advance(span)
 
