@@ -16,7 +16,7 @@ from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations
-from rqsched.chain.backfill import DEFAULT_BOUND, Backfill, Range
+from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -31,6 +31,7 @@ from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotF
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, listing
+from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
 __all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]

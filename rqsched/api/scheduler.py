@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack
 
-from sqlalchemy.engine import Connection
-
 from rqsched import signals
 from rqsched.api.declarations import SYNC, Declaration, Declarations
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -25,7 +23,8 @@ from rqsched.core.options import Options, define, is_id, require_id, require_not
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
-from rqsched.store import changes, listing, schema
+from rqsched.store import changes, listing, pruning, schema
+from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
 from rqsched.timing import Timing, When, unfold
 from rqsched.workflows import Registry
@@ -411,7 +410,7 @@ class Scheduler:
         """
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-        return self.runtime.database.transact(lambda c: listing.prune_history(c, before, namespace))
+        return self.runtime.database.transact(lambda c: pruning.prune_history(c, before, namespace))
 
 
 def _require_status(name: str) -> None:

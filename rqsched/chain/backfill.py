@@ -12,10 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
@@ -25,8 +21,9 @@ from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, for_backfill
 from rqsched.core.start import BackfillRow, decide_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from rqsched.store import changes
-from rqsched.store.tables import backfills
+from rqsched.store import backfills, changes
+from rqsched.store.backfills import Backfill
+from rqsched.store.database import Connection
 
 CHUNK = 500
 """The most occurrences of one transaction."""
@@ -38,54 +35,6 @@ that skipped the locked schedule. Without it a backfill is a tight writer, and l
 Pause = Callable[[], object]
 """Called between two chunks, when nothing is locked."""
 _TICK = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Backfill:
-    """One backfill as its row has it."""
-
-    uid: str
-    """Drawn by the caller, so that a repeated request finds the same row."""
-    schedule_uid: str
-    """The incarnation it fires."""
-    start_at: datetime
-    """Inclusive."""
-    end_at: datetime
-    """Exclusive, and never after the moment of the request."""
-    overlap: str
-    """The policy given, or "" for the schedule's."""
-    bound: int
-    """The most occurrences it may hold."""
-    cursor: datetime
-    """Where the next chunk starts."""
-    status: str
-    """`running`, `done` or `stopped`."""
-    created_at: datetime
-    """When it was requested."""
-    updated_at: datetime
-    """When the last chunk was committed; reconcile continues a running one that stays behind."""
-    attempted: int = 0
-    """Occurrences processed so far."""
-    started: int = 0
-    """Runs made pending."""
-    buffered: int = 0
-    """Runs that wait their turn (policy skip)."""
-    skipped: int = 0
-    """Occurrences that started nothing."""
-    already_run: int = 0
-    """Occurrences that had a run before."""
-    reason: str | None = None
-    """Why it stopped; None unless it did."""
-    context: str | None = None
-    """JSON of the CommandContext; None when none was given."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.status != "running"
-
-
-_COLUMNS = [backfills.c[name] for name in Backfill.__dataclass_fields__]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +73,7 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str)
         context=context,
     )
 
-    def work(connection: Connection) -> Backfill:
-        known = _find(connection, uid)
-        if known is not None:
-            return known
-        connection.execute(sa.insert(backfills).values(_values(backfill)))
-        return backfill
-
-    return runtime.database.transact(work)
+    return runtime.database.transact(lambda connection: backfills.add(connection, backfill))
 
 
 def _require_range(wanted: Range, now: datetime) -> tuple[datetime, datetime]:
@@ -175,9 +117,9 @@ def iterate(
 
 
 def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
-    known = _find(connection, uid)
+    known = backfills.find(connection, uid)
     schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
-    backfill = _find(connection, uid)  # again, now under the lock
+    backfill = backfills.find(connection, uid)  # again, now under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)
     if backfill.is_done:
@@ -227,13 +169,13 @@ def _advance(
         reason="remaining_actions_exhausted" if is_stopped else None,
         updated_at=now,
     )
-    _save(connection, moved)
+    backfills.save(connection, moved)
     return moved
 
 
 def _stop(connection: Connection, backfill: Backfill, now: datetime, reason: str) -> Backfill:
     stopped = replace(backfill, status="stopped", reason=reason, updated_at=now)
-    _save(connection, stopped)
+    backfills.save(connection, stopped)
     return stopped
 
 
@@ -262,36 +204,12 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     return rows
 
 
-def _values(backfill: Backfill) -> dict[str, Any]:
-    return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__}
-
-
-def _save(connection: Connection, backfill: Backfill) -> None:
-    connection.execute(sa.update(backfills).where(backfills.c.uid == backfill.uid).values(_values(backfill)))
-
-
-def _find(connection: Connection, uid: str) -> Backfill | None:
-    row = connection.execute(sa.select(*_COLUMNS).where(backfills.c.uid == uid)).first()
-    return None if row is None else Backfill(*row)
-
-
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:
     """Read a backfill; raises BackfillNotFoundError."""
-    found = runtime.database.read(lambda connection: _find(connection, uid))
+    found = runtime.database.read(lambda connection: backfills.find(connection, uid))
     if found is None:
         raise BackfillNotFoundError(uid)
     return found
-
-
-def interrupted(
-    connection: Connection, before: datetime, after: str | None, limit: int
-) -> tuple[list[str], str | None]:
-    """Read backfills that no process moved since `before`: reconcile continues them."""
-    statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
-    if after is not None:
-        statement = statement.where(backfills.c.uid > after)
-    uids = list(connection.execute(statement.order_by(backfills.c.uid).limit(limit)).scalars())
-    return uids, uids[-1] if len(uids) == limit else None
 
 
 def resume(

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any
 
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
-from sqlalchemy.engine import Connection
 
 from rqsched import workflows
 from rqsched.chain.firing import restate
@@ -27,7 +26,7 @@ from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import BackendUnavailableError, RunCancelled, RunNotFoundError
 from rqsched.store import changes
-from rqsched.store.database import Patience
+from rqsched.store.database import Connection, Patience
 from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
 
 _log = logging.getLogger(__name__)

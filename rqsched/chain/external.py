@@ -9,21 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count as counter
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-
 from rqsched.chain.execution import settle_run
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptResult
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes
-from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
-
-_IS_WAITING = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "external")
-_IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.executor == "external")
+from rqsched.store import changes, external
+from rqsched.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +39,12 @@ def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace:
 
     def work(connection: Connection) -> list[Claimed]:
         is_again = next(tries) > 1
-        if is_again and (held := _held(connection, token)):
-            return held
-        uids = list(connection.execute(_waiting(runtime, queues, namespace, count)).scalars())
-        return _take(connection, uids, _start(runtime, worker_id, token)) if uids else []
+        found = external.held_by(connection, token) if is_again else []
+        if not found:
+            default = runtime.settings.default_queue
+            uids = external.lock_waiting(connection, queues, namespace=namespace, default_queue=default, limit=count)
+            found = external.start(connection, uids, _start(runtime, worker_id, token))
+        return [Claimed(run, schedule) for run, schedule in found]
 
     return runtime.database.transact(work)
 
@@ -57,44 +52,6 @@ def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace:
 def _start(runtime: Runtime, worker_id: str, token: str) -> dict[str, object]:
     now = runtime.now()
     return {"status": "running", "token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
-
-
-def _waiting(runtime: Runtime, queues: Sequence[str], namespace: str, count: int) -> sa.Select[str]:
-    name = sa.func.coalesce(runs.c.queue, runtime.settings.default_queue)
-    return (
-        sa.select(runs.c.uid)
-        .where(_IS_WAITING, name.in_(list(queues)), _is_in(namespace))
-        .order_by(runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
-        .limit(count)
-        .with_for_update(key_share=True, skip_locked=True, of=runs)
-    )
-
-
-def _is_in(namespace: str) -> sa.ColumnElement[bool]:
-    return (
-        sa.select(schedules.c.uid)
-        .where(schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace)
-        .exists()
-    )
-
-
-def _take(connection: Connection, uids: Sequence[str], start: dict[str, object]) -> list[Claimed]:
-    """Start locked runs; returns them in the order of the uids."""
-    update = sa.update(runs).where(changes.one_of(runs.c.uid, uids, connection)).values(**start).returning(*RUN_COLUMNS)
-    started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
-    return _with_schedules(connection, [started[uid] for uid in uids])
-
-
-def _held(connection: Connection, token: str) -> list[Claimed]:
-    statement = SELECT_RUNS.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
-    return _with_schedules(connection, [to_run(row) for row in connection.execute(statement)])
-
-
-def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[Claimed]:
-    uids = sorted({run.schedule_uid for run in found})
-    statement = SELECT_SCHEDULES.where(changes.one_of(schedules.c.uid, uids, connection))
-    known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
-    return [Claimed(run, known[run.schedule_uid]) for run in found]
 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
@@ -125,14 +82,8 @@ def heartbeat(runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespac
     distinct = list(dict.fromkeys(uids))
 
     def work(connection: Connection) -> set[str]:
-        is_named = changes.one_of(runs.c.uid, distinct, connection)
-        mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, runs.c.worker == worker_id, _is_in(namespace))
-        # In the order everyone locks runs in: two heartbeats, or one and a fire that cancels, never deadlock.
-        locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
-        alive = list(connection.execute(locked).scalars())
-        beat = sa.update(runs).where(changes.one_of(runs.c.uid, alive, connection))
-        connection.execute(beat.values(heartbeat_at=runtime.now()))
-        return set(alive)
+        now = runtime.now()
+        return external.record_heartbeats(connection, distinct, worker_id=worker_id, namespace=namespace, now=now)
 
     alive = runtime.database.transact(work) if distinct else set()
     return [uid for uid in distinct if uid in alive], [uid for uid in distinct if uid not in alive]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
-from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
@@ -19,6 +18,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, RunStatus, Schedule
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes
+from rqsched.store.database import Connection
 from rqsched.transport.transport import link_of
 
 _log = logging.getLogger(__name__)

@@ -12,9 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -33,9 +30,9 @@ from rqsched.errors import (
     VersionConflictError,
 )
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, idempotency, registered_workflows
+from rqsched.store import changes, idempotency, pruning, registered_workflows
+from rqsched.store.database import Connection, ConstraintError
 from rqsched.store.idempotency import Key
-from rqsched.store.tables import audit_events, backfills, idempotency_keys, runs, schedules, targets
 from rqsched.workflows import load_path
 
 _T = TypeVar("_T")
@@ -186,7 +183,7 @@ def _despite_others(runtime: Runtime, work: Callable[[Connection], _T], count: i
     Each failure is one id that was created in between, so there are at most `count` of them.
     """
     for _ in range(count):
-        with suppress(sa.exc.IntegrityError):
+        with suppress(ConstraintError):
             return runtime.database.transact(work)
     return runtime.database.transact(work)
 
@@ -308,14 +305,7 @@ def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> R
 
 def purge(runtime: Runtime, uid: str) -> None:
     """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good."""
-
-    def work(connection: Connection) -> None:
-        changes.lock_one(connection, uid)
-        for table in (runs, targets, backfills, audit_events, idempotency_keys):
-            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
-        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
-
-    runtime.database.transact(work)
+    runtime.database.transact(lambda connection: pruning.purge_schedule(connection, uid))
 
 
 def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:

@@ -16,12 +16,10 @@ from enum import StrEnum
 from importlib.metadata import version
 from typing import Any
 
-import sqlalchemy as sa
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
 from rq.registry import FailedJobRegistry
-from sqlalchemy.exc import SQLAlchemyError
 
 import rqsched
 from rqsched.chain.reconcile import SOON
@@ -33,7 +31,7 @@ from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
 from rqsched.store import listing, reconcile_queries, schema
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
 from rqsched.transport import telemetry
@@ -48,7 +46,7 @@ _NAMED = 5
 """How many schedules a finding names."""
 _SECONDS = 3
 """How long a server may take to answer."""
-_BACKENDS = (RqschedError, RedisError, SQLAlchemyError, OSError)
+_BACKENDS = (RqschedError, RedisError, DatabaseError, OSError)
 
 
 class Level(StrEnum):
@@ -115,11 +113,8 @@ def _asked(name: str, check: Callable[[], Answer], advice: str) -> Finding:
 def _open(settings: Settings) -> Runtime:
     """Open a runtime with short timeouts: doctor is there to find an unreachable server."""
     urls = resolve_urls(settings)
-    url = sa.make_url(urls.database_url)
-    if not settings.is_sqlite:
-        url = url.update_query_dict({"connect_timeout": str(_SECONDS)})
     patience = Patience(total=timedelta(seconds=_SECONDS))
-    database = Database(url.render_as_string(hide_password=False), patience=patience)
+    database = Database(with_connect_timeout(urls.database_url, _SECONDS), patience=patience)
     runtime = Runtime(settings, database=database)
     runtime.transport.redis.connection_pool.connection_kwargs |= {
         "socket_connect_timeout": _SECONDS,
@@ -140,11 +135,8 @@ def _imports(settings: Settings) -> Answer:
 
 
 def _database(runtime: Runtime) -> Answer:
-    is_sqlite = runtime.database.is_sqlite
-    query = sa.text("SELECT sqlite_version()" if is_sqlite else "SHOW server_version")
-    found = runtime.database.read(lambda connection: connection.execute(query).scalar_one())
     where = runtime.database.engine.url
-    return Level.OK, f"{'SQLite' if is_sqlite else 'PostgreSQL'} {found} at {where.host or ''}{where.database}"
+    return Level.OK, f"{runtime.database.server_version()} at {where.host or ''}{where.database}"
 
 
 def _schema(runtime: Runtime) -> Answer:

@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 
 import typer
 from redis.exceptions import RedisError
-from sqlalchemy.exc import SQLAlchemyError
 
 from rqsched.cli.output import Output, dump
 from rqsched.cli.session import Session
@@ -25,6 +24,7 @@ from rqsched.errors import (
     RqschedError,
     SchemaError,
 )
+from rqsched.store.database import DatabaseError
 
 FAILED, INVALID, NOT_FOUND, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
 """The exit codes beside 0; docs/cli.md explains them."""
@@ -38,7 +38,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (SchemaError, UNAVAILABLE),
     (RqschedError, FAILED),
     (RedisError, UNAVAILABLE),
-    (SQLAlchemyError, UNAVAILABLE),
+    (DatabaseError, UNAVAILABLE),
 )
 
 
@@ -113,7 +113,7 @@ def _tell(error: Exception, output: Output) -> None:
 
 def explain(error: Exception) -> str:
     """Return an error as one line; drivers' errors without their statements."""
-    if isinstance(error, SQLAlchemyError):
+    if isinstance(error, DatabaseError):
         text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
     elif isinstance(error, RedisError):
         text = f"Redis does not answer: {error}"

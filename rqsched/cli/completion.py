@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 
-import sqlalchemy as sa
 import typer
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import RqschedError
 from rqsched.store import listing, registered_workflows
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
 
 _MOST = 100
 """How many ids are offered at most."""
@@ -48,7 +44,7 @@ def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
             return []
         with closing(Database(url, patience=Patience(total=timedelta(0)))) as database:
             return database.read(lambda connection: read(connection, settings))
-    except (RqschedError, SQLAlchemyError, OSError):
+    except (RqschedError, DatabaseError, OSError):
         return []
 
 
@@ -56,9 +52,8 @@ def _known_url(settings: Settings) -> str | None:
     """Return the database's URL; None for a file that does not exist, for opening it would create it."""
     if settings.database_url is None and not settings.data_dir.exists():
         return None
-    url = sa.make_url(database_url(settings))
-    if not settings.is_sqlite:
-        url = url.update_query_dict({"connect_timeout": str(_SECONDS)})
-    elif not Path(url.database or "").is_file():
+    url = database_url(settings)
+    path = sqlite_path(url)
+    if path is not None and not path.is_file():
         return None
-    return url.render_as_string(hide_password=False)
+    return with_connect_timeout(url, _SECONDS)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 import typer
-from sqlalchemy.engine import Connection
 
 from rqsched.cli import parsing
 from rqsched.cli.command import FAILED, command
@@ -15,9 +13,7 @@ from rqsched.cli.lifecycle import Yes, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.cli.session import Session
 from rqsched.errors import InvalidInputError
-from rqsched.store import listing
-from rqsched.store.listing import Filters
-from rqsched.store.tables import runs
+from rqsched.store import reconcile_queries
 
 app = typer.Typer(add_completion=False)
 
@@ -65,7 +61,7 @@ def recover(
     """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
     scheduler.runtime.transport.redis.ping()  # a pass waits for an outage to end; this command reports it
-    total = scheduler.runtime.database.read(_rows_to_compare) if deep else None
+    total = scheduler.runtime.database.read(reconcile_queries.count_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
     counts = asdict(recovered)
@@ -73,13 +69,6 @@ def recover(
     session.writer.record(counts | {"repaired": recovered.repaired}, f"Recovered: {told or 'nothing to compare'}.")
     if recovered.failed:
         raise typer.Exit(FAILED)
-
-
-def _rows_to_compare(connection: Connection) -> int:
-    """Count about what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
-    waiting = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.in_(("pending", "retrying")))
-    active = listing.count_schedules(connection, Filters(statuses=("active",)))
-    return active + connection.execute(waiting).scalar_one()
 
 
 @command(app)

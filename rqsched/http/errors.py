@@ -18,8 +18,6 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from rqsched.errors import (
@@ -31,6 +29,7 @@ from rqsched.errors import (
     SchemaError,
     VersionConflictError,
 )
+from rqsched.store.database import UNREACHABLE
 
 RETRY_AFTER = 5
 """Seconds after which a caller may try again when a backend does not answer."""
@@ -140,7 +139,7 @@ class Problem:
     """What was raised."""
 
 
-_UNREACHABLE = (OperationalError, PoolTimeoutError, RedisConnectionError, RedisTimeoutError)
+_UNREACHABLE = (*UNREACHABLE, RedisConnectionError, RedisTimeoutError)
 _STATUS: tuple[tuple[type[RqschedError], int], ...] = (
     (InvalidInputError, 422),
     (NotFoundError, 404),

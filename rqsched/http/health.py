@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Literal
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Depends
 from pydantic import Field
 from redis.exceptions import RedisError
@@ -20,7 +19,7 @@ from rqsched.http.dependencies import get_scheduler
 from rqsched.http.errors import RETRY_AFTER
 from rqsched.http.openapi import PROBLEM, Schema
 from rqsched.store import schema
-from rqsched.store.database import Patience
+from rqsched.store.database import DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = Patience(total=timedelta(0))
@@ -60,9 +59,7 @@ def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
 def backends(runtime: Runtime) -> dict[str, bool]:
     """Tell which backends answer now, without waiting for those that do not."""
     return {
-        "database": _answers(
-            lambda: runtime.database.read(lambda c: c.execute(sa.text("SELECT 1")), patience=_AT_ONCE)
-        ),
+        "database": _answers(lambda: runtime.database.ping(patience=_AT_ONCE)),
         "schema": _answers(lambda: schema.require_current(runtime.database, patience=_AT_ONCE)),
         "redis": _answers(runtime.transport.redis.ping),
     }
@@ -71,7 +68,7 @@ def backends(runtime: Runtime) -> dict[str, bool]:
 def _answers(ask: Callable[[], object]) -> bool:
     try:
         ask()
-    except (RqschedError, RedisError, sa.exc.SQLAlchemyError) as error:
+    except (RqschedError, RedisError, DatabaseError) as error:
         _log.warning("not ready: %s", error, extra={"action": "not_ready"})
         return False
     return True

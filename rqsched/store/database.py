@@ -11,17 +11,26 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 import tenacity
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.engine import Connection as Connection  # callers annotate with it, and import no SQLAlchemy
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from rqsched.errors import DatabaseUnavailableError
 
 T = TypeVar("T")
+DatabaseError = SQLAlchemyError
+"""Any error of the database that is not translated into one of rqsched's."""
+ConstraintError = IntegrityError
+"""A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
+UNREACHABLE = (OperationalError, PoolTimeoutError)
+"""What is raised while the database does not answer."""
 _READ_ONLY = "rqsched_read_only"
 _BUSY_TIMEOUT_MS = 15_000
 # Serialization failure, deadlock, too many connections, shutdown and start-up of the server, lost connections.
@@ -63,7 +72,21 @@ def is_transient(error: BaseException) -> bool:
     text = str(error.orig).lower()
     if any(part in text for part in _TRANSIENT_TEXTS):
         return True
-    return isinstance(error, sa.exc.OperationalError) and "psycopg" in type(error.orig).__module__
+    return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def with_connect_timeout(url: str, seconds: int) -> str:
+    """Return the URL with a timeout for connecting; that of SQLite, which has no server, as it is."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        parsed = parsed.update_query_dict({"connect_timeout": str(seconds)})
+    return parsed.render_as_string(hide_password=False)
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database; None for a database with a server."""
+    parsed = sa.make_url(url)
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def make_engine(url: str) -> Engine:
@@ -165,6 +188,15 @@ class Database:
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
         value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
         return value.astimezone(UTC)
+
+    def ping(self, *, patience: Patience | None = None) -> None:
+        """Return once the database has answered; raises what `read` does."""
+        self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
+
+    def server_version(self) -> str:
+        """Return the name and the version of the database server."""
+        name, query = ("SQLite", "SELECT sqlite_version()") if self.is_sqlite else ("PostgreSQL", "SHOW server_version")
+        return f"{name} {self.read(lambda connection: connection.execute(sa.text(query)).scalar_one())}"
 
     def close(self) -> None:
         """Close every connection of this process."""

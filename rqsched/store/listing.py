@@ -21,7 +21,7 @@ from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import audit_events, runs, schedules, targets
+from rqsched.store.tables import audit_events, runs, schedules
 
 T = TypeVar("T")
 
@@ -258,15 +258,3 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
         by_name = runs.c.number == int(run)
     row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
     return None if row is None else to_run(row)
-
-
-def prune_history(connection: Connection, before: datetime, namespace: str | None) -> int:
-    """Delete audit events recorded before an instant, and targets that ended before it; returns how many events."""
-    events = sa.delete(audit_events).where(audit_events.c.recorded_at < before)
-    ended = sa.delete(targets).where(targets.c.ended_at < before)
-    if namespace is not None:
-        mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
-        events = events.where(audit_events.c.schedule_uid.in_(mine))
-        ended = ended.where(targets.c.schedule_uid.in_(mine))
-    connection.execute(ended)
-    return connection.execute(events).rowcount

@@ -132,3 +132,11 @@ def _running(
         statement = statement.where(runs.c.uid > after)
     rows = [(to_run(row[:-1]), row.beat) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]
     return rows, rows[-1][0].uid if len(rows) == limit else None
+
+
+def count_to_compare(connection: Connection) -> int:
+    """Count about what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
+    active = sa.select(sa.func.count()).select_from(schedules).where(IS_ACTIVE)
+    is_waiting = _has(RunStatus.PENDING) | _has(RunStatus.RETRYING)
+    waiting = sa.select(sa.func.count()).select_from(runs).where(is_waiting)
+    return connection.execute(active).scalar_one() + connection.execute(waiting).scalar_one()

@@ -15,10 +15,11 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every
 from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
-from rqsched.chain.backfill import CHUNK, PAUSE, Backfill, Range, get_backfill, iterate, open_backfill
+from rqsched.chain.backfill import CHUNK, PAUSE, Range, get_backfill, iterate, open_backfill
 from rqsched.chain.firing import LOCKED_AGAIN
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
+from rqsched.store.backfills import Backfill
 from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, all_runs, last, newest, occurrences, statuses, types
 
 MINUTELY = Cron("* * * * *")

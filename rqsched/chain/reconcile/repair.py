@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes
+from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy.engine import Connection
-
 from rqsched.chain import fanout
 from rqsched.chain.execution import settle_run
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
@@ -18,6 +16,7 @@ from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, reconcile_queries
+from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy.engine import Connection
-
 from rqsched.chain import backfill
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
@@ -17,7 +15,8 @@ from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, metadata, reconcile_queries
+from rqsched.store import backfills, changes, metadata, reconcile_queries
+from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def _apply_tzdata(_: Connection, schedule: Schedule, now: datetime) -> Change:
 def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
     """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
     before = runtime.now() - runtime.settings.grace
-    for uids in pages(runtime, partial(backfill.interrupted, before=before)):
+    for uids in pages(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:
             yield from _resume(runtime, uid, pause)
 

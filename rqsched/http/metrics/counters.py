@@ -12,16 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
-
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from functools import partial
+from typing import TypeAlias
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.model import OPEN, RunKind
-from rqsched.store.changes import one_of
-from rqsched.store.tables import IS_OPEN, audit_events, runs, schedules
+from rqsched.store import metrics
+from rqsched.store.metrics import RecordedEvent
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of lateness, in seconds."""
@@ -88,7 +86,7 @@ class Follower:
         """Count what was recorded since the last look; the first look counts nothing."""
         if self._began_at is None:
             self._seen_to = self._began_at = self._runtime.now()
-            self._open = dict(self._runtime.database.read(_open_runs))
+            self._open = self._runtime.database.read(lambda connection: metrics.open_runs(connection, _MOST_OPEN))
             return
         for row in self._fresh(max(self._seen_to - _OVERLAP, self._began_at)):
             if row.recorded_at > self._began_at:
@@ -98,10 +96,10 @@ class Follower:
 
     # ---- events
 
-    def _fresh(self, since: datetime) -> Iterator[Row[Any]]:
+    def _fresh(self, since: datetime) -> Iterator[RecordedEvent]:
         position = (since, "", 0)
         for _ in range(_MOST_PAGES):
-            rows = self._runtime.database.read(lambda c, after=position: _events(c, after))  # type: ignore[misc]
+            rows = self._runtime.database.read(partial(metrics.events_after, position=position, limit=_PAGE))
             for row in rows:
                 if (row.schedule_uid, row.sequence) not in self._seen:
                     self._seen[row.schedule_uid, row.sequence] = row.recorded_at
@@ -109,13 +107,13 @@ class Follower:
                     yield row
             if len(rows) < _PAGE:
                 return
-            position = (rows[-1].recorded_at, rows[-1].schedule_uid, rows[-1].sequence)
+            position = rows[-1].position
 
     def _forget(self) -> None:
         kept_from = self._seen_to - 2 * _OVERLAP
         self._seen = {key: at for key, at in self._seen.items() if at > kept_from}
 
-    def _count(self, row: Row[Any]) -> None:
+    def _count(self, row: RecordedEvent) -> None:
         namespace, payload = self.label(row.namespace), json.loads(row.payload)
         if row.workflow_run_id is not None and len(self._open) < _MOST_OPEN:
             self._open.setdefault(row.workflow_run_id, row.namespace)
@@ -131,7 +129,7 @@ class Follower:
         elif row.event_type == audit.DIED:
             self.counts.died[namespace,] += 1
 
-    def _measure(self, namespace: str, row: Row[Any]) -> None:
+    def _measure(self, namespace: str, row: RecordedEvent) -> None:
         if row.kind == RunKind.SCHEDULED and row.due_at is not None:
             seconds = max((row.recorded_at - row.due_at).total_seconds(), 0.0)
             self.counts.lateness.setdefault(namespace, Lateness()).add(seconds)
@@ -143,7 +141,7 @@ class Follower:
         uids = list(self._open)
         for start in range(0, len(uids), _CHUNK):
             chunk = uids[start : start + _CHUNK]
-            found = dict(self._runtime.database.read(lambda c, some=chunk: _statuses(c, some)))  # type: ignore[misc]
+            found = self._runtime.database.read(partial(metrics.run_statuses, uids=chunk))
             for uid in chunk:
                 self._settle(uid, found.get(uid))
 
@@ -153,32 +151,3 @@ class Follower:
         namespace = self.label(self._open.pop(uid))
         if status is not None:
             self.counts.runs[namespace, status] += 1
-
-
-def _events(connection: Connection, after: tuple[datetime, str, int]) -> list[Row[Any]]:
-    columns = audit_events.c
-    key = (columns.recorded_at, columns.schedule_uid, columns.sequence)
-    bound = [sa.literal(value, column.type) for value, column in zip(after, key, strict=True)]
-    joined = audit_events.join(schedules, schedules.c.uid == columns.schedule_uid).outerjoin(
-        runs, runs.c.uid == columns.workflow_run_id
-    )
-    statement = (
-        sa.select(*key, columns.event_type, columns.payload, columns.workflow_run_id)
-        .add_columns(schedules.c.namespace, runs.c.kind, runs.c.due_at)
-        .select_from(joined)
-        .where(sa.tuple_(*key) > sa.tuple_(*bound))
-        .order_by(*key)
-        .limit(_PAGE)
-    )
-    return list(connection.execute(statement))
-
-
-def _open_runs(connection: Connection) -> list[tuple[str, str]]:
-    joined = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    statement = sa.select(runs.c.uid, schedules.c.namespace).select_from(joined).where(IS_OPEN).limit(_MOST_OPEN)
-    return [(row.uid, row.namespace) for row in connection.execute(statement)]
-
-
-def _statuses(connection: Connection, uids: list[str]) -> list[tuple[str, str]]:
-    statement = sa.select(runs.c.uid, runs.c.status).where(one_of(runs.c.uid, uids, connection))
-    return [(row.uid, row.status) for row in connection.execute(statement)]

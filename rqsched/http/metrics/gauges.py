@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import sqlalchemy as sa
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
-from rqsched.store.tables import IS_ACTIVE, IS_OPEN, runs, schedules
+from rqsched.store import metrics
+from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 
 
@@ -39,7 +38,7 @@ class Transported:
     dispatchers: int
     """Dispatchers that show that they live."""
     reconcile: dict[str, float]
-    """The tally of reconcile passes."""
+    """The sums over all reconcile passes."""
 
 
 def look_at_sql(runtime: Runtime) -> Standing:
@@ -49,24 +48,13 @@ def look_at_sql(runtime: Runtime) -> Standing:
 
 
 def _standing(connection: Connection, now: datetime, overdue_since: datetime) -> Standing:
-    count = sa.func.count()
-    by_status = sa.select(schedules.c.namespace, schedules.c.status, count).group_by(
-        schedules.c.namespace, schedules.c.status
-    )
-    joined = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    by_run = sa.select(schedules.c.namespace, runs.c.status, count).select_from(joined).where(IS_OPEN)
-    late = (
-        sa.select(schedules.c.namespace, count, sa.func.min(schedules.c.due_at, type_=schedules.c.due_at.type))
-        .where(IS_ACTIVE, schedules.c.due_at <= overdue_since)
-        .group_by(schedules.c.namespace)
-    )
     found = Standing()
-    for namespace, status, number in connection.execute(by_status):
-        found.schedules[namespace, status] = number
-    for namespace, status, number in connection.execute(by_run.group_by(schedules.c.namespace, runs.c.status)):
-        found.runs[namespace, status] = number
-    for namespace, number, earliest in connection.execute(late):
-        found.overdue[namespace] = number
+    for namespace, status, count in metrics.schedules_by_status(connection):
+        found.schedules[namespace, status] = count
+    for namespace, status, count in metrics.open_runs_by_status(connection):
+        found.runs[namespace, status] = count
+    for namespace, count, earliest in metrics.overdue(connection, overdue_since):
+        found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()
     return found
 

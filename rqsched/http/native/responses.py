@@ -11,7 +11,6 @@ from pydantic import create_model
 from rqsched.api.describe import describe
 from rqsched.api.description import Description
 from rqsched.api.schedule_handle import TriggerResult
-from rqsched.chain.backfill import Backfill
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
@@ -19,6 +18,7 @@ from rqsched.core.payload import loads
 from rqsched.core.start import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
+from rqsched.store.backfills import Backfill
 
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
 _PRIVATE = ("token",)

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill as backfills
-from rqsched.chain.backfill import Backfill, Range
+from rqsched.chain.backfill import Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import RunStatus
@@ -38,6 +38,7 @@ from rqsched.http.native.responses import (
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import changes
+from rqsched.store.backfills import Backfill
 
 _log = logging.getLogger(__name__)
 _CONTINUING = threading.BoundedSemaphore(2)

@@ -1,0 +1,95 @@
+"""The rows of backfills: what was asked for, and how far it is. Every function works in the caller's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.store.tables import backfills
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """One backfill as its row has it."""
+
+    uid: str
+    """Drawn by the caller, so that a repeated request finds the same row."""
+    schedule_uid: str
+    """The incarnation it fires."""
+    start_at: datetime
+    """Inclusive."""
+    end_at: datetime
+    """Exclusive, and never after the moment of the request."""
+    overlap: str
+    """The policy given, or "" for the schedule's."""
+    bound: int
+    """The most occurrences it may hold."""
+    cursor: datetime
+    """Where the next chunk starts."""
+    status: str
+    """`running`, `done` or `stopped`."""
+    created_at: datetime
+    """When it was requested."""
+    updated_at: datetime
+    """When the last chunk was committed; reconcile continues a running one that stays behind."""
+    attempted: int = 0
+    """Occurrences processed so far."""
+    started: int = 0
+    """Runs made pending."""
+    buffered: int = 0
+    """Runs that wait their turn (policy skip)."""
+    skipped: int = 0
+    """Occurrences that started nothing."""
+    already_run: int = 0
+    """Occurrences that had a run before."""
+    reason: str | None = None
+    """Why it stopped; None unless it did."""
+    context: str | None = None
+    """JSON of the CommandContext; None when none was given."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status != "running"
+
+
+_COLUMNS = [backfills.c[name] for name in Backfill.__dataclass_fields__]
+
+
+def add(connection: Connection, backfill: Backfill) -> Backfill:
+    """Insert a backfill unless its uid is there; returns the one that is."""
+    known = find(connection, backfill.uid)
+    if known is not None:
+        return known
+    connection.execute(sa.insert(backfills).values(_values(backfill)))
+    return backfill
+
+
+def save(connection: Connection, backfill: Backfill) -> None:
+    """Write the progress of a backfill whose schedule is locked."""
+    connection.execute(sa.update(backfills).where(backfills.c.uid == backfill.uid).values(_values(backfill)))
+
+
+def find(connection: Connection, uid: str) -> Backfill | None:
+    """Read a backfill without locking it; None when there is none."""
+    row = connection.execute(sa.select(*_COLUMNS).where(backfills.c.uid == uid)).first()
+    return None if row is None else Backfill(*row)
+
+
+def interrupted(
+    connection: Connection, before: datetime, after: str | None, limit: int
+) -> tuple[list[str], str | None]:
+    """Read a page of running backfills without progress since `before`, and the cursor of the next page."""
+    statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
+    if after is not None:
+        statement = statement.where(backfills.c.uid > after)
+    uids = list(connection.execute(statement.order_by(backfills.c.uid).limit(limit)).scalars())
+    return uids, uids[-1] if len(uids) == limit else None
+
+
+def _values(backfill: Backfill) -> dict[str, Any]:
+    return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__}

@@ -1,0 +1,58 @@
+"""Each backend is known in one folder: SQL in `store`, the names of Redis keys in `transport`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.contract.sources import imports_of, modules
+
+ROWS = ("rqsched.store.tables", "rqsched.store.rows", "rqsched.store.bulk")
+"""What statements are made of; outside the store, functions of the store are called instead."""
+CONNECTIONS = {"connection", "c"}
+"""What a SQL connection is called, in functions and in lambdas."""
+REDIS_KEY = re.compile(r"rqsched:\w")
+
+
+def outside(folder: str) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node of the modules outside a folder of the package, each with the module's name."""
+    for module, path in modules().items():
+        if not module.startswith(f"rqsched.{folder}"):
+            yield from ((module, node) for node in ast.walk(ast.parse(path.read_text())))
+
+
+def imported_outside_the_store() -> list[tuple[str, str]]:
+    found = [i for module, path in modules().items() for i in imports_of(module, path)]
+    return [(i.source, i.target) for i in found if not i.source.startswith("rqsched.store")]
+
+
+def test_only_the_store_imports_sqlalchemy_and_alembic() -> None:
+    libraries = ("sqlalchemy", "alembic", "sqlite3", "psycopg")
+    assert [pair for pair in imported_outside_the_store() if pair[1].split(".")[0] in libraries] == []
+
+
+def test_only_the_store_knows_tables_and_rows() -> None:
+    assert [pair for pair in imported_outside_the_store() if pair[1].startswith(ROWS)] == []
+
+
+def test_only_the_store_executes_statements() -> None:
+    executed = [
+        f"{module}:{node.lineno}"
+        for module, node in outside("store")
+        if isinstance(node, ast.Attribute)
+        and (
+            node.attr == "exec_driver_sql"
+            or (node.attr == "execute" and isinstance(node.value, ast.Name) and node.value.id in CONNECTIONS)
+        )
+    ]
+    assert executed == []
+
+
+def test_only_the_transport_names_redis_keys() -> None:
+    named = [
+        f"{module}:{node.lineno} {node.value!r}"
+        for module, node in outside("transport")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and REDIS_KEY.match(node.value)
+    ]
+    assert named == []
