@@ -115,7 +115,7 @@ def test_a_schedule_that_is_repaired_fires_what_was_due(any_desk: Desk) -> None:
     assert schedule.refresh().state.fire_failures == 0
 
 
-def test_a_tick_makes_due_retries_too(any_desk: Desk) -> None:
+def test_a_tick_fires_due_retry_links(any_desk: Desk) -> None:
     any_desk.failing = True
     schedule = any_desk.create(spec=HOUR, retry=RetryPolicy(max_retries=1, base=30 * SECOND))
     any_desk.turn(HOUR)

@@ -33,9 +33,6 @@ def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
     rig.redis.hset(f"rq:job:{link.id}", mapping=fields)
 
 
-# ---- where a link goes
-
-
 def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(rig: Rig) -> None:
     link = arm(rig, after=timedelta(seconds=90, microseconds=123_456))
 
@@ -85,9 +82,6 @@ def test_a_schedules_first_link_is_armed_when_it_is_created(rig: Rig) -> None:
     assert rig.armed() == {link_id(schedule): schedule.state.due_at.timestamp()}
 
 
-# ---- as RQ reads it
-
-
 def test_rq_reads_an_armed_link_as_one_of_its_own_jobs(rig: Rig) -> None:
     link = arm(rig)
 
@@ -121,9 +115,6 @@ def test_an_armed_schedule_costs_no_more_memory_than_a_scheduled_job_of_rq(rig: 
     put(rig, *links)
 
     assert (rig.redis.info("memory")["used_memory"] - before) / len(links) <= 625
-
-
-# ---- live links
 
 
 def listed(rig: Rig, link: Arm) -> None:
@@ -163,9 +154,6 @@ def test_a_live_link_is_left_alone(rig: Rig, bring_to_life: Callable[[Rig, Arm],
     assert put(rig, link) == 0
 
     assert (rig.armed(), rig.queued(LIST), rig.redis.hgetall(f"rq:job:{link.id}")) == before
-
-
-# ---- dead ones
 
 
 def finished(rig: Rig, link: Arm) -> None:
@@ -270,9 +258,6 @@ def test_a_run_job_pushed_in_front_does_not_make_the_others_look_dead(rig: Rig) 
     assert rig.transport.live_deliveries([waiting.state], now=rig.clock.now()) == [False]
 
 
-# ---- waking
-
-
 def wakes(rig: Rig) -> int:
     return int(rig.redis.llen(rig.transport.wake_key))
 
@@ -295,7 +280,7 @@ def test_a_due_link_wakes_a_dispatcher(rig: Rig) -> None:
     assert 0 < rig.redis.ttl(rig.transport.wake_key) <= 60, "nobody listening leaves nothing behind"
 
 
-def test_a_live_link_wakes_nobody(rig: Rig) -> None:
+def test_a_live_link_wakes_no_dispatcher(rig: Rig) -> None:
     put(rig, arm(rig))
     rig.redis.delete(rig.transport.wake_key)
 

@@ -17,8 +17,6 @@ from tests.chain.conftest import MakeRig
 from tests.support.processes import wait_until
 from tests.support.rig import SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
 
-# ---- batches
-
 
 def poison(rig: Rig, schedule: ScheduleHandle) -> None:
     """Its row can be read but not be evaluated, as after a downgrade that does not know its policy."""
@@ -127,16 +125,13 @@ def test_a_poisoned_schedules_retry_link_is_not_dropped_with_its_fire(rig: Rig) 
     assert outcomes(rig.deliver(retry)) == ["fired"]
 
 
-# ---- somebody else holds the schedule
-
-
 @pytest.fixture
 def pg_rig(make_rig: MakeRig, postgres_url: str) -> Rig:
     return make_rig(database_url=postgres_url)
 
 
 @pytest.mark.postgres
-def test_a_schedule_that_somebody_holds_is_skipped_for_a_moment(pg_rig: Rig) -> None:
+def test_the_link_of_a_locked_schedule_is_put_back_for_a_moment(pg_rig: Rig) -> None:
     held, free = pg_rig.create("held"), pg_rig.create("free")
     pg_rig.advance()
     with pg_rig.runtime.database.engine.begin() as other:

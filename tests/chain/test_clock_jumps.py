@@ -72,7 +72,7 @@ def test_a_link_that_is_delivered_after_a_jump_backward_waits_for_its_time(rig: 
     assert statuses(schedule) == []
 
 
-def test_an_owner_on_a_clock_set_back_brings_no_occurrence_up_again(rig: Rig) -> None:
+def test_pause_and_resume_on_a_clock_set_back_repeat_no_occurrence(rig: Rig) -> None:
     schedule = rig.create(overlap="allow_all")
     rig.turn(schedule)
     rig.turn(schedule)

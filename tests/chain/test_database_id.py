@@ -19,7 +19,7 @@ def other(make_rig: MakeRig, tmp_path: Path) -> Rig:
     return make_rig(database_url=f"sqlite:///{tmp_path / 'other.db'}")
 
 
-def test_the_first_pass_names_the_database(rig: Rig) -> None:
+def test_the_first_pass_records_the_database_id(rig: Rig) -> None:
     assert not rig.runtime.is_known_to_redis()
 
     rig.recover()
@@ -63,7 +63,7 @@ def test_two_databases_share_a_redis_under_queues_of_their_own(make_rig: MakeRig
     assert list(staging.armed()) == [link_id(theirs)]
 
 
-def test_a_strangers_dispatcher_reconciles_nothing_and_leaves_the_links(rig: Rig, other: Rig) -> None:
+def test_a_dispatcher_of_another_database_reconciles_nothing_and_leaves_the_links(rig: Rig, other: Rig) -> None:
     schedule = rig.create()
     rig.recover()
     rig.redis.delete(rig.transport.turn_key)
@@ -76,7 +76,7 @@ def test_a_strangers_dispatcher_reconciles_nothing_and_leaves_the_links(rig: Rig
     assert statuses(schedule) == []
 
 
-def test_the_owner_gets_a_link_back_that_a_stranger_has_looked_at(rig: Rig, other: Rig) -> None:
+def test_a_link_leased_for_another_database_returns_to_its_owner(rig: Rig, other: Rig) -> None:
     schedule = rig.create()
     rig.recover()
     rig.advance(MINUTE)
@@ -89,7 +89,7 @@ def test_the_owner_gets_a_link_back_that_a_stranger_has_looked_at(rig: Rig, othe
 
 
 @pytest.mark.parametrize("lose", ["flushall", "flushdb"])
-def test_a_flushed_redis_is_taken_over_again_by_its_database(rig: Rig, lose: str) -> None:
+def test_a_flushed_redis_is_claimed_again_by_its_database(rig: Rig, lose: str) -> None:
     rig.recover()
     forget: Callable[[], object] = getattr(rig.redis, lose)
     forget()

@@ -25,10 +25,7 @@ def lease(rig: Rig, limit: int = 100) -> list[str]:
     return rig.transport.lease(now=rig.clock.now(), lease=2 * SECOND, limit=limit)
 
 
-# ---- one turn
-
-
-def test_a_turn_fires_what_is_due_and_forgets_its_links(any_rig: Rig) -> None:
+def test_run_once_fires_due_links_and_removes_them(any_rig: Rig) -> None:
     due = [any_rig.create(f"due-{i}") for i in range(3)]
     later = any_rig.create("later", spec=timedelta(hours=1))
     links = [link_id(schedule) for schedule in due]
@@ -42,14 +39,14 @@ def test_a_turn_fires_what_is_due_and_forgets_its_links(any_rig: Rig) -> None:
     assert not any(any_rig.redis.exists(f"rq:job:{link}") for link in links)
 
 
-def test_a_turn_with_nothing_due_takes_nothing(rig: Rig) -> None:
+def test_run_once_with_nothing_due_takes_nothing(rig: Rig) -> None:
     rig.create()
     rig.advance(MINUTE - timedelta(milliseconds=1))
 
     assert rig.dispatch() == 0
 
 
-def test_a_turn_takes_overdue_links_from_the_list_too(rig: Rig) -> None:
+def test_run_once_also_takes_overdue_links_from_the_list(rig: Rig) -> None:
     schedule = rig.create()
     rig.advance(10 * MINUTE)
     rig.redis.flushall()
@@ -62,7 +59,7 @@ def test_a_turn_takes_overdue_links_from_the_list_too(rig: Rig) -> None:
     assert statuses(schedule) == ["pending"]
 
 
-def test_turns_take_no_more_than_a_batch(make_rig: MakeRig) -> None:
+def test_run_once_takes_at_most_one_batch(make_rig: MakeRig) -> None:
     rig = make_rig(fire_batch=2)
     for i in range(5):
         rig.create(f"s{i}")
@@ -81,7 +78,7 @@ def test_batches_on_sqlite_stay_small(make_rig: MakeRig) -> None:
     assert [rig.dispatch(), rig.dispatch()] == [SQLITE_BATCH, 1]
 
 
-def test_a_link_that_is_early_for_the_database_is_given_back_until_it_is_due(any_rig: Rig) -> None:
+def test_a_link_early_by_the_databases_clock_is_put_back_until_it_is_due(any_rig: Rig) -> None:
     """The clock that armed it was behind, or somebody promoted it by hand."""
     schedule = any_rig.create()
     link = link_id(schedule)
@@ -116,7 +113,7 @@ def test_a_link_of_another_database_stays_where_it_is(rig: Rig) -> None:
     assert rig.job(stranger.id).args == []
 
 
-def test_a_link_whose_hash_is_gone_fires_all_the_same(rig: Rig) -> None:
+def test_a_link_without_its_hash_still_fires(rig: Rig) -> None:
     """Everything a link needs is in its id."""
     schedule = rig.create()
     rig.redis.delete(f"rq:job:{link_id(schedule)}")
@@ -127,10 +124,7 @@ def test_a_link_whose_hash_is_gone_fires_all_the_same(rig: Rig) -> None:
     assert statuses(schedule) == ["pending"]
 
 
-# ---- leases
-
-
-def test_a_leased_link_is_out_of_the_others_reach_until_the_lease_is_over(rig: Rig) -> None:
+def test_a_leased_link_is_not_taken_by_another_dispatcher_until_the_lease_ends(rig: Rig) -> None:
     schedule = rig.create()
     rig.advance()
     assert lease(rig) == [link_id(schedule)]
@@ -154,7 +148,7 @@ def test_the_links_of_a_dispatcher_that_died_return_by_themselves(any_rig: Rig) 
     assert statuses(schedule) == ["pending"]
 
 
-def test_a_dispatcher_that_died_after_its_commit_leaves_nothing_undone(any_rig: Rig) -> None:
+def test_the_link_of_a_dispatcher_that_died_after_its_commit_is_dropped_by_the_next(any_rig: Rig) -> None:
     schedule = any_rig.create()
     any_rig.advance()
     taken = lease(any_rig)
@@ -178,7 +172,7 @@ def test_a_leased_entry_of_the_list_returns_as_a_due_link(rig: Rig) -> None:
     assert rig.transport.arm([link], now=rig.clock.now()) == 0, "a leased link is live"
 
 
-def test_the_lists_entries_come_first_and_limits_hold(rig: Rig) -> None:
+def test_a_lease_takes_list_entries_first_and_at_most_the_limit(rig: Rig) -> None:
     now = rig.clock.now()
     links = [Arm(LinkId(derived_uid(now, "x"), n), now + timedelta(seconds=n - 3)) for n in range(6)]
     rig.transport.arm(links, now=now)
@@ -190,7 +184,7 @@ def test_the_lists_entries_come_first_and_limits_hold(rig: Rig) -> None:
     assert lease(rig, limit=5) == [str(links[5].id)]
 
 
-def test_giving_back_what_somebody_has_dropped_does_not_bring_it_back(rig: Rig) -> None:
+def test_put_back_does_not_restore_a_dropped_link(rig: Rig) -> None:
     schedule = rig.create()
     link = link_id(schedule)
     rig.transport.drop([link])
@@ -198,9 +192,6 @@ def test_giving_back_what_somebody_has_dropped_does_not_bring_it_back(rig: Rig) 
     rig.transport.put_back({link: rig.clock.now()})
 
     assert rig.armed() == {}
-
-
-# ---- several dispatchers
 
 
 def test_two_dispatchers_share_what_is_due(make_rig: MakeRig, postgres_url: str) -> None:
@@ -241,9 +232,6 @@ def test_a_dispatcher_beside_rqs_scheduler_fires_once(any_rig: Rig) -> None:
     assert any_rig.queued() == [run_job_id(newest(schedule))]
 
 
-# ---- the loop
-
-
 @contextmanager
 def looping(dispatcher: Dispatcher) -> Iterator[None]:
     """The dispatcher's loop runs beside the block and ends with it."""
@@ -265,7 +253,7 @@ def test_the_loop_fires_a_link_that_is_armed_while_it_waits(rig: Rig) -> None:
         wait_until(lambda: statuses(schedule) == ["pending"])
 
 
-def test_the_loop_reconciles_in_its_turn(rig: Rig) -> None:
+def test_the_loop_reconciles_once_an_interval(rig: Rig) -> None:
     schedule = rig.create()
     rig.redis.flushall()
 
@@ -273,7 +261,7 @@ def test_the_loop_reconciles_in_its_turn(rig: Rig) -> None:
         wait_until(lambda: list(rig.armed()) == [link_id(schedule)])
 
 
-def test_the_loop_waits_an_outage_of_redis_out(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+def test_the_loop_survives_an_outage_of_redis(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
     rig = make_rig(redis_url=own_valkey.url)
     schedule = rig.create()
 
@@ -318,7 +306,7 @@ def test_reconcile_happens_once_an_interval_among_all_dispatchers(make_rig: Make
     assert rig.redis.exists(rig.transport.database_id_key), "the first one's pass went to its end"
 
 
-def test_a_pass_of_reconcile_is_made_in_pieces_between_batches(rig: Rig, redis: Redis) -> None:
+def test_one_batch_of_a_reconcile_pass_is_made_between_two_fire_batches(rig: Rig, redis: Redis) -> None:
     for i in range(3):
         rig.create(f"s{i}")
     dispatcher = Dispatcher(rig.runtime)

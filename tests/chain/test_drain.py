@@ -33,10 +33,7 @@ def runs_of(schedule: ScheduleHandle) -> list[RunHandle]:
     return list(reversed(schedule.runs(limit=500).items))
 
 
-# ---- buffers
-
-
-def test_what_waits_starts_as_soon_as_the_run_ahead_ends(any_rig: Rig) -> None:
+def test_a_waiting_run_starts_when_the_run_ahead_ends(any_rig: Rig) -> None:
     schedule = any_rig.create(overlap="buffer_all")
     any_rig.occur(schedule)
     any_rig.occur(schedule)
@@ -50,7 +47,7 @@ def test_what_waits_starts_as_soon_as_the_run_ahead_ends(any_rig: Rig) -> None:
     assert any_rig.state(schedule).buffer_depth == 0
 
 
-def test_what_waits_starts_one_at_a_time_first_in_first_out(any_rig: Rig) -> None:
+def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_rig: Rig) -> None:
     order: list[str] = []
 
     def note() -> list[str]:
@@ -90,7 +87,7 @@ def test_a_waiting_run_waits_for_the_retries_of_the_one_ahead(rig: Rig, policy: 
 
 
 @pytest.mark.parametrize("end", ["failure", "cancel", "terminate"])
-def test_what_waits_starts_however_the_run_ahead_ends(any_rig: Rig, end: str) -> None:
+def test_a_waiting_run_starts_whatever_the_outcome_of_the_run_ahead(any_rig: Rig, end: str) -> None:
     schedule = any_rig.create(overlap="buffer_one", retry=ONCE, runs="fail")
     first = any_rig.occur(schedule)
     any_rig.occur(schedule)
@@ -111,7 +108,7 @@ def _failing(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue(name).register("fail", lambda: 1 / 0)
 
 
-def test_a_paused_schedules_waiting_runs_wait_on_until_it_is_resumed(any_rig: Rig) -> None:
+def test_waiting_runs_of_a_paused_schedule_start_after_resume(any_rig: Rig) -> None:
     schedule = any_rig.create(overlap="buffer_all")
     any_rig.occur(schedule)
     any_rig.occur(schedule)
@@ -171,7 +168,7 @@ OVER = "2026-01-15T12:02:30Z"
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead"])
-def test_a_lost_drain_of_a_backfill_is_made_up_in_every_status(any_rig: Rig, status: str) -> None:
+def test_reconcile_drains_a_backfill_in_every_status(any_rig: Rig, status: str) -> None:
     schedule = any_rig.create(
         spec={"cron_expressions": ["* * * * *"], **({"end_at": OVER} if status == "done" else {})}
     )
@@ -207,9 +204,6 @@ def lose_drain(rig: Rig, run: RunHandle) -> None:
     rig.redis.lrem("rq:queue:default", 0, run_job_id(run))
 
 
-# ---- cancel and terminate
-
-
 def test_a_cancelled_pending_run_is_taken_off_its_queue(any_rig: Rig) -> None:
     schedule = any_rig.create()
     run = any_rig.occur(schedule)
@@ -224,7 +218,7 @@ def test_a_cancelled_pending_run_is_taken_off_its_queue(any_rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("end", [RunHandle.cancel, RunHandle.terminate], ids=["cancel", "terminate"])
-def test_ending_a_run_twice_is_ending_it_once(rig: Rig, end: Callable[[RunHandle], RunHandle]) -> None:
+def test_ending_an_ended_run_changes_nothing(rig: Rig, end: Callable[[RunHandle], RunHandle]) -> None:
     schedule = rig.create()
     run = rig.turn(schedule)
 
@@ -297,14 +291,11 @@ def test_cancelling_a_running_run_kills_nothing(rig: Rig, commands: Callable[[],
     assert commands() == []
 
 
-def test_terminating_a_run_whose_job_redis_has_forgotten_ends_it_all_the_same(rig: Rig) -> None:
+def test_terminating_a_run_without_a_job_in_redis_still_ends_it(rig: Rig) -> None:
     run, _ = running(rig, rig.create())
     rig.redis.flushall()
 
     assert run.terminate().status == "terminated"
-
-
-# ---- replacing
 
 
 @pytest.mark.parametrize(
@@ -323,7 +314,7 @@ def test_a_replaced_pending_run_never_starts(any_rig: Rig, policy: str, status: 
     assert claim_run(any_rig.runtime, job_id(first.state)) is None
 
 
-def test_a_terminated_others_horse_is_killed_while_the_new_run_starts(
+def test_terminate_other_kills_the_old_horse_and_starts_the_new_run(
     rig: Rig, commands: Callable[[], list[Any]]
 ) -> None:
     schedule = rig.create(overlap="terminate_other")
@@ -336,7 +327,7 @@ def test_a_terminated_others_horse_is_killed_while_the_new_run_starts(
     assert b"stop-job" in commands()[0]
 
 
-def test_a_cancelled_other_learns_of_it_at_its_next_checkpoint(rig: Rig) -> None:
+def test_cancel_other_stops_the_old_run_at_its_next_checkpoint(rig: Rig) -> None:
     """The first run executes in this thread; the next occurrence fires in another one meanwhile."""
     steps: list[str] = []
 

@@ -52,14 +52,11 @@ def claimed(rig: Rig, **options: Any) -> Run:
     return found.run
 
 
-def beat(rig: Rig, *runs: Run, worker: str = "one", namespace: str = "default") -> tuple[list[str], list[str]]:
+def heartbeat(rig: Rig, *runs: Run, worker: str = "one", namespace: str = "default") -> tuple[list[str], list[str]]:
     return external.heartbeat(rig.runtime, worker, [run.uid for run in runs], namespace=namespace)
 
 
-# ---- claims
-
-
-def test_a_claimed_run_is_the_workers_and_nobody_elses(any_rig: Rig) -> None:
+def test_a_claimed_run_is_not_given_to_another_worker(any_rig: Rig) -> None:
     schedule = made(any_rig)
     run = any_rig.occur(schedule)
 
@@ -70,7 +67,7 @@ def test_a_claimed_run_is_the_workers_and_nobody_elses(any_rig: Rig) -> None:
     assert claim(any_rig, worker="two") == []
 
 
-def test_runs_of_this_languages_workflows_are_left_to_rq(rig: Rig) -> None:
+def test_runs_executed_by_rq_cannot_be_claimed(rig: Rig) -> None:
     rig.occur(rig.create())
     assert claim(rig) == []
 
@@ -110,35 +107,32 @@ def test_a_worker_takes_from_its_queues_the_most_important_first_and_then_the_ol
     assert claim(any_rig, "default", "high") == []
 
 
-def test_a_claim_gives_as_many_as_it_is_asked_for(any_rig: Rig) -> None:
+def test_a_claim_returns_up_to_the_requested_count(any_rig: Rig) -> None:
     schedule = made(any_rig)
     for _ in range(3):
         any_rig.occur(schedule)
     assert [len(claim(any_rig, count=2)) for _ in range(3)] == [2, 1, 0]
 
 
-def test_a_namespace_is_another_world(any_rig: Rig) -> None:
+def test_runs_of_another_namespace_cannot_be_claimed_or_found(any_rig: Rig) -> None:
     run = any_rig.occur(made(any_rig, namespace="tenant"))
 
     assert claim(any_rig) == []
     mine = claimed(any_rig, namespace="tenant")
-    assert beat(any_rig, mine) == ([], [run.uid])
-    assert beat(any_rig, mine, namespace="tenant") == ([run.uid], [])
+    assert heartbeat(any_rig, mine) == ([], [run.uid])
+    assert heartbeat(any_rig, mine, namespace="tenant") == ([run.uid], [])
     assert external.find(any_rig.runtime, run.uid, "tenant").run.uid == run.uid
     with pytest.raises(RunNotFoundError):
         external.find(any_rig.runtime, run.uid, "default")
 
 
-def test_a_paused_and_a_deleted_schedules_run_is_still_to_be_had(any_rig: Rig) -> None:
+def test_a_run_of_a_paused_or_deleted_schedule_can_be_claimed(any_rig: Rig) -> None:
     paused, deleted = made(any_rig, "paused"), made(any_rig, "deleted")
     for schedule in (paused, deleted):
         schedule.trigger()
     paused.pause()
     deleted.delete()
     assert {found.schedule.schedule_id for found in claim(any_rig, count=9)} == {"paused", "deleted"}
-
-
-# ---- ends
 
 
 def test_a_run_ends_once(any_rig: Rig) -> None:
@@ -154,7 +148,7 @@ def test_a_run_ends_once(any_rig: Rig) -> None:
     assert (run.status, run.result, any_rig.state(schedule).success_count) == ("succeeded", "sent", 1)
 
 
-def test_a_failed_attempt_is_retried_and_given_to_whoever_asks(any_rig: Rig) -> None:
+def test_a_failed_attempt_is_retried_by_any_worker(any_rig: Rig) -> None:
     schedule = made(any_rig)
     any_rig.occur(schedule)
     first = claimed(any_rig)
@@ -180,7 +174,7 @@ def test_a_final_failure_is_not_retried(rig: Rig) -> None:
     assert newest(schedule).status == "failed"
 
 
-def test_what_waits_behind_an_external_run_starts_when_it_ends(any_rig: Rig) -> None:
+def test_a_run_waiting_for_an_external_run_starts_when_it_ends(any_rig: Rig) -> None:
     schedule = made(any_rig, overlap="buffer_all")
     any_rig.occur(schedule)
     any_rig.occur(schedule)
@@ -190,9 +184,6 @@ def test_what_waits_behind_an_external_run_starts_when_it_ends(any_rig: Rig) -> 
     external.finish(any_rig.runtime, mine, DONE)
 
     assert claimed(any_rig).number == 2
-
-
-# ---- life
 
 
 def test_a_run_stays_active_for_ten_minutes_without_a_heartbeat_and_not_longer(any_rig: Rig) -> None:
@@ -216,13 +207,13 @@ def test_heartbeats_keep_a_run_alive(any_rig: Rig) -> None:
 
     for _ in range(5):
         any_rig.advance(EXTERNAL_SILENCE - SECOND)
-        assert beat(any_rig, mine) == ([mine.uid], [])
+        assert heartbeat(any_rig, mine) == ([mine.uid], [])
         assert any_rig.recover().lost == 0
 
     assert external.finish(any_rig.runtime, mine, DONE) is not None
 
 
-def test_a_lost_run_is_given_again_and_its_first_worker_is_fenced_out(any_rig: Rig) -> None:
+def test_a_lost_run_is_claimed_again_and_its_first_worker_is_fenced_out(any_rig: Rig) -> None:
     schedule = made(any_rig)
     any_rig.occur(schedule)
     first = claimed(any_rig)
@@ -238,7 +229,7 @@ def test_a_lost_run_is_given_again_and_its_first_worker_is_fenced_out(any_rig: R
     second = claimed(any_rig, worker="two")
 
     assert external.finish(any_rig.runtime, first, DONE) is None, "while another worker holds it"
-    assert beat(any_rig, first) == ([], [first.uid])
+    assert heartbeat(any_rig, first) == ([], [first.uid])
     assert external.finish(any_rig.runtime, second, DONE) is not None
     assert newest(schedule).state.attempt == 2
 
@@ -273,22 +264,22 @@ def test_a_worker_learns_with_its_heartbeat_which_run_to_stop(any_rig: Rig, how:
     else:
         getattr(run, how)()
 
-    assert beat(any_rig, mine, other) == ([other.uid], [mine.uid])
+    assert heartbeat(any_rig, mine, other) == ([other.uid], [mine.uid])
     assert external.finish(any_rig.runtime, mine, DONE) is None
     assert run.refresh().status == ("terminated" if how == "terminate" else "cancelled")
 
 
-def test_a_cancelled_waiting_run_is_never_given(any_rig: Rig) -> None:
+def test_a_cancelled_waiting_run_cannot_be_claimed(any_rig: Rig) -> None:
     any_rig.occur(made(any_rig)).cancel()
     assert claim(any_rig) == []
 
 
-def test_a_heartbeat_is_deaf_to_what_is_not_the_workers(any_rig: Rig) -> None:
+def test_a_heartbeat_ignores_runs_of_other_workers(any_rig: Rig) -> None:
     any_rig.occur(made(any_rig))
     mine = claimed(any_rig)
     any_rig.advance(SECOND)
 
-    assert beat(any_rig, mine, worker="two") == ([], [mine.uid])
+    assert heartbeat(any_rig, mine, worker="two") == ([], [mine.uid])
     assert any_rig.run_row(mine.uid).heartbeat_at == mine.heartbeat_at
     assert external.heartbeat(any_rig.runtime, "one", ["nothing", mine.uid, mine.uid], namespace="default") == (
         [mine.uid],
@@ -296,7 +287,7 @@ def test_a_heartbeat_is_deaf_to_what_is_not_the_workers(any_rig: Rig) -> None:
     )
 
 
-def test_heartbeats_fires_and_claims_at_once_leave_no_run_behind(any_rig: Rig) -> None:
+def test_concurrent_heartbeats_fires_and_claims_lose_no_run(any_rig: Rig) -> None:
     schedule = made(any_rig)
     for _ in range(30):
         any_rig.occur(schedule)
@@ -304,14 +295,11 @@ def test_heartbeats_fires_and_claims_at_once_leave_no_run_behind(any_rig: Rig) -
 
     def work() -> int:
         shuffled = mine[::-1]
-        return min(len(beat(any_rig, *batch)[0]) for batch in (mine, shuffled) for _ in range(10))
+        return min(len(heartbeat(any_rig, *batch)[0]) for batch in (mine, shuffled) for _ in range(10))
 
     assert in_children(3, work) == [30, 30, 30]
     for run in mine:
         assert external.finish(any_rig.runtime, run, DONE) is not None
-
-
-# ---- answers lost
 
 
 class ForgetfulDatabase(Database):
@@ -334,7 +322,7 @@ def forgetful(any_rig: Rig) -> ForgetfulDatabase:
     return any_rig.runtime.database
 
 
-def test_a_claim_whose_answer_was_lost_gives_the_same_runs(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
+def test_a_claim_whose_answer_was_lost_returns_the_same_runs(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
     schedule = made(any_rig)
     for _ in range(4):
         any_rig.occur(schedule)
@@ -346,7 +334,7 @@ def test_a_claim_whose_answer_was_lost_gives_the_same_runs(any_rig: Rig, forgetf
     assert statuses(schedule) == ["running", "running", "pending", "pending"]
 
 
-def test_an_end_whose_answer_was_lost_is_the_workers_own(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
+def test_an_end_whose_answer_was_lost_is_recognised_when_repeated(any_rig: Rig, forgetful: ForgetfulDatabase) -> None:
     schedule = made(any_rig)
     any_rig.occur(schedule)
     mine = claimed(any_rig)

@@ -29,9 +29,6 @@ def rows(rig: Rig) -> tuple[object, ...]:
     )
 
 
-# ---- on time
-
-
 def test_a_due_link_starts_a_run_and_arms_its_successor(any_rig: Rig) -> None:
     schedule = any_rig.create()
     any_rig.advance()
@@ -47,7 +44,7 @@ def test_a_due_link_starts_a_run_and_arms_its_successor(any_rig: Rig) -> None:
     assert any_rig.armed()[link_id(schedule)] == after.next_run_at.timestamp()
 
 
-def test_the_successors_time_comes_from_the_nominal_time_not_from_the_fire(rig: Rig) -> None:
+def test_the_next_time_is_computed_from_the_nominal_time_not_from_the_fire(rig: Rig) -> None:
     schedule = rig.create(spec="*/5 * * * *")
     nominal = schedule.next_run_at
     rig.advance(nominal - rig.clock.now() + timedelta(seconds=47))
@@ -68,9 +65,6 @@ def test_an_early_link_waits_for_its_time(any_rig: Rig) -> None:
 
     assert (fired.outcome, fired.again_at) == ("early", due_at)
     assert rows(any_rig) == before
-
-
-# ---- delivered twice, late, or after things changed
 
 
 def test_a_link_delivered_twice_fires_once(any_rig: Rig) -> None:
@@ -171,9 +165,6 @@ def test_a_link_of_another_position_writes_nothing(rig: Rig, n: int) -> None:
     assert rows(rig) == before
 
 
-# ---- healing
-
-
 def test_a_stale_link_arms_the_current_one_where_it_is_missing(any_rig: Rig) -> None:
     """A crash between the commit and the pipeline heals on the next delivery of the same link."""
     schedule = any_rig.create()
@@ -232,7 +223,7 @@ def test_what_was_committed_while_redis_was_away_follows_at_the_next_delivery(
     assert list(rig.armed()) == [link_id(schedule.refresh())]
 
 
-def test_an_outage_of_redis_is_no_schedules_fault(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+def test_an_outage_of_redis_is_not_recorded_as_a_failed_fire(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
     rig = make_rig(redis_url=own_valkey.url)
     some = [rig.create(f"s{i}") for i in range(3)]
     rig.advance()
@@ -261,9 +252,6 @@ def test_an_operation_succeeds_while_redis_is_away(make_rig: MakeRig, own_valkey
     assert list(rig.armed()) == [link_id(schedule.refresh())]
 
 
-# ---- links that are none of ours
-
-
 def test_a_link_of_another_database_is_left(any_rig: Rig) -> None:
     stranger = LinkId(derived_uid(any_rig.clock.now(), "elsewhere"), 3)
     before = rows(any_rig)
@@ -287,7 +275,7 @@ def test_a_link_of_a_purged_schedule_is_dropped(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("text", ["report", "sched-short-n1-rc0", "run-x-a1-d1", ""])
-def test_an_id_that_names_no_link_is_left(rig: Rig, text: str) -> None:
+def test_an_id_that_is_not_a_link_is_left(rig: Rig, text: str) -> None:
     (fired,) = rig.deliver(text)
 
     assert fired.outcome == "foreign"

@@ -7,7 +7,7 @@ from tests.store.children import in_children
 from tests.support.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
 
 
-def test_a_forked_child_fires_and_its_parent_goes_on(any_rig: Rig) -> None:
+def test_a_forked_child_fires_and_its_parent_continues(any_rig: Rig) -> None:
     schedule = any_rig.create(overlap="allow_all")
     any_rig.occur(schedule)
     any_rig.advance()

@@ -1,4 +1,4 @@
-"""Lost runs: told by beats that stand still through three looks, and by nothing else."""
+"""Lost runs: found by heartbeats that stand still in three passes, and by nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.damage import HOUR, repaired, started
 from tests.support.rig import MINUTE, ONCE, SECOND, Rig, statuses
 
 
-def test_a_run_without_beats_is_lost_after_three_sightings(any_rig: Rig) -> None:
+def test_a_run_without_heartbeats_is_lost_after_three_sightings(any_rig: Rig) -> None:
     schedule, run = started(any_rig)
     seen = []
     for _ in range(5):
@@ -37,7 +37,7 @@ def test_sightings_closer_than_the_interval_do_not_count(rig: Rig) -> None:
     assert run.refresh().status == "running", "twenty passes, but 14 seconds"
 
 
-def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
+def test_a_run_with_heartbeats_is_never_lost(rig: Rig) -> None:
     _, run = started(rig)
     token = run.refresh().state.token
     for _ in range(8):
@@ -48,7 +48,7 @@ def test_a_run_that_beats_is_never_lost(rig: Rig) -> None:
     assert run.refresh().status == "running"
 
 
-def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
+def test_a_heartbeat_resets_the_count_of_sightings(any_rig: Rig) -> None:
     _, run = started(any_rig)
     seen = []
     for i in range(8):
@@ -61,7 +61,7 @@ def test_a_beat_in_between_starts_the_count_anew(any_rig: Rig) -> None:
     assert seen == ["running"] * 6 + ["lost"] * 2
 
 
-def test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone(rig: Rig) -> None:
+def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(rig: Rig) -> None:
     """Its process was frozen and wakes up after the pass has read it as lifeless."""
     _, run = started(rig, retry=RetryPolicy(max_retries=0, then="dead"))
     _, awake = started(rig, schedule_id="other")
@@ -94,7 +94,7 @@ def test_a_lost_run_with_attempts_left_is_retried(any_rig: Rig) -> None:
     assert statuses(schedule) == ["succeeded"]
 
 
-def test_a_lost_run_makes_way_for_what_waits(rig: Rig) -> None:
+def test_a_waiting_run_starts_when_the_run_ahead_is_lost(rig: Rig) -> None:
     schedule, _ = started(rig, overlap="buffer_one")
     schedule.trigger()
     assert statuses(schedule) == ["running", "buffered"]
@@ -120,7 +120,7 @@ def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
 
 
 def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
-    """Nobody could beat and nobody could look. The first pass after it is one sighting, whatever its length."""
+    """No process could send a heartbeat or compare one. The first pass afterwards is one sighting, however late."""
     _, run = started(rig)
     rig.recover()
     rig.advance(3 * HOUR)
@@ -183,7 +183,7 @@ def test_a_silent_external_run_is_lost(any_rig: Rig, has_heartbeat: bool) -> Non
     assert "no heartbeat" in run.error
 
 
-def test_an_external_run_is_not_judged_by_beats(rig: Rig) -> None:
+def test_an_external_run_is_not_judged_by_the_heartbeats_of_rq_runs(rig: Rig) -> None:
     run = silent_external(rig, rig.clock.now() + HOUR)
 
     for _ in range(6):

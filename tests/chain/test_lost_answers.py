@@ -71,7 +71,7 @@ def test_a_trigger_starts_one_run(rig: Rig, database: ForgetfulDatabase) -> None
     assert statuses(schedule) == ["pending"]
 
 
-def test_a_claim_whose_answer_was_lost_is_still_this_processs(rig: Rig, database: ForgetfulDatabase) -> None:
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(rig: Rig, database: ForgetfulDatabase) -> None:
     schedule = rig.create()
     run = rig.occur(schedule)
     database.silent = 1
@@ -111,9 +111,7 @@ def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
     assert str(retry_of(run.state).id) in rig.armed()
 
 
-def test_a_failure_whose_answer_was_lost_lets_redis_follow_what_others_made_of_it(
-    rig: Rig, database: ForgetfulDatabase
-) -> None:
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(rig: Rig, database: ForgetfulDatabase) -> None:
     def fail() -> None:
         database.silent = 1
         raise ValueError("not today")
@@ -135,7 +133,7 @@ def test_a_failure_whose_answer_was_lost_lets_redis_follow_what_others_made_of_i
     assert rig.queued() == [run_job_id(run)]
 
 
-def test_a_success_whose_answer_was_lost_lets_what_waits_go_on(rig: Rig, database: ForgetfulDatabase) -> None:
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(rig: Rig, database: ForgetfulDatabase) -> None:
     def once() -> None:
         if newest(schedule).status == "buffered":
             database.silent = 1

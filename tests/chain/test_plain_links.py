@@ -10,8 +10,6 @@ from rq.job import JobStatus
 from tests.chain.conftest import MakeRig
 from tests.support.rig import MINUTE, Rig, link_id, statuses
 
-# ---- under a plain `rq worker`
-
 
 def test_a_link_performed_by_rq_fires_and_is_forgotten(rig: Rig) -> None:
     schedule = rig.create()

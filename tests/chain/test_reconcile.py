@@ -20,10 +20,8 @@ from tests.support.invariants import check_invariants
 from tests.support.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
 from tests.support.servers import ValkeyServer
 
-# ---- nothing to do
 
-
-def test_a_pass_over_what_is_whole_does_nothing(any_rig: Rig) -> None:
+def test_a_pass_without_differences_does_nothing(any_rig: Rig) -> None:
     schedule = any_rig.create(overlap="buffer_all")
     any_rig.create("hourly", spec=HOUR)
     any_rig.occur(schedule)
@@ -37,11 +35,8 @@ def test_a_pass_over_what_is_whole_does_nothing(any_rig: Rig) -> None:
     assert (any_rig.armed(), any_rig.queued(), any_rig.state(schedule)) == before
 
 
-def test_a_pass_over_nothing_does_nothing(rig: Rig) -> None:
+def test_a_pass_over_an_empty_database_does_nothing(rig: Rig) -> None:
     assert asdict(rig.recover()) == asdict(Recovered())
-
-
-# ---- main links
 
 
 def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_rig: Rig) -> None:
@@ -95,10 +90,7 @@ def test_a_schedule_that_does_not_fire_is_not_armed(rig: Rig, status: str) -> No
     assert "links" not in repaired(rig, deep=True)
 
 
-# ---- next times
-
-
-def test_a_schedule_without_a_next_time_gets_the_one_it_owes(any_rig: Rig) -> None:
+def test_a_schedule_without_a_next_time_is_planned_again(any_rig: Rig) -> None:
     schedule = any_rig.create(spec="*/5 * * * *")
     settled(any_rig)
     nominal = schedule.next_run_at
@@ -138,7 +130,7 @@ def test_a_schedule_that_waits_for_its_run_is_left_waiting(rig: Rig) -> None:
     assert rig.state(schedule).awaiting_run_uid == newest(schedule).uid
 
 
-def test_a_schedule_whose_awaited_run_has_ended_goes_on(any_rig: Rig) -> None:
+def test_a_schedule_whose_awaited_run_has_ended_is_planned_again(any_rig: Rig) -> None:
     schedule = any_rig.create(spec=Every("1m", from_completion=True))
     settled(any_rig)
     run = any_rig.turn(schedule)
@@ -146,9 +138,6 @@ def test_a_schedule_whose_awaited_run_has_ended_goes_on(any_rig: Rig) -> None:
 
     assert repaired(any_rig)["next_times"] == 1
     assert any_rig.state(schedule).next_run_at is not None
-
-
-# ---- pending runs
 
 
 def test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id(any_rig: Rig) -> None:
@@ -169,7 +158,7 @@ def test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id(any_r
     assert run.refresh().status == "succeeded"
 
 
-def test_a_pending_run_that_waits_its_turn_is_left_alone(rig: Rig) -> None:
+def test_a_pending_run_still_on_its_queue_is_left_alone(rig: Rig) -> None:
     schedule = rig.create(spec=HOUR)
     rig.occur(schedule, HOUR)
     settled(rig)
@@ -178,7 +167,7 @@ def test_a_pending_run_that_waits_its_turn_is_left_alone(rig: Rig) -> None:
     assert "deliveries" not in repaired(rig)
 
 
-def test_the_delivery_that_was_taken_for_dead_executes_nothing(rig: Rig) -> None:
+def test_a_delivery_replaced_by_the_next_one_executes_nothing(rig: Rig) -> None:
     """The worker was only slow: whoever starts first has it, the other one has nothing to do."""
     schedule = rig.create(spec=HOUR)
     rig.occur(schedule, HOUR)
@@ -221,9 +210,6 @@ def test_an_external_run_is_not_delivered_to_rq(rig: Rig) -> None:
     assert rig.queued() == []
 
 
-# ---- retries
-
-
 def test_a_retry_whose_link_is_gone_is_armed_again(any_rig: Rig) -> None:
     any_rig.register("fail", lambda: 1 / 0)
     schedule = any_rig.create(runs="fail", spec=HOUR, retry=RetryPolicy(max_retries=1, base=MINUTE))
@@ -236,9 +222,6 @@ def test_a_retry_whose_link_is_gone_is_armed_again(any_rig: Rig) -> None:
 
     any_rig.dispatch()
     assert (run.refresh().status, run.attempt) == ("pending", 2)
-
-
-# ---- buffers
 
 
 def test_a_waiting_run_with_nothing_ahead_is_drained(any_rig: Rig) -> None:
@@ -255,9 +238,6 @@ def test_a_waiting_run_with_nothing_ahead_is_drained(any_rig: Rig) -> None:
     assert statuses(schedule) == ["succeeded", "pending"]
     assert any_rig.queued() == [run_job_id(newest(schedule))]
     assert repaired(any_rig) == {}
-
-
-# ---- a flushed Redis
 
 
 def test_after_a_flush_everything_is_armed_again_at_once(any_rig: Rig) -> None:

@@ -22,8 +22,6 @@ from tests.support.invariants import check_invariants
 from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, statuses
 from tests.support.servers import ValkeyServer
 
-# ---- timezones
-
 
 def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
     schedule = any_rig.create(spec="0 9 * * *", timezone="Europe/Berlin")
@@ -74,9 +72,6 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
     assert repaired(rig) == {}
 
 
-# ---- backfills
-
-
 def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     """A backfill of twelve minutes whose process died after its first chunk of five."""
     monkeypatch.setattr("rqsched.chain.backfill.CHUNK", 5)
@@ -93,7 +88,7 @@ def _range(rig: Rig) -> Any:
     return Range(now - 12 * MINUTE, now)
 
 
-def test_an_interrupted_backfill_is_gone_on_with(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_backfill_is_continued(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = interrupted(any_rig, monkeypatch)
     settled(any_rig)
     assert len(statuses(schedule)) == 5, "it may be alive: the grace is not over"
@@ -116,9 +111,6 @@ def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(rig: Rig, monkey
     settled_counts = [batch.checked for batch in iter_batches(rig.runtime) if batch.checked or batch.backfills]
 
     assert settled_counts[-2:] == [5, 2]
-
-
-# ---- rows that cannot be repaired now
 
 
 def poison(rig: Rig, schedule: ScheduleHandle) -> None:
@@ -152,7 +144,7 @@ def test_a_run_that_cannot_be_settled_starves_no_other(rig: Rig) -> None:
     assert (run_1.refresh().status, run_2.refresh().status) == ("running", "lost")
 
 
-def test_one_section_that_fails_keeps_none_of_the_others_from_being_made(rig: Rig) -> None:
+def test_a_section_that_fails_does_not_stop_the_others(rig: Rig) -> None:
     """Here the scheduled set is something else: arming fails, what needs no link is repaired."""
     schedule, run = started(rig)
     rig.redis.delete(rig.transport.scheduled_key)
@@ -185,9 +177,6 @@ def test_while_redis_is_away_what_sql_alone_needs_is_repaired(make_rig: MakeRig,
     own_valkey.start()
     assert rig.recover().failed == 0
     check_invariants(rig.runtime)
-
-
-# ---- pages
 
 
 def test_more_rows_than_a_page_are_all_compared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +218,6 @@ def test_pages_hold_every_row_once(rig: Rig, name: str) -> None:
     assert len(rows) == len(set(rows)) == 7
 
 
-# ---- turns
-
-
 def test_one_worker_an_interval_reconciles(make_rig: MakeRig) -> None:
     first, second = (make_rig(reconcile_interval=10 * MINUTE) for _ in range(2))
 
@@ -270,7 +256,7 @@ def test_a_plain_worker_records_what_its_application_registers(rig: Rig) -> None
     assert set(known) == {"note"}
 
 
-def test_a_pass_that_fails_is_no_failure_of_the_link_that_carried_it(
+def test_a_pass_that_fails_does_not_fail_the_link_that_carried_it(
     rig: Rig, make_rig: MakeRig, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.recover()

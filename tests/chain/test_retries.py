@@ -45,9 +45,6 @@ def retry(rig: Rig, run: RunHandle) -> RunHandle:
     return run.refresh()
 
 
-# ---- one retry
-
-
 def test_a_failed_attempt_waits_for_its_retry_link(any_rig: Rig) -> None:
     schedule = failing(any_rig)
 
@@ -131,9 +128,6 @@ def test_the_retry_link_of_another_run_is_stale(rig: Rig, number: int) -> None:
     assert run.refresh().status == "retrying"
 
 
-# ---- what a retry survives
-
-
 def test_a_retry_survives_the_chain_moving_on(rig: Rig) -> None:
     schedule = failing(rig, retry=RetryPolicy(max_retries=1, base=2 * HOUR), overlap="allow_all")
     run = rig.turn(schedule, HOUR)
@@ -199,9 +193,6 @@ def test_a_retrying_run_is_seen_by_the_overlap_policy(rig: Rig) -> None:
     assert skipped.payload["blocking_run_id"] == run.uid
 
 
-# ---- backoff
-
-
 WAITS = [
     (MINUTE, [60, 120, 240, 480, 600, 600]),
     (5 * MINUTE, [300, 600, 1200, 2400, 3000, 3000]),
@@ -245,9 +236,6 @@ def test_jitter_spreads_retries_evenly_and_the_same_each_time(rig: Rig) -> None:
     assert waits == [policy.delay(1, interval=HOUR, salt=run.uid) for run in found]
 
 
-# ---- exhaustion
-
-
 def exhaust(rig: Rig, schedule: ScheduleHandle) -> RunHandle:
     """A run fails with all its attempts."""
     run = rig.turn(schedule, schedule.refresh().state.due_at - rig.clock.now())
@@ -269,7 +257,7 @@ def test_a_schedule_whose_attempts_are_used_up_dies_by_default(any_rig: Rig) -> 
     assert died.payload["error"].startswith("ValueError: attempt 3 failed")
 
 
-def test_the_death_of_a_schedule_is_loud_in_the_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_death_of_a_schedule_is_logged_as_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     schedule = failing(rig)
 
     exhaust(rig, schedule)
@@ -280,7 +268,7 @@ def test_the_death_of_a_schedule_is_loud_in_the_log(rig: Rig, caplog: pytest.Log
     assert record.getMessage().endswith("ValueError: attempt 3 failed")
 
 
-def test_a_schedule_told_to_continue_goes_on_with_the_next_occurrence(any_rig: Rig) -> None:
+def test_a_schedule_told_to_continue_fires_the_next_occurrence(any_rig: Rig) -> None:
     schedule = failing(any_rig, retry=RetryPolicy(max_retries=1, base=MINUTE, then="continue"))
 
     exhaust(any_rig, schedule)

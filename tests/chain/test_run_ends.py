@@ -27,10 +27,7 @@ def boom() -> None:
     raise ValueError("the invoice has no number")
 
 
-# ---- cancellation
-
-
-def test_a_checkpoint_lets_a_live_run_go_on(rig: Rig) -> None:
+def test_a_checkpoint_of_a_live_run_returns(rig: Rig) -> None:
     assert turn(rig, lambda: current_run().checkpoint() or "through").result == "through"
 
 
@@ -67,7 +64,7 @@ def test_a_workflow_may_catch_its_cancellation_to_clean_up(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("end", [lambda: "late result", boom], ids=["returns", "fails"])
-def test_what_a_cancelled_run_comes_to_is_not_recorded(any_rig: Rig, end: Callable[[], Any]) -> None:
+def test_the_result_of_a_cancelled_run_is_not_recorded(any_rig: Rig, end: Callable[[], Any]) -> None:
     def work() -> Any:
         newest(any_rig.scheduler.get("report")).cancel()
         return end()
@@ -88,7 +85,7 @@ def test_a_workflow_may_cancel_its_own_run(rig: Rig) -> None:
     assert (run.status, run.error) == ("cancelled", "nothing to do today")
 
 
-def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) -> None:
+def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(rig: Rig) -> None:
     steps: list[str] = []
 
     def work() -> None:
@@ -103,31 +100,25 @@ def test_a_run_that_was_given_up_as_lost_stops_at_its_next_checkpoint(rig: Rig) 
     assert run.status == "lost"
 
 
-# ---- beats
-
-
-def beat_of(rig: Rig, uid: str) -> int:
+def heartbeat_of(rig: Rig, uid: str) -> int:
     return rig.runtime.database.read(lambda connection: changes.read_heartbeat(connection, uid)) or 0
 
 
-def test_a_run_that_executes_beats(make_rig: MakeRig, database_url: str) -> None:
+def test_an_executing_run_sends_heartbeats(make_rig: MakeRig, database_url: str) -> None:
     rig = make_rig(database_url=database_url, heartbeat_interval=0.01)
 
-    run = turn(rig, lambda: wait_until(lambda: beat_of(rig, current_run().uid) >= 3))
+    run = turn(rig, lambda: wait_until(lambda: heartbeat_of(rig, current_run().uid) >= 3))
 
     assert run.status == "succeeded", run.error
 
 
-def test_a_checkpoint_is_a_beat(rig: Rig) -> None:
+def test_a_checkpoint_sends_a_heartbeat(rig: Rig) -> None:
     def work() -> int:
-        before = beat_of(rig, current_run().uid)
+        before = heartbeat_of(rig, current_run().uid)
         current_run().checkpoint()
-        return beat_of(rig, current_run().uid) - before
+        return heartbeat_of(rig, current_run().uid) - before
 
     assert turn(rig, work).result == 1
-
-
-# ---- outages
 
 
 @contextmanager

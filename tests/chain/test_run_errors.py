@@ -24,8 +24,6 @@ from tests.support.rig import MINUTE, Rig, events, run_job_id, turn
 
 OURS = str(Path(rqsched.__file__).parent)
 
-# ---- errors
-
 
 def boom() -> None:
     raise ValueError("the invoice has no number")
@@ -68,7 +66,7 @@ def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_fra
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["NUL", "lone surrogate"])
-def test_an_error_whose_text_no_database_stores_is_recorded_all_the_same(any_rig: Rig, text: str) -> None:
+def test_an_error_with_characters_no_database_stores_is_recorded_escaped(any_rig: Rig, text: str) -> None:
     def hostile() -> None:
         raise ValueError(text)
 
@@ -178,7 +176,7 @@ def surprise() -> None:
     [(leave, "SystemExit: 3"), (interrupt, "KeyboardInterrupt"), (surprise, "Surprise: out of nowhere")],
     ids=["SystemExit", "KeyboardInterrupt", "BaseException"],
 )
-def test_whatever_ends_a_workflow_ends_its_run(rig: Rig, target: Callable[[], None], error: str) -> None:
+def test_any_exception_in_a_workflow_ends_its_run(rig: Rig, target: Callable[[], None], error: str) -> None:
     run = turn(rig, target)
 
     assert run.status == "failed"
@@ -191,9 +189,6 @@ def test_a_failed_attempt_is_a_failed_job_for_rq_too(rig: Rig) -> None:
     job = rig.job(run_job_id(run))
     assert job.get_status() is JobStatus.FAILED
     assert "the invoice has no number" in str(job.latest_result().exc_string)
-
-
-# ---- timeouts
 
 
 def hang() -> None:

@@ -18,8 +18,6 @@ from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
 from rqsched.core.ids import RunJobId
 from tests.support.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
 
-# ---- claiming
-
 
 def test_a_claimed_run_runs_under_a_token_of_this_process(any_rig: Rig) -> None:
     run = any_rig.occur(any_rig.create())
@@ -71,9 +69,6 @@ def test_a_delivery_of_an_unknown_run_executes_nothing(rig: Rig) -> None:
     assert run.refresh().status == "pending"
 
 
-# ---- what the workflow gets
-
-
 def test_a_workflow_gets_its_arguments_as_they_were_declared(any_rig: Rig) -> None:
     schedule = any_rig.create(args=["eu", {"deep": [1, None, 2.5]}], kwargs={"dry_run": True, "näme": "ü"})
 
@@ -82,7 +77,7 @@ def test_a_workflow_gets_its_arguments_as_they_were_declared(any_rig: Rig) -> No
     assert any_rig.calls == [(("eu", {"deep": [1, None, 2.5]}), {"dry_run": True, "näme": "ü"})]
 
 
-def test_a_run_keeps_the_arguments_it_was_decided_with(rig: Rig) -> None:
+def test_a_run_keeps_the_arguments_of_the_schedule_at_its_fire(rig: Rig) -> None:
     schedule = rig.create(args=["old"])
     rig.occur(schedule)
     schedule.update(args=["new"])
@@ -167,9 +162,6 @@ def test_a_workflow_named_by_its_dotted_path_is_imported(rig: Rig) -> None:
     assert run.result
 
 
-# ---- results
-
-
 class Unspeakable:
     def __repr__(self) -> str:
         raise RuntimeError("no comment")
@@ -200,9 +192,7 @@ def circular() -> list[Any]:
     ],
     ids=["set", "nan", "without a repr", "circular", "tuple", "class"],
 )
-def test_a_result_that_is_no_json_is_kept_as_it_presents_itself(
-    rig: Rig, result: Callable[[], Any], kept: object
-) -> None:
+def test_a_result_that_is_not_json_is_kept_as_its_repr(rig: Rig, result: Callable[[], Any], kept: object) -> None:
     run = turn(rig, partial(result))
 
     assert (run.status, run.result) == ("succeeded", kept)
@@ -221,7 +211,7 @@ def test_a_result_beyond_the_limit_is_cut(rig: Rig, text: str) -> None:
     assert run.result.endswith("[cut]")
 
 
-def test_nothing_of_the_users_goes_through_redis(rig: Rig) -> None:
+def test_arguments_and_results_do_not_go_through_redis(rig: Rig) -> None:
     rig.register("secret", lambda word: f"result {word}")
     rig.turn(rig.create(runs="secret", args=["s3cret"], memo={"note": "s3cret"}))
 

@@ -28,7 +28,7 @@ def test_a_tick_heals_a_flushed_redis(rig: Rig) -> None:
     assert list(rig.armed()) == [link_id(later)]
 
 
-def test_a_tick_at_a_given_time_fires_and_does_no_more(rig: Rig) -> None:
+def test_a_tick_at_a_given_time_fires_without_reconciling(rig: Rig) -> None:
     later = rig.create("later", spec=60 * MINUTE)
     schedule = rig.create()
     rig.redis.flushall()
@@ -54,7 +54,7 @@ def test_a_tick_fires_while_redis_is_away(make_rig: MakeRig, own_valkey: ValkeyS
     assert rig.queued() == [run_job_id(newest(schedule))]
 
 
-def test_a_tick_makes_due_retries_too(rig: Rig) -> None:
+def test_a_tick_fires_due_retry_links(rig: Rig) -> None:
     rig.register("fail", lambda: 1 / 0)
     schedule = rig.create(runs="fail", spec=60 * MINUTE)
     run = rig.turn(schedule, 60 * MINUTE)

@@ -73,8 +73,6 @@ class Rig:
         """A schedule every minute, from now on."""
         return self.scheduler.create(schedule_id, runs, spec, **options)
 
-    # ---- turning
-
     def advance(self, span: timedelta = MINUTE) -> None:
         self.clock.advance(span)
 
@@ -108,8 +106,6 @@ class Rig:
 
     def recover(self, **options: Any) -> Recovered:
         return recover(self.runtime, **options)
-
-    # ---- looking
 
     def queued(self, name: str = QUEUE) -> list[str]:
         """The ids on a queue's list, first in, first out."""

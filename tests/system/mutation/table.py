@@ -74,8 +74,8 @@ FENCES = (
         "chain/execution.py",
         "return run.token == claim.token and run.status is RunStatus.RUNNING",
         "return True",
-        _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-returns]",
-        _CHAIN + "run_ends.py::test_what_a_cancelled_run_comes_to_is_not_recorded[sqlite-fails]",
+        _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-returns]",
+        _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-fails]",
         _WORLDS.format(250),
     ),
     _edit(
@@ -222,7 +222,7 @@ FOLLOWING = (
         "core/settle.py",
         "    started = drain(builder)\n",
         "    started = None\n",
-        _CHAIN + "drain.py::test_what_waits_starts_as_soon_as_the_run_ahead_ends[sqlite]",
+        _CHAIN + "drain.py::test_a_waiting_run_starts_when_the_run_ahead_ends[sqlite]",
         _ALONE.format("a run ends and the next is drained"),
     ),
     _edit(
@@ -265,7 +265,7 @@ ANSWERS = (
         "store/changes.py",
         'return row is not None and row.token == start["token"] and row.status == "running"',
         "return False",
-        _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_still_this_processs",
+        _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
     _edit(
         "an end does not look for its own commit",
@@ -273,14 +273,14 @@ ANSWERS = (
         "            return decided, decided is not None\n",
         "            return None, False\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
-        _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_lets_what_waits_go_on",
+        _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
         "chain/execution.py",
         "        return _standing(connection, schedule, run), False\n",
         "        return None, False\n",
-        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_what_others_made_of_it",
+        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
         "an operation does not look for its own commit",
@@ -341,7 +341,7 @@ RECONCILE = (
         "chain/reconcile/passes.py",
         "        runs.settle_lost(runtime),\n",
         "",
-        _CHAIN + "lost.py::test_a_run_without_beats_is_lost_after_three_sightings[sqlite]",
+        _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
         _CRASH.format("a run succeeds"),
         _WORLDS.format(0),
     ),
@@ -350,7 +350,7 @@ RECONCILE = (
         "chain/reconcile/runs.py",
         "SIGHTINGS = 3\n",
         "SIGHTINGS = 0\n",
-        _CHAIN + "lost.py::test_a_run_without_beats_is_lost_after_three_sightings[sqlite]",
+        _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
         _CHAIN + "lost.py::test_a_jump_of_the_clock_loses_no_run[forward]",
     ),
     _edit(
@@ -358,7 +358,7 @@ RECONCILE = (
         "chain/reconcile/runs.py",
         "changes.read_heartbeat(connection, run.uid)) != heartbeat:\n",
         "changes.read_heartbeat(connection, run.uid)) == -1:\n",
-        _CHAIN + "lost.py::test_a_run_that_beats_again_while_a_pass_settles_others_is_left_alone",
+        _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
     ),
     _edit(
         "reconcile drains nothing",
@@ -372,7 +372,7 @@ RECONCILE = (
         "chain/reconcile/passes.py",
         "        schedules.set_next_times(runtime),\n",
         "",
-        _CHAIN + "reconcile.py::test_a_schedule_without_a_next_time_gets_the_one_it_owes[sqlite]",
+        _CHAIN + "reconcile.py::test_a_schedule_without_a_next_time_is_planned_again[sqlite]",
     ),
     _edit(
         "reconcile does not notice a flush",
