@@ -15,7 +15,7 @@ from tests.support.processes import BIN, REPOSITORY
 PAGES = [
     REPOSITORY / "README.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
-    *(REPOSITORY / "examples").rglob("*.md"),
+    *sorted((REPOSITORY / "examples").rglob("*.md")),
 ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -79,6 +79,14 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.text}"
+
+
+def follows_a_read(steps: Sequence[Step], at: int) -> bool:
+    """Tell whether a read follows another one, with nothing done beside SQL and Redis: nothing has changed between."""
+    if at == 0:
+        return False
+    last, step = steps[at - 1 : at + 1]
+    return last.kind.is_read and step.kind.is_read and last.logged == step.logged
 
 
 @dataclass

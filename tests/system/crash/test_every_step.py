@@ -14,7 +14,7 @@ from tests.support.invariants import i7_redis_follows_sql
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import Ended, run_in_child
 from tests.system.crash.flows import FLOWS, START, Flow
-from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps
+from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, follows_a_read
 from tests.system.crash.worlds import World
 
 pytestmark = [
@@ -113,17 +113,9 @@ def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
     twice = set()
     if _is_tried_next(flow, steps, at, kind):
         twice.add(Fate.DIES_AFTER)
-    if not IS_PROOF and _is_as_before_last(steps, at):
+    if not IS_PROOF and follows_a_read(steps, at):
         twice.add(Fate.DIES_BEFORE)
     return [fate for fate in FATES[steps[at].kind] if fate not in twice]
-
-
-def _is_as_before_last(steps: Sequence[Step], at: int) -> bool:
-    """Tell whether nothing has happened since the step before, itself a read: in SQL, in Redis or beside them."""
-    if at == 0:
-        return False
-    last, step = steps[at - 1 : at + 1]
-    return last.kind.is_read and step.kind.is_read and last.logged == step.logged
 
 
 def _is_tried_next(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> bool:
