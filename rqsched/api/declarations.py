@@ -37,6 +37,15 @@ class Declaration:
     """True pauses, False resumes; None leaves a known schedule as it is and creates an active one."""
 
 
+class DeclarationOptions(Options, total=False):
+    """What a declaring decorator takes beside the timing: the options of `Scheduler.create`, and these."""
+
+    note: str | None
+    """Free text kept with the schedule."""
+    paused: bool
+    """True pauses, False resumes; without it a known schedule stays as it is."""
+
+
 class Declarations:
     """The schedules an application declares with decorators, in the order of declaration."""
 
@@ -53,7 +62,7 @@ class Declarations:
         """Add a declaration."""
         self._declared[declaration.schedule_id] = declaration
 
-    def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Any:
+    def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Callable[[F], F]:
         """Return the decorator that registers a workflow and declares its schedule.
 
         Queue, connection and timeout become the workflow's defaults. Everything is checked here, at the decorated

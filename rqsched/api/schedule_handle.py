@@ -6,7 +6,7 @@ ScheduleNotFoundError, so a stale handle never changes the new schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
@@ -288,7 +288,7 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         return BackfillResult(done, rows)
 
-    def iter_backfill(self, wanted: Range) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    def iter_backfill(self, wanted: Range) -> Generator[tuple[Backfill, list[BackfillRow]]]:
         """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.
 
         Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.
@@ -299,7 +299,7 @@ class ScheduleHandle(ScheduleView):
         opened = backfill.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
         yield from backfill.iterate(self._runtime, opened)
 
-    def resume_backfill(self, uid: str) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    def resume_backfill(self, uid: str) -> Generator[tuple[Backfill, list[BackfillRow]]]:
         """Continue, as `iter_backfill` does, an interrupted backfill of this schedule.
 
         Nothing is fired twice, not even when another process continues it at the same time. Raises

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from rqsched import signals
-from rqsched.api.declarations import SYNC, Declaration, Declarations
+from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations, reconcile, tick
 from rqsched.chain.operations import Named, Request
@@ -51,6 +51,27 @@ class Synced:
     """Known ones as declared."""
     removed: list[str]
     """Deleted by `prune`."""
+
+
+class ListFilters(TypedDict, total=False):
+    """Which schedules `list` and `iter` show; everything given must match."""
+
+    status: str | Sequence[str] | None
+    """One status or several; without it every schedule that is not deleted."""
+    workflow: str | None
+    """The name of the workflow."""
+    namespace: str | None
+    """Default: RQSCHED_NAMESPACE."""
+    labels: Mapping[str, str] | None
+    """Labels the schedule has, perhaps among others."""
+    search_attributes: Mapping[str, Any] | None
+    """Search attributes the schedule has, perhaps among others."""
+    owner: str | None
+    """Who owns it."""
+    managed_by: str | None
+    """`sync`: the schedules that a sync made."""
+    text: str | None
+    """A part of the id, in any case."""
 
 
 class Scheduler:
@@ -284,11 +305,20 @@ class Scheduler:
     def _handle(self, schedule: Schedule) -> ScheduleHandle:
         return ScheduleHandle(self.runtime, schedule)
 
-    def cron(self, expression: str, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+    def cron(
+        self,
+        expression: str,
+        *,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
         """Register a workflow and declare its schedule in one line; `sync()` at start-up creates or updates it.
 
         >>> @scheduler.cron("0 2 * * *", timezone="Europe/Berlin")  # doctest: +SKIP
         ... def nightly() -> None: ...
+
+        `id` and `name` default to the function's name; queue, connection and timeout are the workflow's defaults.
         """
         return self.declarations.on(Cron(expression), id, name, options)
 
@@ -299,12 +329,19 @@ class Scheduler:
         offset: timedelta | str | None = None,
         id: str | None = None,  # noqa: A002 - as users say it
         name: str | None = None,
-        **options: Any,
-    ) -> Any:
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
         """Register a workflow and declare its schedule at an interval; see `cron`."""
         return self.declarations.on(Every(interval, offset=offset), id, name, options)
 
-    def on_timing(self, timing: Timing, *, id: str | None = None, name: str | None = None, **options: Any) -> Any:  # noqa: A002 - as users say it
+    def on_timing(
+        self,
+        timing: Timing,
+        *,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
         """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
         return self.declarations.on(timing, id, name, options)
 
@@ -326,41 +363,51 @@ class Scheduler:
     def list(
         self,
         *,
-        status: str | Sequence[str] | None = None,
-        workflow: str | None = None,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        owner: str | None = None,
-        managed_by: str | None = None,
-        text: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
         newest_first: bool = False,
+        **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
-        """Read a page (1 to 500) of schedules in the order they were created; deleted ones only when asked for."""
+        """Read a page of schedules in the order they were created; see ListFilters for what may be asked.
+
+        >>> scheduler.list(status="paused", labels={"team": "billing"}).items  # doctest: +SKIP
+
+        Args:
+            limit: The size of the page, 1 to 500.
+            cursor: `next_cursor` of the page before.
+            newest_first: Reverse the order.
+            filters: Everything given must match.
+        """
         listing.require_limit(limit)
-        statuses = (status,) if isinstance(status, str) else tuple(status or ())
-        for name in statuses:
-            _require_status(name)
-        filters = Filters(
-            namespace=self._namespace(namespace),
-            statuses=statuses,
-            workflow=workflow,
-            owner=owner,
-            managed_by=managed_by,
-            labels=labels or {},
-            search_attributes=search_attributes or {},
-            text=text,
-        )
+        wanted = self._filters(**filters)
         page = self.runtime.database.read(
             lambda connection: listing.list_schedules(
-                connection, filters, limit=limit, cursor=cursor, newest_first=newest_first
+                connection, wanted, limit=limit, cursor=cursor, newest_first=newest_first
             )
         )
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
-    def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
+    def _filters(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> Filters:
+        statuses = (status,) if isinstance(status, str) else tuple(status or ())
+        for name in statuses:
+            _require_status(name)
+        return Filters(
+            namespace=self._namespace(namespace),
+            statuses=statuses,
+            labels=labels or {},
+            search_attributes=search_attributes or {},
+            **others,
+        )
+
+    def iter(self, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` with these filters shows, page by page."""
         cursor: str | None = None
         while True:
