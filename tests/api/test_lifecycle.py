@@ -1,4 +1,4 @@
-"""What one does to a schedule, from update to purge, on both databases: design §4 as its caller sees it."""
+"""What an owner does to a schedule, from update to purge, on both databases."""
 
 from __future__ import annotations
 
