@@ -58,58 +58,58 @@ class Timing:
         setattr(cls, name, call)
 
     def daily_at(self: _Self, *times: str) -> _Self:
-        """Each day at local times such as `"00:10"`."""
+        """Happen each day at local times such as `"00:10"`."""
         self._minutes = {_minute_of_day(time) for time in times}
         return self
 
     def twice_daily(self: _Self, first: int = 1, second: int = 13) -> _Self:
-        """Each day at two full hours."""
+        """Happen each day at two full hours."""
         return self.daily_at(f"{first}:00", f"{second}:00")
 
     def hourly_at(self: _Self, *minutes: int) -> _Self:
-        """Each hour at these minutes."""
+        """Happen each hour at these minutes."""
         if not minutes or not all(0 <= minute <= 59 for minute in minutes):
             raise InvalidSpecError("hourly_at", "takes minutes from 0 to 59")
         self._minutes = {hour * 60 + minute for hour in range(24) for minute in minutes}
         return self
 
     def weekly_on(self: _Self, day: str, at: str = "00:00") -> _Self:
-        """Each week on a day such as `"mon"`, at a local time."""
+        """Happen each week on a day such as `"mon"`, at a local time."""
         self._weekdays = (_weekday(day),)
         return self.daily_at(at)
 
     def monthly_on(self: _Self, day: int | str = 1, at: str = "00:00") -> _Self:
-        """Each month on a day (1 to 31, or `"L"` for the last), at a local time."""
+        """Happen each month on a day (1 to 31, or `"L"` for the last), at a local time."""
         self._month_days = (str(day),)
         return self.daily_at(at)
 
     def every(self: _Self, interval: timedelta | str) -> _Self:
-        """At an interval: anchored at registration; narrowed by `between` or days, aligned to the local day."""
+        """Happen at an interval: anchored at registration; narrowed by `between` or days, aligned to the local day."""
         self._interval = require_interval(interval)
         return self
 
     def cron(self: _Self, expression: str) -> _Self:
-        """As a cron expression says; it is not narrowed further."""
+        """Happen as a cron expression says; it cannot be narrowed further."""
         self._cron = expression
         return self
 
     def between(self: _Self, start: str, end: str) -> _Self:
-        """Only from one local time of day (inclusive) to another (exclusive) of the same day."""
+        """Keep only times from one local time of day (inclusive) to another (exclusive) of the same day."""
         self._window = (_minute_of_day(start), _minute_of_day(end))
         if self._window[0] >= self._window[1]:
             raise InvalidSpecError("between", f"{end} is not after {start}; write two builders for a night")
         return self
 
     def weekdays(self: _Self) -> _Self:
-        """Only from Monday to Friday."""
+        """Keep only Monday to Friday."""
         return self.days("mon", "tue", "wed", "thu", "fri")
 
     def weekends(self: _Self) -> _Self:
-        """Only on Saturday and Sunday."""
+        """Keep only Saturday and Sunday."""
         return self.days("sat", "sun")
 
     def days(self: _Self, *days: str) -> _Self:
-        """Only on these days of the week."""
+        """Keep only these days of the week."""
         self._weekdays = tuple(sorted({_weekday(day) for day in days}))
         return self
 

@@ -16,7 +16,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change import ChangeBuilder
 from rqsched.core.endings import complete_if_over, delete, end_exhausted
 from rqsched.core.jitter import jittered
-from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, dump_spec
+from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, dump_spec
 from rqsched.core.occurrences import (
     TICK,
     classify_due,
@@ -127,7 +127,8 @@ def decide_update(
     definition = replace(definition, spec=dump_spec(spec))
     if definition.parsed_policies == schedule.policies:  # perhaps in the words of another release
         definition = replace(definition, policies=schedule.definition.policies)
-    changed = _changed_fields(schedule.definition, definition)
+    names = [field.name for field in fields(Definition)]
+    changed = [name for name in names if getattr(definition, name) != getattr(schedule.definition, name)]
     if note is not None and note != schedule.note:
         changed.append("note")
     if not changed:
@@ -139,7 +140,8 @@ def decide_update(
     if _TIMING & set(changed):
         _move(builder, keep_next=keep_next)
     if "max_runs" in changed:
-        builder.set(remaining=_remaining(schedule, definition.max_runs))
+        limit = definition.max_runs
+        builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
     builder.record(audit.UPDATED, changed_fields=changed, **_declared_payload(builder.schedule))
     complete_if_over(builder)
     if builder.schedule.remaining == 0:
@@ -147,12 +149,8 @@ def decide_update(
     return builder.build(operation)
 
 
-def _changed_fields(old: Definition, new: Definition) -> list[str]:
-    return [field.name for field in fields(Definition) if getattr(old, field.name) != getattr(new, field.name)]
-
-
 def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> None:
-    """Bring the timing that is being replaced to an end: of what is already due one fire is kept, the rest is missed.
+    """End the timing that is being replaced: of what is already due one fire is kept, the rest is missed.
 
     The new timing does not know those instants, so no later fire could count them.
     """
@@ -192,12 +190,6 @@ def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
     following = schedule.spec.next_after(builder.now)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
         builder.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
-
-
-def _remaining(schedule: Schedule, max_runs: int | None) -> int | None:
-    if max_runs is None:
-        return None
-    return max(max_runs - schedule.run_count, 0)
 
 
 def decide_pause(
@@ -254,7 +246,7 @@ def decide_resume(
         builder.set(definition=definition, timing_changed_at=planned_from(schedule, now))
     upcoming = schedule.paused_next_run_at
     if keep_next and upcoming is not None and upcoming > now:
-        builder.set(next_run_at=upcoming, due_at=due_of(schedule, upcoming))
+        builder.plan(Occurrence(upcoming, due_of(schedule, upcoming)))
     else:
         _plan_anew(builder, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
@@ -290,7 +282,8 @@ def _plan_anew(builder: ChangeBuilder, missed: datetime | None = None) -> None:
     """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
     spec, now = builder.schedule.spec, builder.now
     if missed is not None:
-        builder.set(next_run_at=missed, due_at=now, evaluated_to=missed - TICK)
+        builder.plan(Occurrence(missed, due_at=now))
+        builder.set(evaluated_to=missed - TICK)
     elif spec.is_from_completion and (unfinished := builder.unfinished()):
         builder.wait_for(unfinished[-1].uid)
     else:

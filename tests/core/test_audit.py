@@ -103,7 +103,7 @@ def test_decisions_write_every_type_and_leave_no_key_of_the_contract_unused() ->
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.type)
-def test_an_event_is_plain_json_and_names_no_blank(event: Event) -> None:
+def test_an_event_is_plain_json_without_empty_keys(event: Event) -> None:
     assert all(value is not None for key, value in event.payload.items() if key != "next_fire_at")
     assert all(isinstance(value, (str, int, list, dict, type(None))) for value in event.payload.values())
     assert "command_context" not in event.payload
@@ -129,21 +129,21 @@ def test_an_unknown_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "facts"),
+    ("context", "values"),
     [
         (CommandContext("ops", "r-1", "cli", "deploy", {"ip": "::1"}), ("ops", "r-1", "cli", "deploy", {"ip": "::1"})),
         (CommandContext(principal="ops"), ("ops", None, None, None, None)),
     ],
 )
-def test_a_context_is_recorded_without_its_blanks(context: CommandContext, facts: tuple[Any, ...]) -> None:
+def test_a_context_is_recorded_without_empty_keys(context: CommandContext, values: tuple[Any, ...]) -> None:
     names = ("principal", "request_id", "source", "reason", "context")
-    given = {name: value for name, value in zip(names, facts, strict=True) if value is not None}
+    given = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     change = lifecycle.decide_pause(active(), now=NOON, context=context)
     assert change.events[0].payload["command_context"] == given
 
 
 @pytest.mark.parametrize("context", [None, CommandContext()], ids=["none", "empty"])
-def test_no_context_leaves_no_key(context: CommandContext | None) -> None:
+def test_without_a_context_an_event_has_no_command_context(context: CommandContext | None) -> None:
     change = lifecycle.decide_pause(active(), now=NOON, context=context)
     assert "command_context" not in change.events[0].payload
     event = Event(audit.PAUSED, {"paused_at": "now"}, "run", "instance")

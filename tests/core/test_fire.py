@@ -97,7 +97,7 @@ def test_a_fire_decides_the_same_again_from_the_same_state() -> None:
 
 
 @pytest.mark.parametrize(("env", "starts"), [("production", True), ("staging", True), ("laptop", False), ("", False)])
-def test_a_schedule_of_other_environments_skips_and_goes_on(env: str, starts: bool) -> None:
+def test_a_schedule_of_other_environments_skips_and_continues(env: str, starts: bool) -> None:
     policies = Policies(environments=("production", "staging"), retry=CONTINUE)
     change = fire(active(policies=policies), env=env)
     assert len(change.new_runs) == starts
@@ -185,7 +185,7 @@ def test_a_schedule_from_completion_waits_for_the_run_it_started() -> None:
     assert change.after.n == 1
 
 
-def test_a_schedule_from_completion_waits_for_the_run_in_its_way() -> None:
+def test_a_schedule_from_completion_waits_for_the_blocking_run() -> None:
     change = fire(holding(active(DELAYED), run(1), run(2)), run(1), run(2))
     assert types(change) == ["TriggerSkipped"]
     assert change.after.awaiting_run_uid == run(2).uid
@@ -222,10 +222,7 @@ def test_a_mixed_spec_fires_equal_instants_once() -> None:
     assert nominal == [NOON + k * 30 * MINUTE for k in (1, 2, 3, 4)]
 
 
-# ---- a fire that raised, a retry that is due, a link that is late
-
-
-def test_a_fire_that_raised_is_tried_again_later_and_later() -> None:
+def test_a_fire_that_raised_is_tried_again_after_growing_delays() -> None:
     schedule, waits = active("@hourly"), []
     now = NOON + HOUR
     for _ in range(10):
@@ -244,14 +241,14 @@ def test_a_fire_that_raised_is_tried_again_later_and_later() -> None:
     }
 
 
-def test_a_fire_that_succeeds_after_failures_forgets_them_and_tells_the_true_due_time() -> None:
+def test_a_fire_that_succeeds_after_failures_resets_their_count_and_keeps_the_first_due_time() -> None:
     failed = decide_fire_failed(active("@hourly"), "boom", now=NOON + HOUR).after
     change = fire(failed)
     assert change.after.fire_failures == 0
     assert change.new_runs[0].due_at == NOON + HOUR
 
 
-def test_failed_fires_make_an_occurrence_no_younger() -> None:
+def test_failed_fires_do_not_change_the_age_of_an_occurrence() -> None:
     schedule = active("@hourly", policies=Policies(missed="skip"))
     failed = replace(schedule, due_at=NOON + HOUR + 5 * MINUTE, fire_failures=9)
     assert types(fire(failed)) == ["Missed"]

@@ -59,8 +59,6 @@ class Walk:
     def schedule(self) -> Schedule:
         return self.memory.schedule
 
-    # ---- what it is made of
-
     def definition(self) -> Definition:
         overlap = "skip" if self.is_delayed else self.random.choice(LIVE_POLICIES)
         many = overlap in {"buffer_all", "allow_all"} and self.random.random() < 0.5
@@ -82,8 +80,6 @@ class Walk:
         jitter = timedelta(0) if self.is_delayed else self.random.choice([timedelta(0), 90 * SECOND, 3600 * SECOND])
         spec = DELAYED if self.is_delayed else self.random.choice(SPECS)
         return definition(spec, policies=policies, jitter=jitter, max_runs=self.random.choice([None, None, 9]))
-
-    # ---- one step
 
     def step(self) -> None:
         self.now += self.random.choice([TICK, 20 * SECOND, 3 * MINUTE, 11 * MINUTE]) * self.random.random()
@@ -182,8 +178,6 @@ class Walk:
     def open(self, statuses: set[RunStatus]) -> list[Run]:
         return [run for run in self.memory.runs.values() if run.status in statuses]
 
-    # ---- the model's book
-
     def write(self, operation: str, change: Change) -> None:
         before, unfinished = self.schedule, self.live_unfinished()
         self.check_missed(operation, before, change)
@@ -208,8 +202,6 @@ class Walk:
     def close_book(self, before: Schedule) -> None:
         self.expected += before.spec.between(self.active_since + TICK, self.now + TICK)
         self.active_since = self.now
-
-    # ---- checks
 
     def live_unfinished(self) -> set[str]:
         live = (run for run in self.memory.runs.values() if run.kind is not RunKind.BACKFILL)

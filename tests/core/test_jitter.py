@@ -43,7 +43,7 @@ def test_schedules_of_one_instant_are_spread() -> None:
     assert len({jittered(f"uid-{n}", NOON, timedelta(minutes=1), None) for n in range(100)}) == 100
 
 
-def test_no_jitter_is_the_nominal_time() -> None:
+def test_without_jitter_an_occurrence_is_due_at_its_nominal_time() -> None:
     assert jittered("01J", NOON, timedelta(0), None) == NOON
 
 

@@ -53,9 +53,6 @@ def again(schedule: Schedule, spec: SpecLike, **fields: Any) -> Any:
     return definition(spec, policies=schedule.policies, **fields)
 
 
-# ---- create
-
-
 def test_a_new_schedule_has_its_next_time_and_its_first_event() -> None:
     change = decide_create(IDENTITY, definition("@hourly", action='{"args":["eu"],"kwargs":{}}'), now=NOON)
     after = change.after
@@ -86,9 +83,6 @@ def test_a_spec_that_is_over_makes_a_schedule_done_at_once_where_it_is_not_refus
     with pytest.raises(InvalidSpecError, match="no occurrence after"):
         lifecycle.require_future(Spec(Once(NOON)), NOON)
     lifecycle.require_future(Spec(Once(NOON + SECOND)), NOON)
-
-
-# ---- update
 
 
 @pytest.mark.parametrize(
@@ -130,8 +124,8 @@ def test_a_change_of_timing_sets_the_next_time_anew_and_makes_older_links_stale(
     change = decide_update(schedule, again(schedule, "*/20 * * * *"), now=NOON + MINUTE)
     assert (change.after.next_run_at, change.after.n) == (NOON + 20 * MINUTE, 1)
     assert change.after.timing_changed_at == NOON + MINUTE
-    facts = event(change, "Updated")
-    assert (facts["changed_fields"], facts["next_fire_at"]) == (["spec"], "2026-01-15T12:20:00Z")
+    payload = event(change, "Updated")
+    assert (payload["changed_fields"], payload["next_fire_at"]) == (["spec"], "2026-01-15T12:20:00Z")
 
 
 def test_a_note_is_a_change() -> None:
@@ -279,7 +273,7 @@ def test_a_paused_schedule_is_updated_and_stays_paused() -> None:
     assert decide_resume(change.after, [], now=NOON + MINUTE).after.next_run_at == NOON + 20 * MINUTE
 
 
-def test_leaving_from_completion_gives_the_next_time_back() -> None:
+def test_an_update_away_from_completion_sets_the_next_time() -> None:
     waiting = replace(active(DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     change = decide_update(waiting, again(waiting, "@hourly"), now=NOON + MINUTE)
     assert (change.after.next_run_at, change.after.awaiting_run_uid) == (NOON + HOUR, None)
@@ -291,9 +285,6 @@ def test_new_timezone_rules_move_a_next_time_that_is_not_due() -> None:
     assert (change.after.next_run_at, change.after.tzdata, change.after.n) == (NOON + HOUR, "2027a", 1)
     assert event(change, "Recovered")["next_fire_at"] == "2026-01-15T13:00:00Z"
     assert types(decide_retime(change.after, now=NOON + MINUTE, tzdata="2027b")) == []
-
-
-# ---- pause and resume
 
 
 def test_a_paused_schedule_has_no_next_time_and_its_links_are_stale() -> None:
@@ -353,7 +344,7 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
     ],
 )
 @pytest.mark.parametrize("said", ["by the call", "by the schedule"])
-def test_a_schedule_resumes_where_it_is_told(
+def test_a_schedule_resumes_where_catch_up_says(
     spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, said: str
 ) -> None:
     policies = Policies(resume=catch_up if said == "by the schedule" else "next", retry=CONTINUE)
@@ -426,9 +417,6 @@ def test_a_spec_that_ended_while_paused_ends_the_schedule_at_its_resume() -> Non
     assert types(decide_resume(paused, [], now=NOON + 2 * HOUR, catch_up=CatchUp.ONCE)) == ["Resumed"]
 
 
-# ---- restart, delete, states
-
-
 @pytest.mark.parametrize("status", ["done", "dead"])
 def test_a_restart_begins_from_zero_at_a_new_position(status: str) -> None:
     over = replace(
@@ -468,8 +456,8 @@ def test_a_deleted_schedule_keeps_its_history_and_drops_what_waits() -> None:
     change = decide_delete(holding(active(), *runs), now=NOON + MINUTE, reason="obsolete")
     assert (change.after.status, change.after.deleted_at) == (ScheduleStatus.DELETED, NOON + MINUTE)
     assert (change.drops_buffer, change.drops_retries) == (True, True)
-    facts = {"reason": "obsolete", "deleted_at": "2026-01-15T12:01:00Z", "dropped_buffered": 2}
-    assert event(change, "Deleted") == facts
+    payload = {"reason": "obsolete", "deleted_at": "2026-01-15T12:01:00Z", "dropped_buffered": 2}
+    assert event(change, "Deleted") == payload
 
 
 OPERATIONS: dict[str, Callable[[Schedule], Change]] = {
@@ -498,9 +486,6 @@ def test_an_operation_applies_to_its_statuses_only(operation: str, status: str) 
     with pytest.raises(ScheduleStateError) as refused:
         OPERATIONS[operation](schedule)
     assert (refused.value.operation, refused.value.status) == (operation, status)
-
-
-# ---- trigger
 
 
 def test_a_trigger_starts_a_run_now_and_never_moves_the_grid() -> None:
@@ -540,15 +525,13 @@ def test_a_trigger_of_an_exhausted_schedule_says_so() -> None:
     assert event(change, "TriggerSkipped")["reason"] == "remaining_actions_exhausted"
 
 
-def test_a_replaced_run_hands_its_place_to_the_new_one() -> None:
+def test_a_trigger_that_cancels_the_awaited_run_is_awaited_instead() -> None:
     waiting = replace(active(DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     request = Trigger(RUN_UID, overlap=OverlapPolicy.CANCEL_OTHER)
     change = decide_trigger(waiting, [run(1)], request, now=NOON)[0]
     assert ended(change) == {1: "cancelled"}
     assert change.after.awaiting_run_uid == RUN_UID
 
-
-# ---- backfill
 
 PAST = [NOON - k * HOUR for k in (4, 3, 2, 1)]
 
@@ -637,7 +620,7 @@ def test_a_backfill_of_a_deleted_schedule_runs_nothing() -> None:
     assert change.is_empty
 
 
-def test_a_live_occurrence_goes_on_beside_a_backfill() -> None:
+def test_a_live_occurrence_fires_while_a_backfill_runs() -> None:
     change, _ = fill(active(), PAST)
     fired = fire(change.after, *change.new_runs)
     assert [new.status for new in fired.new_runs] == [RunStatus.PENDING]

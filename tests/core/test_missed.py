@@ -69,11 +69,11 @@ def test_the_policy_chooses_among_what_passed_and_counts_the_rest(
     assert change.after.missed_count == (missed[0] if missed else 0)
     assert "ScheduleMissed" in [found.type for found in change.events] or missed is None
     if missed:
-        facts = event(change, "Missed")
-        first, last = (datetime.fromisoformat(facts[name]) for name in ("first", "last"))
-        assert (facts["count"], *minutes(first, last)) == missed
-        assert minutes(*map(datetime.fromisoformat, facts.get("fired", []))) == fires
-        assert facts["policy"] == options.get("missed", "fire_once")
+        payload = event(change, "Missed")
+        first, last = (datetime.fromisoformat(payload[name]) for name in ("first", "last"))
+        assert (payload["count"], *minutes(first, last)) == missed
+        assert minutes(*map(datetime.fromisoformat, payload.get("fired", []))) == fires
+        assert payload["policy"] == options.get("missed", "fire_once")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,6 @@ def test_what_a_backfill_ran_is_not_missed() -> None:
     assert (event(change, "Missed")["count"], change.new_runs) == (7, ())
     everything = fire(down({}), now=NOON + 3 * MINUTE, ran=[NOON + k * MINUTE for k in (1, 2, 3)])
     assert (everything.events, everything.after.missed_count) == ((), 0)
-
-
-# ---- jitter, windows and timings that changed, against the plain definition
 
 
 def passed_of(schedule: Schedule, now: datetime) -> list[datetime]:
@@ -195,9 +192,6 @@ def test_an_occurrence_off_the_new_grid_fires_and_the_new_grid_counts_from_the_c
         assert all(at <= NOON + 3 * MINUTE or at > NOON + 4 * MINUTE for at in passed_of(updated, now))
 
 
-# ---- what it costs
-
-
 def calls(work: Callable[[], object]) -> int:
     """How many Python functions are called."""
     count = 0
@@ -230,23 +224,20 @@ def test_three_days_of_minutes_cost_no_more_than_an_hour(missed: str, jitter: st
 
 def test_an_outage_is_counted_exactly() -> None:
     change = fire(down({}), now=NOON + 72 * HOUR)
-    facts = event(change, "Missed")
-    assert (facts["count"], "count_capped" in facts) == (72 * 60 - 1, False)
+    payload = event(change, "Missed")
+    assert (payload["count"], "count_capped" in payload) == (72 * 60 - 1, False)
 
 
 def test_several_members_are_counted_up_to_a_thousand() -> None:
     change = fire(down({}, ["* * * * *", "30 12 * * *"]), now=NOON + 72 * HOUR)
-    facts = event(change, "Missed")
-    assert (facts["count"], facts["count_capped"]) == (1000, True)
+    payload = event(change, "Missed")
+    assert (payload["count"], payload["count_capped"]) == (1000, True)
 
 
 def test_one_member_beyond_a_thousand_spares_walking_them_all() -> None:
     schedule = down({}, ["* * * * *", "30 12 * * *"])
     fire(schedule, now=NOON + 72 * HOUR)
     assert calls(lambda: fire(schedule, now=NOON + 72 * HOUR)) < 1_000
-
-
-# ---- clocks that jump
 
 
 def test_a_clock_that_jumps_forward_starts_no_burst() -> None:

@@ -52,7 +52,7 @@ TABLE: dict[str, dict[str, str]] = {
         DEAD: START,
     },
 }  # fmt: skip
-Offer = Callable[[Schedule, list[Run]], Change]
+Start = Callable[[Schedule, list[Run]], Change]
 ROWS = [
     pytest.param(policy, before, wanted, id=f"{policy}, {before}")
     for policy, row in TABLE.items()
@@ -80,11 +80,11 @@ def by_trigger(schedule: Schedule, runs: list[Run]) -> Change:
     return decide_trigger(schedule, runs, Trigger(uid), now=schedule.due_at)[0]
 
 
-@pytest.mark.parametrize("offer", [by_fire, by_trigger])
+@pytest.mark.parametrize("start", [by_fire, by_trigger])
 @pytest.mark.parametrize(("policy", "state", "wanted"), ROWS)
-def test_the_policy_decides_a_new_run_by_what_is_unfinished(policy: str, state: str, wanted: str, offer: Offer) -> None:
+def test_the_policy_decides_a_new_run_by_what_is_unfinished(policy: str, state: str, wanted: str, start: Start) -> None:
     schedule, runs = before(policy, state)
-    change = offer(schedule, runs)
+    change = start(schedule, runs)
     blocking = BEFORE[state][0].uid if BEFORE[state] and state != DEAD else None
     after = change.after
     if wanted in {SKIP, FULL}:
@@ -118,7 +118,7 @@ def test_the_table_has_every_policy_and_every_state() -> None:
 
 
 @pytest.mark.parametrize("policy", ["cancel_other", "terminate_other"])
-def test_every_unfinished_run_makes_way_and_the_waiting_ones_stay(policy: str) -> None:
+def test_a_replacing_policy_ends_every_unfinished_run_and_keeps_the_waiting_ones(policy: str) -> None:
     runs = [run(1, "running"), run(2, "pending"), run(3, "retrying", retry_at=NOON), run(4, "buffered")]
     change = fire(holding(overlapping(policy), *runs), *runs)
     how = "cancelled" if policy == "cancel_other" else "terminated"
@@ -127,7 +127,7 @@ def test_every_unfinished_run_makes_way_and_the_waiting_ones_stay(policy: str) -
     assert all((new.ended_at, new.retry_at) == (change.after.updated_at, None) for _, new in change.changed_runs)
 
 
-def test_a_full_queue_refuses_what_comes_and_says_so() -> None:
+def test_an_occurrence_beyond_buffer_limit_is_skipped_as_buffer_full() -> None:
     runs = [run(1), *(run(number, "buffered") for number in (2, 3))]
     schedule = holding(overlapping("buffer_all", buffer_limit=2), *runs)
     assert event(fire(schedule, *runs), "TriggerSkipped")["reason"] == "buffer_full"
@@ -142,7 +142,7 @@ def test_a_new_run_does_not_overtake_the_waiting_ones(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [policy.value for policy in OverlapPolicy])
-def test_a_backfill_is_never_in_the_way_of_a_live_run(policy: str) -> None:
+def test_a_backfilled_run_never_blocks_a_live_run(policy: str) -> None:
     runs = [run(1, "running", "backfill"), run(2, "buffered", "backfill")]
     change = fire(holding(overlapping(policy), *runs), *runs)
     assert [(new.kind, new.status) for new in change.new_runs] == [(RunKind.SCHEDULED, RunStatus.PENDING)]

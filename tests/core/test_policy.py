@@ -75,7 +75,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], field: str) -> None
     ],
     ids=str,
 )
-def test_what_goes_together_is_accepted(options: dict[str, Any]) -> None:
+def test_a_valid_combination_of_policies_survives_its_text(options: dict[str, Any]) -> None:
     assert Policies(**options) == Policies.loads(Policies(**options).dumps())
 
 

@@ -203,7 +203,7 @@ def test_an_expression_outside_the_dialect_is_refused_with_its_reason(expression
 
 
 @pytest.mark.parametrize("value", [None, 5, b"* * * * *", ["* * * * *"]], ids=repr)
-def test_what_is_no_text_is_refused(value: object) -> None:
+def test_an_expression_that_is_not_text_is_refused(value: object) -> None:
     with pytest.raises(InvalidCronError, match="is not text"):
         Cron(value)  # type: ignore[arg-type]
 
@@ -262,7 +262,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize(("expression", "timezone", "after", "until", "expected"), GAPS.values(), ids=GAPS)
-def test_readings_never_shown_are_told(
+def test_local_times_that_a_clock_change_skips_are_listed(
     expression: str, timezone: str, after: str, until: str, expected: list[str]
 ) -> None:
     gaps = Spec([Cron(expression)], timezone).gaps_between(at(after), at(until))

@@ -78,13 +78,13 @@ def test_a_duration_is_its_exact_length(text: str, length: timedelta) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.items(), ids=lambda text: text[:20] or "empty")
-def test_what_is_no_exact_length_is_refused_with_its_reason(text: str, reason: str) -> None:
+def test_a_text_without_an_exact_length_is_refused_with_its_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidDurationError, match=reason):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("value", [None, 30, 1.5, timedelta(seconds=1)], ids=repr)
-def test_parse_refuses_what_is_no_text(value: object) -> None:
+def test_a_duration_that_is_not_text_is_refused(value: object) -> None:
     with pytest.raises(InvalidDurationError, match="is not text"):
         parse_duration(value)  # type: ignore[arg-type]
 

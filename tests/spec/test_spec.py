@@ -136,12 +136,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("build", REFUSED.values(), ids=REFUSED)
-def test_a_contradiction_is_refused_at_the_door(build: Any) -> None:
+def test_a_spec_with_contradicting_parts_is_refused(build: Any) -> None:
     with pytest.raises(InvalidSpecError):
         build()
 
 
-def test_members_refuse_in_their_own_words() -> None:
+def test_each_kind_of_mistake_has_its_own_error() -> None:
     with pytest.raises(InvalidDurationError):
         Every(timedelta(milliseconds=999))
     with pytest.raises(InvalidTimezoneError):

@@ -39,7 +39,7 @@ YIELDS: dict[str, tuple[Build, Spec]] = {
 
 
 @pytest.mark.parametrize(("build", "expected"), YIELDS.values(), ids=YIELDS.keys())
-def test_it_yields_an_ordinary_spec(build: Build, expected: Spec) -> None:
+def test_a_timing_yields_an_ordinary_spec(build: Build, expected: Spec) -> None:
     assert build(Timing()).spec() == expected
 
 
@@ -54,7 +54,7 @@ OPTIONS: dict[str, tuple[Build, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("build", "expected"), OPTIONS.values(), ids=OPTIONS.keys())
-def test_it_yields_options(build: Build, expected: dict[str, Any]) -> None:
+def test_a_timing_yields_options(build: Build, expected: dict[str, Any]) -> None:
     assert build(Timing().every("1m")).options() == expected
 
 
@@ -79,7 +79,7 @@ REFUSED: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("build", REFUSED.values(), ids=REFUSED.keys())
-def test_steps_that_do_not_go_together_are_refused(build: Build) -> None:
+def test_contradicting_steps_are_refused(build: Build) -> None:
     with pytest.raises((InvalidSpecError, InvalidDurationError)):
         build(Timing()).spec()
 
@@ -109,12 +109,12 @@ def test_a_step_may_be_added_to_a_builder() -> None:
 
 
 @pytest.mark.parametrize("name", ["daily_at", "no name", ""], ids=["taken", "no identifier", "empty"])
-def test_a_step_needs_a_free_name(name: str) -> None:
+def test_a_step_whose_name_is_taken_is_refused(name: str) -> None:
     with pytest.raises(InvalidSpecError):
         Timing.extend(name, lambda builder: None)
 
 
-def test_options_beside_a_builder_win() -> None:
+def test_options_given_with_a_builder_win_over_its_own() -> None:
     spec, options = unfold(Timing().cron("@daily").option(queue="a", timeout=1), {"queue": "b"})
     assert (spec, options) == (Spec("@daily"), {"queue": "b", "timeout": 1})
     assert unfold(Cron("@daily"), {"queue": "b"}) == (Cron("@daily"), {"queue": "b"})

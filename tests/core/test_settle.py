@@ -88,7 +88,7 @@ def test_the_entries_and_the_error_are_kept_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("attempt_result", [FAILED, LOST], ids=["failed", "lost"])
-def test_an_attempt_that_fails_is_retried_later_and_later(attempt_result: AttemptResult) -> None:
+def test_a_failing_attempt_is_retried_after_growing_delays(attempt_result: AttemptResult) -> None:
     schedule, waits = retrying(RetryPolicy(max_retries=3)), []
     for attempt in (1, 2, 3):
         change = end(schedule, attempt_result, run(1, attempt=attempt))
@@ -135,7 +135,7 @@ def test_a_schedule_dies_when_its_run_has_no_attempt_left(
     }
 
 
-def test_then_continue_leaves_the_chain_alone() -> None:
+def test_then_continue_keeps_the_schedule_active() -> None:
     schedule = retrying(CONTINUE)
     change = end(schedule, FAILED)
     assert ended(change) == {1: "failed"}
@@ -157,7 +157,7 @@ def test_a_paused_schedule_dies_too() -> None:
 
 
 @pytest.mark.parametrize("outcome", [AttemptOutcome.CANCELLED, AttemptOutcome.TERMINATED])
-def test_ending_a_run_on_request_is_no_failure(outcome: AttemptOutcome) -> None:
+def test_a_run_ended_on_request_does_not_count_as_a_failure(outcome: AttemptOutcome) -> None:
     change = end(retrying(RetryPolicy(3)), AttemptResult(outcome))
     assert ended(change) == {1: outcome.value}
     assert (change.after.error_count, change.after.consecutive_failures) == (0, 0)
@@ -167,9 +167,6 @@ def test_ending_a_run_on_request_is_no_failure(outcome: AttemptOutcome) -> None:
 def test_a_retrying_run_that_is_cancelled_has_no_retry() -> None:
     change = end(retrying(RetryPolicy(3)), AttemptResult(AttemptOutcome.CANCELLED), run(1, "retrying", retry_at=LATER))
     assert change.changed_runs[0][1].retry_at is None
-
-
-# ---- what waited
 
 
 @pytest.mark.parametrize(
@@ -221,7 +218,7 @@ def test_a_paused_schedule_keeps_its_runs_waiting_until_it_resumes() -> None:
     assert types(resumed) == ["Resumed", "Triggered"]
 
 
-def test_a_paused_schedule_goes_on_with_its_backfill() -> None:
+def test_a_paused_schedule_continues_its_backfill() -> None:
     runs = [run(1, kind="backfill"), run(2, "buffered", "backfill"), run(3, "buffered")]
     paused = lifecycle.decide_pause(holding(overlapping("buffer_all"), *runs), now=NOON).after
     assert ended(end(paused, SUCCEEDED, *runs)) == {1: "succeeded", 2: "pending"}
@@ -232,7 +229,7 @@ def test_live_runs_go_before_a_backfill() -> None:
     assert ended(end(overlapping("buffer_all"), SUCCEEDED, *runs)) == {1: "succeeded", 3: "pending"}
 
 
-def test_a_lost_drain_is_made_up_for() -> None:
+def test_a_drain_that_a_crash_lost_is_decided_again() -> None:
     waiting = run(2, "buffered")
     schedule = holding(overlapping("buffer_all"), waiting)
     assert ended(decide_drain(schedule, [waiting], now=LATER)) == {2: "pending"}
@@ -262,9 +259,6 @@ def test_a_spec_that_is_over_is_done_when_its_buffer_is_empty() -> None:
     change = decide_settle(schedule, [run(1), waiting], run(1), SUCCEEDED, now=NOON + 2 * HOUR)
     assert types(change) == ["Triggered", "Completed"]
     assert (event(change, "Completed")["reason"], change.after.status) == ("spec_ended", ScheduleStatus.DONE)
-
-
-# ---- successes, exhaustion, ends
 
 
 def test_total_repeats_counts_successes() -> None:
@@ -315,9 +309,6 @@ def test_a_run_that_outlives_its_schedule_does_not_revive_it(status: str) -> Non
     assert ended(end(over, FAILED)) == {1: "retrying"}
     for attempt_result in (SUCCEEDED, replace(FAILED, is_final=True)):
         assert (end(over, attempt_result).after.status.value, types(end(over, attempt_result))) == (status, [])
-
-
-# ---- from completion
 
 
 DELAYED = Spec(Every("5m", from_completion=True))
