@@ -1,4 +1,4 @@
-"""Many rows in one statement: what a batch of fires writes.
+"""Many rows in one statement, as a batch of fires writes them.
 
 PostgreSQL takes the rows of a table as one JSON document and does the work as a set; SQLite, in the same process,
 takes them one by one through one prepared statement, which is as fast.
@@ -19,21 +19,21 @@ from sqlalchemy.engine import Connection
 Row = Mapping[str, Any]
 """Column names and values."""
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
-"""What one statement carries, about: payloads may be large, and a batch of them is held several times over."""
+"""The size of one statement, about: payloads may be large, and a batch is held in memory several times."""
 
 
 def is_sqlite(connection: Connection) -> bool:
-    """Tell whether the connection is to SQLite."""
+    """Return whether the connection is to SQLite."""
     return connection.dialect.name == "sqlite"
 
 
 def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """Begin an INSERT that can say ON CONFLICT, in the database's dialect."""
+    """Return an INSERT that supports ON CONFLICT, in the database's dialect."""
     return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
 
 
 def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Row], *, or_ignore: bool = False) -> None:
-    """Insert rows of the same columns; `or_ignore` leaves out those that a unique key has already."""
+    """Insert rows of the same columns; `or_ignore` skips rows whose unique key exists."""
     if not rows:
         return
     if _is_set(connection, rows):
@@ -46,7 +46,7 @@ def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Row], *,
 
 
 def update_rows(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Update rows of the same columns, each named by its `uid`; of two with one uid the later one stands."""
+    """Update rows of the same columns, each named by its `uid`; of two rows with one uid the later one wins."""
     if not rows:
         return
     if _is_set(connection, rows):
@@ -60,9 +60,6 @@ def update_rows(connection: Connection, table: sa.Table, rows: Sequence[Row]) ->
 
 def _is_set(connection: Connection, rows: Sequence[Row]) -> bool:
     return len(rows) > 1 and not is_sqlite(connection)
-
-
-# ---- statements, made once for each choice of columns
 
 
 @lru_cache(maxsize=1024)
@@ -91,11 +88,8 @@ def _recordset(table: sa.Table, names: tuple[str, ...]) -> sa.TableValuedAlias:
     return sa.func.json_to_recordset(document).table_valued(*columns, name="given").render_derived(with_types=True)
 
 
-# ---- values
-
-
 def _documents(rows: Iterable[Row]) -> Iterator[str]:
-    """Write rows as arrays of about DOCUMENT_CHARACTERS each at most; a row that is longer stands alone."""
+    """Yield rows as JSON arrays of at most about DOCUMENT_CHARACTERS; a longer row is an array of its own."""
     part: list[Row] = []
     size = 0
     for row in rows:
@@ -110,14 +104,14 @@ def _documents(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _plain(value: object) -> object:
-    """Write as `tables.Instant` and `tables.Span` would: JSON has neither instants nor spans."""
+    """Encode instants and spans, which JSON lacks, as `tables.Instant` and `tables.Span` do."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"naive datetime {value!r} reached the store")
         return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat()
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
-    raise TypeError(f"{type(value).__name__} is no value of a column")
+    raise TypeError(f"{type(value).__name__} is not a valid value of a column")
 
 
 _ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"), check_circular=False)

@@ -1,7 +1,7 @@
-"""The store: what decisions read under the lock, and the one writer of Changes.
+"""What decisions read under the lock, and the one writer of Changes.
 
-Every method works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
-uid; whoever keeps it never deadlocks.
+Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
+uid; transactions that keep it never deadlock.
 """
 
 from __future__ import annotations
@@ -41,11 +41,8 @@ def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Con
     return column == sa.any_(sa.cast(list(values), postgresql.ARRAY(sa.Text)))
 
 
-# ---- reading under the lock
-
-
 def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
-    """Lock schedule rows in uid order and read them; `skip_locked` leaves out those that somebody else holds."""
+    """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that another transaction holds."""
     wanted = sorted(set(uids))
     if not wanted:
         return []
@@ -166,9 +163,9 @@ def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: 
 def occurrences_run(
     connection: Connection, since: Mapping[str, datetime], until: datetime | None = None
 ) -> dict[str, frozenset[datetime]]:
-    """Read, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
+    """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
 
-    One that is asked about a week must not make it read a week of all the others: those of one hour are read together.
+    Schedules are read together by the hour of `since`: one that looks back a week must not make the others do so.
     """
     hours: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():
@@ -206,8 +203,6 @@ def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
 
 _MOST_PENDING = 100
 
-# ---- writing
-
 
 def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
@@ -230,7 +225,7 @@ def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run for change in changes for run in change.new_runs]
-    # A unique key must never wedge a chain; a decision under the lock does not meet one.
+    # A duplicate key must never stop a chain; a decision under the lock meets none.
     insert_rows(connection, runs, run_rows(new), or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
     names = sorted({name for before, after in pairs for name in run_differences(before, after)})
@@ -258,7 +253,7 @@ def _drops(change: Change) -> tuple[tuple[str, bool], ...]:
 
 
 def event_rows(change: Change) -> list[dict[str, Any]]:
-    """Number a Change's events: sequences have no gaps because the schedule's row, locked, holds the counter."""
+    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row."""
     first = change.after.event_sequence - len(change.events) + 1
     return [
         {
@@ -274,13 +269,11 @@ def event_rows(change: Change) -> list[dict[str, Any]]:
     ]
 
 
-# ---- runs outside the lock
-
-
 def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]) -> bool:
-    """Claim a pending attempt for one process: True when `start["token"]` holds it now.
+    """Claim a pending attempt for one process; returns whether `start["token"]` holds it now.
 
-    One conditional update, no schedule lock. Asking again with the same token after a lost answer says True again.
+    One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
+    True again.
     """
     claimed = connection.execute(
         sa.update(runs)
@@ -299,7 +292,7 @@ def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int,
 
 
 def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
-    """Add a beat to a running run; returns None when it still is this process's, else the status it has."""
+    """Record a heartbeat of a running run; returns None while `token` holds it, else the run's status."""
     beaten = connection.execute(
         sa.update(runs)
         .where(runs.c.uid == run_uid, runs.c.token == token, runs.c.status == "running")
@@ -311,16 +304,13 @@ def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | 
     return str(status or "deleted")
 
 
-# ---- deliveries
-
-
 def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
-    """Read a run's beat."""
+    """Return the number of a run's heartbeats; None when there is no such run."""
     return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
-    """Take the next delivery number of pending runs whose delivery is dead; returns those that still were so."""
+    """Take the next delivery number of pending runs whose delivery is dead; returns those still pending then."""
     again = []
     for run in sorted(dead, key=lambda run: run.uid):
         taken = connection.execute(

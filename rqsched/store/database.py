@@ -1,7 +1,7 @@
-"""Engines and transactions: what differs between SQLite and PostgreSQL, and what is worth another try.
+"""Engines and transactions: what differs between SQLite and PostgreSQL, and which failures are retried.
 
-A transaction is a function of a connection. It is repeated whole, from fresh state, when the database says that the
-failure was transient; it must therefore decide anew and never replay an old decision.
+A transaction is a function of a connection. It is repeated whole, from fresh state, when the failure was transient; it
+must therefore decide anew and never replay an old decision.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _TRANSIENT_TEXTS = ("database is locked", "database table is locked", "connectio
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long transient failures are retried: short, capped, jittered."""
+    """How long transient failures are retried, with a capped exponential backoff and jitter."""
 
     total: timedelta = timedelta(seconds=10)
-    """No further try after this long."""
+    """After this long no further attempt is made."""
     first: timedelta = timedelta(milliseconds=20)
-    """The first wait; later ones double."""
+    """The first wait; each later one is twice as long."""
     longest: timedelta = timedelta(seconds=1)
-    """The cap of one wait."""
+    """The longest wait between two attempts."""
 
     def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
-        """Give the tenacity loop; it re-raises the last error when patience ends."""
+        """Return the tenacity loop; it re-raises the last error when the time is over."""
         return tenacity.Retrying(
             stop=tenacity.stop_after_delay(self.total),
             wait=tenacity.wait_exponential(multiplier=self.first.total_seconds(), max=self.longest.total_seconds())
@@ -61,7 +61,7 @@ class Patience:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same transaction may succeed when it is tried again."""
+    """Return whether the same transaction may succeed when it is tried again."""
     if not isinstance(error, DBAPIError):
         return False
     if error.connection_invalidated:
@@ -108,7 +108,7 @@ def _sqlite_engine(url: str) -> Engine:
 
 def _prepare_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
     del entry
-    connection.isolation_level = None  # we say BEGIN ourselves: a read that upgrades to a write fails at once
+    connection.isolation_level = None  # BEGIN is explicit: a read that upgrades to a write fails at once
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -123,7 +123,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 class Database:
-    """One SQL database as this process reaches it: an engine per process, never shared across a fork."""
+    """One SQL database, with an engine per process that is never shared across a fork."""
 
     def __init__(self, url: str, *, patience: Patience | None = None) -> None:
         self.url = url
@@ -135,7 +135,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process; after a fork a new one, and the parent's connections are left alone."""
+        """The engine of this process; after a fork a new one, without touching the parent's connections."""
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._engine = make_engine(self.url)
@@ -150,7 +150,7 @@ class Database:
     def transact(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
 
-        Raises DatabaseUnavailableError when they outlast the patience; then nothing is known to be written.
+        Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
         """
         return self._patiently(lambda: self._once(work), patience)
 
@@ -208,9 +208,9 @@ _sqlite_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 def _close_sqlite_before_fork() -> None:
-    """Close what is idle: a child that inherits an open file believes that it holds SQLite's locks, and does not.
+    """Close idle connections: a child that inherits an open file believes that it holds SQLite's locks, and does not.
 
-    Its commits would then vanish with the write-ahead log when the last connection outside it closes.
+    Its commits would vanish with the write-ahead log when the last connection outside the child closes.
     """
     for database in list(_sqlite_databases):
         database.close()

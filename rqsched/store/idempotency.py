@@ -15,18 +15,21 @@ from rqsched.store.bulk import insert
 from rqsched.store.tables import idempotency_keys as table
 
 KEPT = timedelta(days=1)
-"""How long a key gives its first answer again; then it is as new."""
+"""How long a key returns its first result; after that it counts as new."""
 _PRUNED_AT_ONCE = 100
+"""The most expired keys one create deletes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a caller sent, and what for."""
+    """An idempotency key, and the request it came with."""
 
     namespace: str
+    """Keys of different namespaces are different keys."""
     text: str
+    """The key as the caller sent it."""
     digest: str
-    """Of the request: another one under the same key is a conflict."""
+    """The digest of the request: a different one under the same key is a conflict."""
 
 
 def digest_of(*parts: object) -> str:
@@ -47,9 +50,9 @@ def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
 
 
 def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime) -> None:
-    """Remember what a key made; forgets some keys that are too old."""
+    """Record which schedule a key made; deletes some expired keys."""
     old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
     for row in connection.execute(old).all():
         connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))
-    facts = {"digest": key.digest, "schedule_uid": schedule_uid, "created_at": now}
-    connection.execute(insert(connection, table).values(namespace=key.namespace, key=key.text, **facts))
+    named = {"namespace": key.namespace, "key": key.text, "digest": key.digest}
+    connection.execute(insert(connection, table).values(**named, schedule_uid=schedule_uid, created_at=now))

@@ -1,4 +1,4 @@
-"""Pages for people and surfaces: schedules, runs, audit events. Keyset cursors; a page costs the same at any depth."""
+"""Pages of schedules, runs and audit events for surfaces. Keyset cursors: a page costs the same at any depth."""
 
 from __future__ import annotations
 
@@ -28,21 +28,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which schedules a list shows; everything given must match."""
+    """Which schedules a list shows: those that match every filter that is given. None does not filter."""
 
     namespace: str | None = None
+    """The namespace, exactly."""
     statuses: Sequence[str] = ()
-    """Empty shows every one that is not deleted."""
+    """One of these statuses; empty shows every schedule that is not deleted."""
     workflow: str | None = None
+    """The name of the workflow."""
     owner: str | None = None
+    """The owner."""
     managed_by: str | None = None
+    """What created the schedule, such as `sync`."""
     schedule_id: str | None = None
+    """The id, exactly."""
     queue: str | None = None
+    """The queue that the schedule names itself."""
     note: str | None = None
+    """The note, exactly."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the schedule has, among others."""
     search_attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Search attributes that the schedule has, among others; values and their JSON types are equal."""
     text: str | None = None
-    """A part of the id, in any case."""
+    """A part of the id, in upper or lower case."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -82,7 +91,7 @@ def list_schedules(
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
-    """Read the ids of a namespace that begin so, in order."""
+    """Return the ids of a namespace that begin with the prefix, in order."""
     statement = (
         sa.select(schedules.c.schedule_id)
         .where(
@@ -106,7 +115,7 @@ def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, 
 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
-    """Count what a list would show in all."""
+    """Count the schedules that all pages of a list show together."""
     statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))
     return connection.execute(statement).scalar_one()
 
@@ -126,7 +135,7 @@ def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnEleme
 
 
 def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Say that a JSON object holds a member. On SQLite by its rows, for a path cannot name every key."""
+    """Return the condition that a JSON object has a member; on SQLite by its rows, as a path cannot name every key."""
     if connection.dialect.name != "sqlite":
         return sa.cast(column, JSONB).contains({name: value})
     member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)

@@ -1,4 +1,4 @@
-"""What reconcile reads: pages of rows that may need repairing, by keyset, each through an index of its own.
+"""What reconcile reads: pages of rows that may need a repair, by keyset, each through an index of its own.
 
 A page function takes the cursor of the page before (None at first) and returns its rows and the next cursor, None on
 the last page.
@@ -94,7 +94,10 @@ def _runs(
 
 
 def compare_heartbeats(connection: Connection, now: datetime, before: datetime) -> None:
-    """Compare the beat of every running run with the one seen last, unless that was after `before`."""
+    """Compare the heartbeats of running runs with those seen last; skips runs that were seen after `before`.
+
+    `sightings` counts how often in a row a run was seen without a new heartbeat.
+    """
     connection.execute(
         sa.update(runs)
         .where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
@@ -110,7 +113,7 @@ def compare_heartbeats(connection: Connection, now: datetime, before: datetime) 
 def without_heartbeat(
     connection: Connection, sightings: int, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
-    """Read running runs that were seen unchanged so often, each with its beat."""
+    """Read running runs that were seen so often without a new heartbeat, each with its number of heartbeats."""
     found = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.sightings >= sightings
     return _running(connection, found, after, limit)
 
@@ -118,7 +121,7 @@ def without_heartbeat(
 def silent(
     connection: Connection, since: datetime, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
-    """Read external runs without a heartbeat since then."""
+    """Read external runs without a heartbeat since then, each with its number of heartbeats."""
     heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
     found = _has(RunStatus.RUNNING), runs.c.executor == "external", heard_at <= since
     return _running(connection, found, after, limit)

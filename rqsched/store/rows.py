@@ -1,4 +1,4 @@
-"""Rows and states: how `Schedule` and `Run` lie in the tables. The only place that knows the order of columns."""
+"""How `Schedule` and `Run` are stored in rows. The only module that knows the order of the columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rqsched.core.model import Definition, Run, RunKind, RunStatus, Schedule, Sc
 from rqsched.store.tables import runs, schedules
 
 DEFINITION = [field.name for field in fields(Definition)]
-"""What an owner declares."""
+"""The columns of what an owner declares."""
 _SCHEDULE = [field.name for field in fields(Schedule) if field.name != "definition"]
 _RUN = [field.name for field in fields(Run)]
 _DECLARED = frozenset(DEFINITION)
@@ -22,12 +22,12 @@ _RUN_STATUS_AT = _RUN.index("status")
 _RUN_KIND_AT = _RUN.index("kind")
 
 SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
-"""What `to_schedule` reads, in its order."""
+"""The columns `to_schedule` reads, in its order."""
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
-"""What `to_run` reads, in its order."""
+"""The columns `to_run` reads, in its order."""
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
-"""Made once: naming a hundred columns costs more than the rest of a short query."""
+"""Built once: naming a hundred columns takes longer than the rest of a short query."""
 
 
 def to_schedule(row: Sequence[Any]) -> Schedule:
@@ -35,7 +35,7 @@ def to_schedule(row: Sequence[Any]) -> Schedule:
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
-    schedule = object.__new__(Schedule)  # no check to run: the row was a Schedule, and every fire reads one
+    schedule = object.__new__(Schedule)  # faster than __init__, and every fire reads one
     schedule.__dict__.update(zip(_SCHEDULE, values, strict=True), definition=Definition(*row[:split]))
     return schedule
 
@@ -49,7 +49,7 @@ def to_run(row: Sequence[Any]) -> Run:
 
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
-    """Give the columns of a schedule, or those named."""
+    """Return the columns of a schedule, or the named ones."""
     definition = schedule.definition
     values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
     if "status" in values:
@@ -58,7 +58,7 @@ def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str
 
 
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
-    """Name the columns in which two states of a schedule differ."""
+    """Return the columns in which two states of a schedule differ."""
     found = _differences(_SCHEDULE, before, after)
     if before.definition is not after.definition:
         found |= _differences(DEFINITION, before.definition, after.definition)
@@ -66,7 +66,7 @@ def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
 
 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
-    """Give the columns of a run, or those named."""
+    """Return the columns of a run, or the named ones."""
     values = {name: getattr(run, name) for name in names}
     for name in ("status", "kind"):
         if name in values:
@@ -75,13 +75,13 @@ def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
 
 
 def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:
-    """Give the columns of runs, without those that hold nothing in any of them."""
+    """Return the columns of runs, without columns that are None in all of them."""
     names = [name for name in _RUN if any(getattr(run, name) is not None for run in found)]
     return [run_values(run, names) for run in found]
 
 
 def run_differences(before: Run, after: Run) -> set[str]:
-    """Name the columns in which two states of a run differ."""
+    """Return the columns in which two states of a run differ."""
     return _differences(_RUN, before, after)
 
 

@@ -1,6 +1,6 @@
-"""The schema: a database gets the tables of this version, whoever asks first and however many ask at once.
+"""The schema: a database gets the tables of this version, however many processes ask for them at once.
 
-Asking is cheap: a process whose schema is current pays two short queries and never loads alembic.
+For a process whose schema is current this costs two short queries; it never loads alembic.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def upgrade(database: Database) -> str | None:
 
     Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
     Tables that are there already and match are kept with what is in them. Raises SchemaError, with nothing changed,
-    when tables of our names are somebody else's or the schema is newer than this code.
+    when there are foreign tables of these names or the schema is newer than this code.
     """
     if status(database).is_current:
         return None
@@ -118,11 +118,8 @@ def _newer(current: str) -> str:
     )
 
 
-# ---- tables that were there before any upgrade
-
-
 def _has_matching_tables(connection: Connection) -> bool:
-    """Tell whether every table exists as it should be (False: none does); raises SchemaError for anything between."""
+    """Return True when all tables match, False when there are none; raises SchemaError for anything between."""
     inspector = sa.inspect(connection)
     existing = [table for table in metadata.sorted_tables if inspector.has_table(table.name)]
     if not existing:

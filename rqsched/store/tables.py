@@ -1,6 +1,6 @@
 """The tables, with the constraints and indexes that make the invariants true on SQLite and PostgreSQL alike.
 
-Columns carry the names of the fields in `state`. JSON is canonical text on both databases: it is copied far more
+Columns have the names of the fields in `core.model`. JSON is canonical text on both databases: it is copied far more
 often than read, and the same bytes come back. Instants are aware UTC at microsecond precision.
 """
 
@@ -44,7 +44,7 @@ class Instant(TypeDecorator[datetime]):
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give aware UTC whatever the session's timezone is."""
+        """Return aware UTC, whatever the session's timezone is."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
@@ -62,7 +62,7 @@ class Span(TypeDecorator[timedelta]):
         return None if value is None else value // timedelta(microseconds=1)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
-        """Give a timedelta."""
+        """Return a timedelta."""
         del dialect
         return None if value is None else timedelta(microseconds=value)
 
@@ -80,7 +80,7 @@ def _count(name: str) -> sa.Column[int]:
 
 
 def constant(word: StrEnum) -> sa.ColumnClause[str]:
-    """Give a word as it stands in the SQL text: a plan made without values can still use a partial index."""
+    """Return a word as a literal of the SQL text: a plan made without values can still use a partial index."""
     return sa.literal_column(f"'{word.value}'", sa.String)
 
 
@@ -158,7 +158,7 @@ schedules = sa.Table(
     sa.Column("overdue_at", Instant),
     sa.Column("overdue_since", Instant),
     _is_one_of("status", ScheduleStatus),
-    # I4: what does not fire has no next time; and nobody reads a nominal time without the instant it is due.
+    # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
     sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name="due_with_next"),
 )
@@ -241,7 +241,7 @@ runs = sa.Table(
     _text("error"),
     sa.Column("idempotency_key", Name),
     sa.Column("backfill_uid", Uid),
-    # Not part of `state.Run`: written by beats and by reconcile only, so that a decision never overwrites them.
+    # Not part of `core.model.Run`: written by heartbeats and by reconcile only, so a decision never overwrites them.
     _count("beat"),
     sa.Column("seen_beat", sa.BigInteger),
     sa.Column("sightings", sa.Integer, nullable=False, server_default="0"),

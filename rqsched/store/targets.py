@@ -1,7 +1,7 @@
-"""Targets in SQL: what a fan-out dispatches to, one row each, counted by query. Knows neither Redis nor machines.
+"""Targets of fan-outs, one row each, counted by query. This module knows neither Redis nor machines.
 
 Every function works inside the caller's transaction. A target is handled once because `claim` is one conditional
-UPDATE; it is dispatched once because its uid is computed from run and target.
+UPDATE; it is dispatched once because its uid is computed from its run and its id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from rqsched.store.changes import one_of
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
 
 LOST = "its process vanished: it neither ended nor ran out of time"
+"""The error of a target whose deadline passed without a result."""
 GIVEN_UP = "its run ended before it was dispatched"
+"""The error of a target that was never dispatched."""
 _WITHOUT_SUCCESS = [
     status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
 ]
@@ -29,19 +31,22 @@ _WITHOUT_SUCCESS = [
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All targets of one run: where they go and who handles them."""
+    """What the targets of one run have in common."""
 
     run_uid: str
-    """The run's, or one that was drawn for a fan-out started by hand."""
+    """The uid of the run, or a new one for a fan-out started by hand."""
     workflow: str
-    """Its `each` handles a target."""
+    """The workflow whose `each` handles a target."""
     at: datetime
     """The run's occurrence."""
     timeout: int
     """Seconds one target may take."""
     schedule_uid: str | None = None
+    """The schedule of the run; None for a fan-out started by hand."""
     queue: str | None = None
+    """The queue of the jobs; None for the default one."""
     connection: str | None = None
+    """The named Redis of that queue; None for the main one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +54,24 @@ class Target:
     """One target, as its job needs it."""
 
     uid: str
+    """Computed from the run and the target's id."""
     target_id: str
+    """The id that the resolver named."""
     workflow: str
+    """The workflow whose `each` handles it."""
     timeout: int
+    """Seconds it may take."""
     queue: str | None
+    """The queue of its job; None for the default one."""
     connection: str | None
+    """The named Redis of that queue; None for the main one."""
 
 
 _TARGET = [targets.c[name] for name in Target.__dataclass_fields__]
 
 
 def record(connection: Connection, batch: Batch, target_ids: Sequence[str], first: int, now: datetime) -> None:
-    """Record targets as waiting, numbered from `first` on; those of this run that are known stay as they are."""
+    """Insert targets as waiting, numbered from `first` on; those that the run has already are left unchanged."""
     shared = {
         "run_uid": batch.run_uid,
         "schedule_uid": batch.schedule_uid,
@@ -79,13 +90,13 @@ def record(connection: Connection, batch: Batch, target_ids: Sequence[str], firs
 
 
 def last_number(connection: Connection, run_uid: str) -> int:
-    """Read the number of a run's last target; 0 when it has none."""
+    """Return the number of a run's last target; 0 when it has none."""
     statement = sa.select(sa.func.max(targets.c.number)).where(targets.c.run_uid == run_uid)
     return connection.execute(statement).scalar_one() or 0
 
 
 def first_waiting(connection: Connection, run_uid: str) -> int | None:
-    """Read the number of the first target that is not on its queue yet; None when all are."""
+    """Return the number of the first target that is not on its queue yet; None when all are."""
     first: int | None = connection.execute(
         sa.select(sa.func.min(targets.c.number)).where(*_waits(run_uid))
     ).scalar_one()
@@ -93,9 +104,9 @@ def first_waiting(connection: Connection, run_uid: str) -> int | None:
 
 
 def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetime) -> tuple[list[Target], int | None]:
-    """Make the next targets of a run pending; gives them and the number of the one after them.
+    """Make the next targets of a run pending; returns them and the number of the target after them.
 
-    Nothing when the first one that waits is not the one `job` names: another delivery of it was first.
+    Returns none when `job` does not name the first waiting target: another delivery of the job was first.
     """
     statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid))
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
@@ -113,12 +124,12 @@ def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target | None:
-    """Make a pending target running and the holder's of `token`; None when it is not to be had."""
+    """Make a pending target running, held by `token`; None when it could not be claimed."""
     found = connection.execute(sa.select(*_TARGET).where(targets.c.uid == uid)).first()
     if found is None:
         return None
     target = Target(*found)
-    # A commit whose answer was lost is made again: then the token in the row is mine.
+    # A commit whose answer was lost is repeated: then the row holds this very token.
     is_mine = (targets.c.status == TargetStatus.RUNNING.value) & (targets.c.token == token)
     values = {"status": TargetStatus.RUNNING.value, "token": token}
     deadline = now + timedelta(seconds=target.timeout)
@@ -130,13 +141,10 @@ def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target
 def finish(
     connection: Connection, uid: str, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
 ) -> None:
-    """Record how a target ended, unless somebody else has given it up meanwhile."""
+    """Record how a target ended, unless `token` does not hold it any more."""
     running = targets.c.status == TargetStatus.RUNNING.value
     statement = sa.update(targets).where(targets.c.uid == uid, targets.c.token == token, running)
     connection.execute(statement.values(status=status.value, error=error, ended_at=now))
-
-
-# ---- reading
 
 
 def count(connection: Connection, run_uid: str) -> dict[str, int]:
@@ -149,7 +157,7 @@ def count(connection: Connection, run_uid: str) -> dict[str, int]:
 def page(
     connection: Connection, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
 ) -> list[dict[str, Any]]:
-    """Read a run's targets in the order they were named, those after a number."""
+    """Return a page of a run's targets in the order they were named, those after a number."""
     names = "number", "target_id", "status", "error", "ended_at"
     statement = sa.select(*(targets.c[name] for name in names))
     found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
@@ -159,11 +167,8 @@ def page(
     return [dict(row) for row in connection.execute(ordered).mappings()]
 
 
-# ---- what reconcile reads
-
-
 def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
-    """Read targets that should be on their queue since `before`."""
+    """Return a page of targets that should be on their queue since `before`, and the next cursor."""
     status = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
     statement = sa.select(*_TARGET).where(status, targets.c.queued_at <= before)
     if after is not None:
@@ -173,9 +178,9 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 
 
 def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
-    """Read which fan-outs still have targets to dispatch: the job that goes on with each, and its first target.
+    """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
 
-    Those whose run has not ended well are left out: its next attempt may name further targets first.
+    Fan-outs whose run has not succeeded are left out: its next attempt may name further targets first.
     """
     is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
     is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | is_by_hand
@@ -188,20 +193,20 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
 
 def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
-    """Fail targets whose time was over before an instant and that nobody ended; returns how many."""
+    """Fail running targets whose deadline was before an instant; returns how many."""
     statement = sa.update(targets).where(_is_running(), targets.c.deadline_at < before)
     return connection.execute(statement.values(**_failed(LOST, now))).rowcount
 
 
 def give_up(connection: Connection, now: datetime) -> int:
-    """Fail targets that wait for a run which ended without success: it dispatches them no more."""
+    """Fail waiting targets whose run ended without success, and returns how many: none will dispatch them."""
     ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
     statement = sa.update(targets).where(_is_waiting(), ended.exists())
     return connection.execute(statement.values(**_failed(GIVEN_UP, now))).rowcount
 
 
 def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:
-    """Fail a target that runs, whoever runs it."""
+    """Fail a running target, whichever process holds it."""
     connection.execute(sa.update(targets).where(targets.c.uid == uid, _is_running()).values(**_failed(error, now)))
 
 

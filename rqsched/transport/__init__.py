@@ -1,1 +1,1 @@
-"""Redis and RQ's data formats: ids, hashes, queues, Lua scripts. Knows no SQL."""
+"""Redis and RQ's data formats: hashes, queues, Lua scripts, the names of keys. It knows no SQL."""

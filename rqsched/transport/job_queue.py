@@ -16,10 +16,11 @@ from rq.job import Job
 from rqsched.transport.lua import ARM, IS_LIVE
 
 STARTED_GRACE = timedelta(seconds=30)
-"""How long a job that RQ has marked started counts as alive (design §3)."""
+"""How long a job that RQ marked as started counts as live (docs/architecture.md, "Protocol")."""
 CHUNK = 100
-"""Jobs a script call handles: it keeps Redis from other clients for less than a millisecond or two."""
+"""Jobs per script call: one call blocks Redis for less than two milliseconds."""
 _WAKE_SECONDS = 60
+"""After so long a wake that no dispatcher took expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,13 @@ class JobSpec:
     """One job to put on a queue."""
 
     id: str
+    """The id of the RQ job; deterministic, so that the same job is never there twice."""
     timeout: int
     """Seconds RQ lets it run."""
     due_at: datetime | None = None
     """When it is to be promoted; None puts it on the list now."""
     is_front: bool = False
+    """Whether it is pushed in front of the jobs that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,15 @@ class JobKind:
     func: str
     """Dotted path of the function RQ calls, without arguments: the job's id says everything."""
     result_ttl: int
+    """Seconds RQ keeps a job that succeeded."""
     failure_ttl: int
+    """Seconds RQ keeps a job that failed."""
     retry: Retry | None = None
+    """RQ's own retries of a job that raised; None for none."""
 
 
 class JobQueue:
-    """One queue. `is_exact` searches the list where jobs are pushed in front, `wake_key` wakes its dispatchers."""
+    """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers."""
 
     def __init__(
         self, redis: Redis, name: str, serializer: str, kind: JobKind, *, is_exact: bool = False, wake_key: str = ""
@@ -80,14 +86,14 @@ class JobQueue:
         return written
 
     def live(self, ids: Sequence[str], *, now: datetime) -> list[bool]:
-        """Tell for each id whether its job is live."""
+        """Return for each id whether its job is live."""
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(ids):
                 self._is_live(keys=self._keys, args=[*self._head(now), *chunk], client=pipe)
             return [bool(answer) for answers in pipe.execute() for answer in answers]
 
     def remove(self, job_id: str) -> None:
-        """Take a waiting job off the list and forget it."""
+        """Remove a waiting job from the list, and its hash."""
         with self.redis.pipeline() as pipe:
             pipe.lrem(self.list_key, 1, job_id)
             pipe.delete(Job.key_for(job_id))
@@ -111,9 +117,9 @@ class JobQueue:
 
     @cached_property
     def _shared(self) -> list[Any]:
-        """The names and values that RQ itself would write for every job of this kind.
+        """The names and values that RQ itself writes for every job of this kind.
 
-        No value is longer than 64 bytes: Redis keeps such hashes in half the memory.
+        No value is longer than 64 bytes: Redis stores such hashes in half the memory.
         """
         job = self.queue.create_job(
             self.kind.func,
@@ -129,7 +135,7 @@ class JobQueue:
 
 
 _OWN = frozenset({"timeout", "created_at", "status", "enqueued_at"})
-"""What the script writes for each job by itself."""
+"""Fields that the script writes for each job by itself."""
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -139,5 +145,5 @@ def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 @lru_cache(maxsize=64)
 def rq_time(instant: datetime) -> str:
-    """Render an instant as RQ does; such texts sort."""
+    """Render an instant as RQ does; these texts sort by time."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""The Lua scripts: what must be atomic in Redis. One Redis, no cluster (RQ's own limit): keys are computed inside.
+"""The Lua scripts: what must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
 
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues and
 the wake list ('' for none). ARGV begin with the prefix of job hashes, now and the oldest live start (RQ's time texts,
@@ -39,7 +39,7 @@ for i = 5, #ARGV do answers[#answers + 1] = is_live(ARGV[i]) and 1 or 0 end
 return answers
 """
 )
-"""Tell for each id in the rest of ARGV whether its job is live (design §3, "A live link")."""
+"""Answer for each id in the rest of ARGV whether its job is live (docs/architecture.md, "Protocol")."""
 
 ARM = (
     _LIVENESS
@@ -87,7 +87,7 @@ return answers
 )
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
-ARGV go on with the life of the wake key in seconds, the number of shared texts and those: the names and values every
+ARGV continue with the life of the wake key in seconds, the number of shared texts and those: the names and values every
 hash gets. Then four texts a job: id, score ('' puts it on the list), timeout, and '1' to push it in front. A job that
 becomes the earliest wakes a dispatcher.
 """
@@ -104,7 +104,7 @@ end
 for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end
 return taken
 """
-"""Take the list's entries and the due links at once, and put them back with the lease's end as their score."""
+"""Take the entries of the list and the due links, and put them into the scheduled set until the lease ends."""
 
 RECORD_DATABASE_ID = """
 -- KEYS: the key of the database's id, the flush marker of a pass. ARGV: the database's id.

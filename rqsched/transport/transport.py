@@ -1,7 +1,7 @@
-"""The transport: how links and run jobs lie in Redis, as RQ itself reads them. It knows nothing of SQL.
+"""The transport: how links and run jobs are stored in Redis, in the format that RQ itself reads. It knows no SQL.
 
-Everything here may be repeated, lost or done twice without harm; SQL decides. A job's hash and its place (list or
-scheduled set) are written by one script, so no id is ever seen without its hash.
+Everything here may be repeated, lost or done twice without harm, because SQL decides. A job's hash and its place
+(list or scheduled set) are written by one script, so no id is ever seen without its hash.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ FIRE = "rqsched.jobs.fire"
 EXECUTE = "rqsched.jobs.execute"
 """The functions that RQ calls; their paths are stored in Redis, so they are API."""
 LINK_TIMEOUT = 600
+"""Seconds RQ lets a link run."""
 REDIS_TIMER = 0.1
-"""Seconds between two looks of Redis (at its default `hz`) at blocked clients whose time is over."""
+"""Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
-"""Milliseconds a full pass may take; what a killed one leaves behind is gone after them."""
+"""Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
-"""How Redis begins to say that it cannot write now, whatever was asked."""
+"""The first words of errors that say that Redis cannot write now, whatever the command is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,13 @@ class Arm:
     """A link to arm, and when it is due."""
 
     id: LinkId | RetryLinkId
+    """The main link of a schedule, or the retry link of a run."""
     due_at: datetime
+    """When it fires; one in the past is put on the list at once."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether Redis may answer the next time."""
+    """Return whether the same command may succeed when it is tried again."""
     is_refusal = isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT_WORDS)
     return is_refusal or isinstance(error, _TRANSIENT)
 
@@ -74,15 +77,13 @@ class Transport:
             redis, name, settings.serializer_for(name), JobKind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
         )
         self._run_kind = JobKind(EXECUTE, ttl, ttl)
-        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL knows what became of them, and they are many
+        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
     @property
     def control(self) -> Queue:
         """The control queue as RQ knows it."""
         return self._links.queue
-
-    # ---- names
 
     @property
     def scheduled_key(self) -> str:
@@ -109,12 +110,10 @@ class Transport:
         """The key that spreads periodic reconcile passes over workers."""
         return f"rqsched:reconcile:{self.settings.control_queue}"
 
-    # ---- following SQL
-
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
         """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
 
-        Raises redis errors after short retries; what SQL holds is durable and reconcile catches up.
+        Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
         """
         self.arm([arm for change in changes for arm in arms_of(change)], now=now)
         self.deliver([run for change in changes for run in deliveries_of(change)], now=now)
@@ -122,19 +121,19 @@ class Transport:
             self._withdraw(before, after)
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
-        """Arm links that have no live job; returns how many were written."""
+        """Arm the links that have no live job; returns how many were written."""
         jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
         return self._patiently(lambda: self._links.put(jobs, now=now)) if jobs else 0
 
     def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
-        """Tell for each link whether it is live."""
+        """Return for each link whether it is live."""
         texts = [str(link) for link in ids]
         return self._patiently(lambda: self._links.live(texts, now=now)) if texts else []
 
     def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live one; returns how many were written.
 
-        A named connection that does not answer, or a queue that takes no job, is logged and holds up nobody else.
+        A named connection that does not answer, or a queue that takes no job, is logged and delays no other queue.
         """
         return sum(self._deliver(job_queue, some, now) for job_queue, some in self._by_queue(runs))
 
@@ -143,7 +142,7 @@ class Transport:
         return self._put(job_queue, runs[0].connection, jobs, now)
 
     def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
-        """Put jobs on a queue; a connection that is not there takes nothing, and keeps nothing from the others."""
+        """Put jobs on a queue; a missing connection takes no job and delays no other queue."""
         if job_queue is None:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
@@ -157,14 +156,14 @@ class Transport:
             return 0
 
     def _job_timeout(self, run: Run) -> int:
-        """Give RQ's bound of the whole job: the attempt, and then the time to record how it ended."""
+        """Return RQ's timeout of the whole job: the attempt, and then the time to record how it ended."""
         timeout = run.timeout or int(self.settings.run_timeout.total_seconds())
         return timeout + int(self.settings.completion_outage.total_seconds())
 
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
-        """Tell for each pending run whether its current delivery is live.
+        """Return for each pending run whether its current delivery is live.
 
-        What cannot be told (a connection that is not configured, or does not answer) counts as live: it is left alone.
+        On a connection that is not configured or does not answer every delivery counts as live, and is left alone.
         """
         found: dict[str, bool] = {}
         for job_queue, some in self._by_queue(runs):
@@ -179,7 +178,9 @@ class Transport:
         except RedisError as error:
             if job_queue.redis is self.redis and is_transient(error):
                 raise
-            _log.warning("queue %s not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"})
+            _log.warning(
+                "queue %s is not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"}
+            )
             return [True] * len(runs)
 
     def _by_queue(self, runs: Iterable[Run]) -> list[tuple[JobQueue | None, list[Run]]]:
@@ -200,14 +201,14 @@ class Transport:
     def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
         """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
 
-        Raises redis errors after short retries. A connection that is not configured, or another one that is away, is
-        logged and takes nothing.
+        Raises RedisError after short retries. A named connection that is not configured or does not answer is logged
+        and takes no job.
         """
         job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._target_kind)
         return self._put(job_queue, connection, jobs, now)
 
     def _withdraw(self, before: Run, after: Run) -> None:
-        """Take back the job of a run that ended from outside: out of its queue, or its horse is told to die."""
+        """Withdraw the job of a run that was ended from outside: remove it from its queue, or stop its work horse."""
         if after.status not in {RunStatus.CANCELLED, RunStatus.TERMINATED} or before.executor != "rq":
             return
         job_queue, job_id = self._by_queue([before])[0][0], str(job_id_of(before))
@@ -219,20 +220,20 @@ class Transport:
             elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
                 send_stop_job_command(job_queue.redis, job_id, serializer=job_queue.queue.serializer)
         except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
-            # The row has ended already: a job that starts or returns is fenced out.
-            _log.warning("job of run %s not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"})
-
-    # ---- the dispatcher's side
+            # The run has ended in SQL: a job that starts or returns now is fenced out.
+            _log.warning(
+                "the job of run %s is not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"}
+            )
 
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
-        """Take due links and the list's entries; they return by themselves when the lease is over."""
+        """Lease due links and the entries of the list; they become due again by themselves when the lease ends."""
         until = (now + lease).timestamp()
         keys = [self.scheduled_key, self.list_key]
         taken = self._patiently(lambda: self._lease_script(keys=keys, args=[now.timestamp(), until, limit]))
         return [_text(entry) for entry in taken]
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove links that have done their work, entries and hashes together."""
+        """Remove links that have fired, their entries and their hashes together."""
         names = list(ids)
         if not names:
             return
@@ -246,7 +247,7 @@ class Transport:
         self._patiently(remove)
 
     def put_back(self, due: Mapping[str, datetime]) -> None:
-        """Let leased links become due at another time."""
+        """Set another time at which leased links become due."""
         if due:
             scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
             self._patiently(lambda: self.redis.zadd(self.scheduled_key, scores, xx=True))
@@ -257,10 +258,10 @@ class Transport:
         return float(cast(Any, head)[0][1]) if head else None
 
     def wait_for_wake(self, seconds: float) -> None:
-        """Block until a link earlier than the earliest is armed, at most so long; it may return before either.
+        """Block until a link earlier than the earliest one is armed, at most `seconds`; it may return before either.
 
-        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is waited for here: a wake
-        in it is found when it is over.
+        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent here: a wake
+        during it is noticed at its end.
         """
         if seconds > REDIS_TIMER:
             self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER)
@@ -268,18 +269,18 @@ class Transport:
             time.sleep(seconds)
 
     def database_id(self) -> str | None:
-        """Read which database this control queue belongs to; None after a flush."""
+        """Return the id of the database that this control queue belongs to; None after a flush."""
         owner = self._patiently(lambda: self.redis.get(self.database_id_key))
         return None if owner is None else _text(owner)
 
     def leave_flush_marker(self, uid: str) -> str:
-        """Set a key that a flush removes and that `record_database_id` asks for; returns its name."""
+        """Set a key that a flush removes and that `record_database_id` requires; returns its name."""
         flush_marker = f"{self.database_id_key}:{uid}"
         self._patiently(lambda: self.redis.set(flush_marker, 1, px=FLUSH_MARKER_LIFE))
         return flush_marker
 
     def record_database_id(self, owner: str, flush_marker: str) -> bool:
-        """Remember which database this control queue belongs to, unless it belongs to one already.
+        """Record which database this control queue belongs to, unless one is recorded already.
 
         False when the flush marker is gone: Redis was flushed since, or more than `FLUSH_MARKER_LIFE` has passed.
         """
@@ -294,8 +295,6 @@ class Transport:
     def _record_database_id_script(self) -> Any:
         return self.redis.register_script(RECORD_DATABASE_ID)
 
-    # ---- talking
-
     @staticmethod
     def _patiently(call: Callable[[], T]) -> T:
         retrying = tenacity.Retrying(
@@ -308,34 +307,34 @@ class Transport:
 
 
 def arms_of(change: Change) -> list[Arm]:
-    """Name the links a committed Change wants armed."""
+    """Return the links that a committed Change wants armed."""
     arms = link_of(change.after)
     touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
     return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING]
 
 
 def link_of(schedule: Schedule) -> list[Arm]:
-    """Name the main link of a schedule that has a next time."""
+    """Return the main link of a schedule that has a next time; none for any other."""
     if not schedule.is_active or schedule.due_at is None:
         return []
     return [Arm(LinkId(schedule.uid, schedule.n), schedule.due_at)]
 
 
 def retry_of(run: Run) -> Arm:
-    """Name the retry link of a retrying run."""
+    """Return the retry link of a retrying run."""
     if run.retry_at is None:
         raise ValueError(f"run {run.uid} is not retrying")
     return Arm(RetryLinkId(run.schedule_uid, run.number, run.attempt), run.retry_at)
 
 
 def deliveries_of(change: Change) -> list[Run]:
-    """Name the runs a committed Change wants on their queues."""
+    """Return the runs that a committed Change wants on their queues."""
     touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
     return [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]
 
 
 def job_id_of(run: Run) -> RunJobId:
-    """Name the RQ job of a run's current delivery."""
+    """Return the id of the RQ job of a run's current delivery."""
     return RunJobId(run.uid, run.attempt, run.delivery)
 
 

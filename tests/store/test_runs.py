@@ -29,9 +29,6 @@ def add_counted_runs(database: Database, schedule: Schedule, found: list[Run], *
     write(database, Change(schedule, replace(schedule, **counts), new_runs=tuple(found)))
 
 
-# ---- what a decision sees
-
-
 def test_a_decision_sees_every_unfinished_run_and_no_ended_one(database: Database) -> None:
     schedule = add_schedule(database)
     found = add_runs(database, schedule, [run_of(schedule, n, s) for n, s in enumerate(RunStatus, start=1)])
@@ -77,9 +74,6 @@ def test_a_changed_run_keeps_the_beats_that_came_in_meanwhile(database: Database
     write(database, Change(schedule, replace(schedule, success_count=1), changed_runs=((run, ended),)))
     assert find_run(database, run.uid) == ended
     assert beats(database, run) == 1
-
-
-# ---- starting
 
 
 def pending_run(database: Database) -> Run:
@@ -142,9 +136,6 @@ def set_status(database: Database, run: Run, status: RunStatus) -> None:
     database.transact(lambda connection: connection.execute(changed))
 
 
-# ---- beats
-
-
 def beats(database: Database, run: Run) -> int:
     read = sa.select(runs.c.beat).where(runs.c.uid == run.uid)
     return database.read(lambda connection: connection.execute(read).scalar_one())
@@ -175,9 +166,6 @@ def test_a_beat_with_another_token_does_not_count(database: Database) -> None:
 
 def test_a_beat_of_a_run_that_is_gone_says_so(database: Database) -> None:
     assert beat(database, "nobody") == "deleted"
-
-
-# ---- metadata and workflows
 
 
 def test_the_first_claim_of_a_value_decides_it(database: Database) -> None:

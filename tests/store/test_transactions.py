@@ -57,9 +57,6 @@ def uids_locked(connection: sa.Connection, uids: list[str], *, skip_locked: bool
     return [schedule.uid for schedule in changes.lock(connection, uids, skip_locked=skip_locked)]
 
 
-# ---- any database
-
-
 def test_what_a_transaction_wrote_is_gone_when_its_work_raises_and_the_work_is_not_repeated(database: Database) -> None:
     attempts: list[int] = []
 
@@ -126,9 +123,6 @@ def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Data
     assert found.run_count == 40
 
 
-# ---- SQLite
-
-
 def test_sqlite_transactions_hold_the_write_lock_from_their_first_moment(sqlite: Database) -> None:
     rival = sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), timeout=0)
     locked_out = pytest.raises(sqlite3.OperationalError, match="database is locked")
@@ -173,9 +167,6 @@ def _give_up_at_once(sqlite: Database) -> None:
         connection.execute("PRAGMA busy_timeout=0").close()
 
     sa.event.listen(sqlite.engine, "checkout", set_timeout)
-
-
-# ---- PostgreSQL
 
 
 @pytest.mark.postgres

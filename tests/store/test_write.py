@@ -21,9 +21,6 @@ from tests.store.samples import LATER, NOW, add_runs, add_schedule, created, fin
 EVENTS = sa.select(audit_events.c.sequence, audit_events.c.event_type).order_by(audit_events.c.sequence)
 
 
-# ---- what comes back
-
-
 def test_a_created_schedule_is_read_again_equal_with_its_event(database: Database) -> None:
     change = created(jitter=timedelta(seconds=7, microseconds=1), labels='{"team":"ops"}', max_runs=3)
     write(database, change)
@@ -146,9 +143,6 @@ def test_a_batch_of_changes_takes_as_few_statements_as_one(database: Database) -
     ]
 
 
-# ---- identity
-
-
 def test_only_one_schedule_of_an_identity_is_not_deleted(database: Database) -> None:
     add_schedule(database)
     with pytest.raises(IntegrityError):
@@ -169,9 +163,6 @@ def test_the_same_id_in_two_namespaces_names_two_schedules(database: Database) -
     write(database, first, Change(None, second))
     named = database.transact(lambda connection: changes.lock_named(connection, "staging", ["report"]))
     assert [schedule.uid for schedule in named.values()] == [second.uid]
-
-
-# ---- occurrences: invariant I2
 
 
 def test_one_occurrence_has_one_run_live_and_backfill_together(database: Database) -> None:
@@ -225,9 +216,6 @@ def test_a_sequence_number_is_given_once(database: Database) -> None:
     assert find(database, schedule.uid) == schedule
 
 
-# ---- what no decision can write
-
-
 @pytest.mark.parametrize(
     ("table", "values"),
     [
@@ -244,9 +232,6 @@ def test_the_database_refuses(database: Database, table: sa.Table, values: dict[
     add_runs(database, schedule, [run_of(schedule, 1)])
     with pytest.raises(IntegrityError):
         database.transact(lambda connection: connection.execute(sa.update(table).values(**values)))
-
-
-# ---- dropping
 
 
 def test_a_schedule_that_ends_drops_its_waiting_runs_and_no_other(database: Database) -> None:

@@ -33,9 +33,6 @@ def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
     rig.redis.hset(f"rq:job:{link.id}", mapping=fields)
 
 
-# ---- scripts
-
-
 def test_scripts_are_sent_again_after_they_were_forgotten(rig: Rig) -> None:
     put(rig, arm(rig, 1))
     assert rig.transport.lease(now=rig.clock.now(), lease=SECOND, limit=1) == []

@@ -1,4 +1,4 @@
-"""Runs alembic inside a transaction that somebody else opened and will commit. Knows nothing of when or whether."""
+"""Runs alembic inside a transaction that the caller opened and commits; `schema` decides when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Give the configuration alembic works with; nothing of it is in a file."""
+    """Return the configuration of alembic; none of it is in a file."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
