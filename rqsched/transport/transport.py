@@ -106,7 +106,7 @@ class Transport:
         return f"rqsched:epoch:{self.settings.control_queue}"
 
     @property
-    def turn_key(self) -> str:
+    def interval_key(self) -> str:
         """The key that spreads periodic reconcile passes over workers."""
         return f"rqsched:reconcile:{self.settings.control_queue}"
 

@@ -66,7 +66,7 @@ def test_two_databases_share_a_redis_under_queues_of_their_own(make_rig: MakeRig
 def test_a_dispatcher_of_another_database_reconciles_nothing_and_leaves_the_links(rig: Rig, other: Rig) -> None:
     schedule = rig.create()
     rig.recover()
-    rig.redis.delete(rig.transport.turn_key)
+    rig.redis.delete(rig.transport.interval_key)
     rig.advance(MINUTE)
 
     assert not Dispatcher(other.runtime).reconcile_some()

@@ -316,4 +316,4 @@ def test_one_batch_of_a_reconcile_pass_is_made_between_two_fire_batches(rig: Rig
         pieces += 1
 
     assert pieces >= 1
-    assert redis.exists(rig.transport.turn_key)
+    assert redis.exists(rig.transport.interval_key)

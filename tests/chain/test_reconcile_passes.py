@@ -223,13 +223,13 @@ def test_one_worker_an_interval_reconciles(make_rig: MakeRig) -> None:
 
     assert reconcile_in_turn(first.runtime) is not None
     assert reconcile_in_turn(second.runtime) is None
-    assert 0 < first.redis.pttl(first.transport.turn_key) <= 600_000
+    assert 0 < first.redis.pttl(first.transport.interval_key) <= 600_000
 
 
 def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(rig: Rig) -> None:
     assert acquire_interval(rig.runtime)
 
-    assert 0 < rig.redis.pttl(rig.transport.turn_key) <= 15_000
+    assert 0 < rig.redis.pttl(rig.transport.interval_key) <= 15_000
 
 
 def test_a_link_under_a_plain_worker_reconciles_on_the_way(rig: Rig) -> None:

@@ -23,7 +23,7 @@ def connection_of(database: Database) -> int:
     return 0 if database.is_sqlite else database.read(lambda connection: connection.execute(PID).scalar_one())
 
 
-def test_a_forked_child_and_its_parent_both_go_on(database: Database) -> None:
+def test_a_forked_child_and_its_parent_both_read_and_write(database: Database) -> None:
     add_schedule(database, "parent")
 
     def work_in_child() -> int:
@@ -83,7 +83,7 @@ def test_children_forked_after_use_write_side_by_side(database: Database) -> Non
     assert found.run_count == 40
 
 
-def test_what_a_child_commits_outlives_the_last_connection_of_its_parent(sqlite_url: str) -> None:
+def test_a_childs_commit_survives_the_last_connection_of_its_parent(sqlite_url: str) -> None:
     """A child that inherited the open file would hold no lock, and its commits would go with the write-ahead log."""
     database = Database(sqlite_url)
     write(database, created("parent"))

@@ -65,7 +65,7 @@ def test_a_run_is_found_by_its_number_within_its_schedule(database: Database) ->
     assert read == found[1]
 
 
-def test_a_changed_run_keeps_the_beats_that_came_in_meanwhile(database: Database) -> None:
+def test_writing_a_run_keeps_the_heartbeats_recorded_meanwhile(database: Database) -> None:
     run = started_run(database)
     database.transact(lambda connection: changes.record_heartbeat(connection, run.uid, START["token"]))
     schedule = database.read(lambda connection: changes.find(connection, run.schedule_uid))
@@ -100,7 +100,7 @@ def test_the_first_process_to_ask_starts_a_pending_run(database: Database) -> No
     assert (run.status, run.token, run.worker, run.started_at) == (RunStatus.RUNNING, *START.values())
 
 
-def test_a_second_process_does_not_start_a_run_that_is_taken(database: Database) -> None:
+def test_a_run_started_by_one_process_is_not_started_by_a_second(database: Database) -> None:
     run = started_run(database)
     assert not start(database, run, token="U" * 26, worker="worker-2")
     assert find_run(database, run.uid) == run
@@ -111,7 +111,7 @@ def test_a_process_that_lost_the_answer_of_its_start_may_ask_again(database: Dat
     assert start(database, run)
 
 
-def test_a_process_whose_run_ended_meanwhile_may_not_start_it_again(database: Database) -> None:
+def test_a_run_that_ended_meanwhile_is_not_started_again_with_the_same_token(database: Database) -> None:
     run = started_run(database)
     set_status(database, run, RunStatus.CANCELLED)
     assert not start(database, run)
@@ -145,37 +145,37 @@ def beat(database: Database, uid: str, token: str = START["token"]) -> str | Non
     return database.transact(lambda connection: changes.record_heartbeat(connection, uid, token))
 
 
-def test_each_beat_of_the_process_that_runs_it_counts(database: Database) -> None:
+def test_each_heartbeat_of_the_process_that_holds_the_run_counts(database: Database) -> None:
     run = started_run(database)
     assert [beat(database, run.uid) for _ in range(3)] == [None, None, None]
     assert beats(database, run) == 3
 
 
-def test_a_beat_learns_that_the_run_was_cancelled(database: Database) -> None:
+def test_a_heartbeat_learns_that_the_run_was_cancelled(database: Database) -> None:
     run = started_run(database)
     set_status(database, run, RunStatus.CANCELLED)
     assert beat(database, run.uid) == "cancelled"
     assert beats(database, run) == 0
 
 
-def test_a_beat_with_another_token_does_not_count(database: Database) -> None:
+def test_a_heartbeat_with_another_token_does_not_count(database: Database) -> None:
     run = started_run(database)
     assert beat(database, run.uid, "U" * 26) == "running"
     assert beats(database, run) == 0
 
 
-def test_a_beat_of_a_run_that_is_gone_says_so(database: Database) -> None:
+def test_a_heartbeat_of_a_purged_run_returns_deleted(database: Database) -> None:
     assert beat(database, "nobody") == "deleted"
 
 
-def test_the_first_claim_of_a_value_decides_it(database: Database) -> None:
+def test_the_first_claim_of_a_value_wins(database: Database) -> None:
     claims = [
         database.transact(lambda c, value=value: metadata.claim_value(c, "origin", value)) for value in ("1", "2")
     ]
     assert claims == ["1", "1"]
 
 
-def test_a_fact_that_is_set_again_is_the_newest(database: Database) -> None:
+def test_setting_a_value_again_replaces_it(database: Database) -> None:
     for value in ("2025b", "2026a"):
         database.transact(lambda connection, value=value: metadata.set_value(connection, "tzdata", value))
     assert database.read(lambda connection: metadata.find_value(connection, "tzdata")) == "2026a"

@@ -79,7 +79,7 @@ def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Databa
     assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
 
 
-def test_what_dispatches_a_chunk_does_so_once_however_often_it_is_delivered(database: Database) -> None:
+def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
     database.transact(lambda c: targets.record(c, batch, ["a", "b", "c"], 1, NOW))
     taken = [database.transact(lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_what_dispatches_a_chunk_does_so_once_however_often_it_is_delivered(data
     ]
 
 
-def test_an_instance_is_moved_once_also_when_the_answer_was_lost(database: Database) -> None:
+def test_a_state_is_replaced_once_also_when_the_answer_was_lost(database: Database) -> None:
     database.transact(lambda c: machine_states.put(c, "Order", {"o-1": "new"}, NOW))
     known = database.read(lambda c: machine_states.find(c, "Order", "o-1"))
     assert known is not None

@@ -57,7 +57,7 @@ def uids_locked(connection: sa.Connection, uids: list[str], *, skip_locked: bool
     return [schedule.uid for schedule in changes.lock(connection, uids, skip_locked=skip_locked)]
 
 
-def test_what_a_transaction_wrote_is_gone_when_its_work_raises_and_the_work_is_not_repeated(database: Database) -> None:
+def test_work_that_raises_is_rolled_back_and_not_repeated(database: Database) -> None:
     attempts: list[int] = []
 
     def work(connection: sa.Connection) -> None:
@@ -70,7 +70,7 @@ def test_what_a_transaction_wrote_is_gone_when_its_work_raises_and_the_work_is_n
     assert (len(attempts), database.read(lambda c: count(c, "rqsched_schedules"))) == (1, 0)
 
 
-def test_a_broken_constraint_is_no_transient_failure(database: Database) -> None:
+def test_a_violated_constraint_is_not_retried(database: Database) -> None:
     attempts: list[int] = []
 
     def work(connection: sa.Connection) -> None:
@@ -99,7 +99,7 @@ def test_a_reader_sees_one_snapshot_while_another_process_writes(database: Datab
     assert database.read(lambda c: count(c, "rqsched_schedules")) == 1
 
 
-def test_a_reader_is_not_held_up_by_an_open_writer(database: Database, other: Database) -> None:
+def test_a_reader_does_not_wait_for_an_open_writer(database: Database, other: Database) -> None:
     schedule = add_schedule(database)
     with locked(database, schedule.uid):
         assert other.read(lambda connection: changes.find(connection, schedule.uid)) == schedule
@@ -137,7 +137,7 @@ def test_sqlite_waits_fifteen_seconds_for_a_lock_and_syncs_every_commit(sqlite: 
     assert values == [15_000, "wal", 2, 1]
 
 
-def test_sqlite_busy_is_tried_again_until_the_other_writer_is_done(sqlite: Database) -> None:
+def test_sqlite_busy_is_retried_until_the_other_writer_is_done(sqlite: Database) -> None:
     _give_up_at_once(sqlite)
     failures: list[object] = []
     with closing(sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)) as rival:
@@ -170,7 +170,7 @@ def _give_up_at_once(sqlite: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_skip_locked_leaves_out_what_somebody_else_holds(postgres: Database) -> None:
+def test_skip_locked_leaves_out_rows_that_another_transaction_holds(postgres: Database) -> None:
     first, second = sorted(add_schedule(postgres, name).uid for name in ("a", "b"))
     with locked(postgres, first):
         found = postgres.transact(lambda connection: uids_locked(connection, [first, second], skip_locked=True))
@@ -211,7 +211,7 @@ def test_the_lock_of_a_schedule_lets_others_insert_rows_that_reference_it(postgr
 
 
 @pytest.mark.postgres
-def test_a_transaction_whose_backend_is_killed_between_statements_is_made_again_whole(
+def test_a_transaction_whose_backend_is_killed_between_statements_is_repeated_whole(
     postgres: Database, postgres_server: PostgresServer
 ) -> None:
     backends: list[int] = []
@@ -238,7 +238,7 @@ def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
 
 
 @pytest.mark.postgres
-def test_the_victim_of_a_deadlock_is_tried_again(postgres: Database) -> None:
+def test_the_victim_of_a_deadlock_is_retried(postgres: Database) -> None:
     first, second = (add_schedule(postgres, name).uid for name in ("a", "b"))
     both_hold_one = threading.Barrier(2)
     attempts: list[str] = []
@@ -313,7 +313,7 @@ def test_a_server_that_is_gone_is_a_typed_error_and_one_that_is_back_serves_agai
 
 
 @pytest.mark.postgres
-def test_a_statement_that_is_wrong_is_not_tried_again(postgres: Database) -> None:
+def test_an_invalid_statement_is_not_retried(postgres: Database) -> None:
     attempts: list[int] = []
 
     def work(connection: sa.Connection) -> None:

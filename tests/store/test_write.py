@@ -36,7 +36,7 @@ def test_a_run_is_read_again_equal(database: Database) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 10_000_000], ids=["a row a statement", "one statement"])
-def test_what_is_written_together_is_read_again_equal(
+def test_changes_written_together_are_read_again_equal(
     database: Database, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr("rqsched.store.bulk.DOCUMENT_CHARACTERS", most)
@@ -174,7 +174,7 @@ def test_one_occurrence_has_one_run_live_and_backfill_together(database: Databas
         _insert_run(database, run_of(schedule, 3, kind=RunKind.BACKFILL, occurrence_at=NOW))
 
 
-def test_a_manual_run_at_the_instant_of_an_occurrence_stands_apart(database: Database) -> None:
+def test_a_manual_run_at_the_instant_of_an_occurrence_is_allowed(database: Database) -> None:
     schedule = add_schedule(database)
     live = run_of(schedule, 1, occurrence_at=NOW)
     manual = [run_of(schedule, number, kind=RunKind.MANUAL, occurrence_at=NOW) for number in (2, 3)]
@@ -208,7 +208,7 @@ def _insert_run(database: Database, run: Run) -> None:
     database.transact(lambda connection: connection.execute(sa.insert(runs), run_values(run)))
 
 
-def test_a_sequence_number_is_given_once(database: Database) -> None:
+def test_two_audit_events_with_one_sequence_number_are_refused(database: Database) -> None:
     schedule = add_schedule(database)
     again = lifecycle.decide_pause(replace(schedule, event_sequence=0), now=LATER)
     with pytest.raises(IntegrityError):

@@ -33,7 +33,7 @@ def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
     rig.redis.hset(f"rq:job:{link.id}", mapping=fields)
 
 
-def test_scripts_are_sent_again_after_they_were_forgotten(rig: Rig) -> None:
+def test_scripts_that_redis_forgot_are_sent_again(rig: Rig) -> None:
     put(rig, arm(rig, 1))
     assert rig.transport.lease(now=rig.clock.now(), lease=SECOND, limit=1) == []
     rig.redis.script_flush()
@@ -70,7 +70,7 @@ def test_scripts_reach_a_named_connection_that_never_saw_them(make_rig: MakeRig,
     assert link_id(schedule.refresh()) in rig.armed(), "and no links"
 
 
-def test_a_named_connection_that_is_down_holds_up_nobody_else(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
+def test_a_named_connection_that_is_down_delays_no_other_queue(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
     rig = make_rig(connections={"eu": own_valkey.url})
     own_valkey.kill()
     there, here = rig.create("there", connection="eu"), rig.create("here")
@@ -90,7 +90,7 @@ def test_a_named_connection_that_is_down_holds_up_nobody_else(make_rig: MakeRig,
         assert eu.llen("rq:queue:default") == 1
 
 
-def test_a_connection_that_is_not_configured_is_left_alone(rig: Rig, make_rig: MakeRig) -> None:
+def test_a_run_on_an_unknown_connection_stays_pending_and_is_not_redelivered(rig: Rig, make_rig: MakeRig) -> None:
     with_eu = make_rig(connections={"eu": "redis://127.0.0.1:1/0"})
     with_eu.create(connection="eu")
     rig.advance(MINUTE)
@@ -103,7 +103,7 @@ def test_a_connection_that_is_not_configured_is_left_alone(rig: Rig, make_rig: M
     assert rig.recover().deliveries == 0
 
 
-def test_a_queue_that_takes_no_job_harms_no_other(rig: Rig) -> None:
+def test_a_queue_that_takes_no_job_delays_no_other_queue(rig: Rig) -> None:
     rig.redis.set("rq:queue:broken", "somebody's text")
     broken, sound = rig.create("broken", queue="broken"), rig.create("sound")
     rig.advance()

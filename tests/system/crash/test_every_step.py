@@ -41,7 +41,7 @@ def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[World]:
     with closing(World(database_url, redis_url, folder, START)) as world:
         world.scheduler.recover()
         # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
-        world.redis.set(world.runtime.transport.turn_key, 1)
+        world.redis.set(world.runtime.transport.interval_key, 1)
         yield world
 
 

@@ -82,7 +82,7 @@ def hall(database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("RQSCHED_COMPLETION_OUTAGE", "1")
     hall = Hall(database_url, redis_url, tmp_path)
     hall.scheduler.recover()
-    hall.redis.set(hall.runtime.transport.turn_key, 1)
+    hall.redis.set(hall.runtime.transport.interval_key, 1)
     with using(hall.runtime):
         yield hall
     hall.close()

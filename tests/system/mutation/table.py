@@ -86,11 +86,11 @@ FENCES = (
         _CHAIN + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
     ),
     _edit(
-        "a beat counts whoever holds the run",
+        "a heartbeat counts whoever holds the run",
         "store/changes.py",
         'runs.c.uid == run_uid, runs.c.token == token, runs.c.status == "running"',
         'runs.c.uid == run_uid, runs.c.status == "running"',
-        _STORE + "runs.py::test_a_beat_with_another_token_does_not_count[sqlite]",
+        _STORE + "runs.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
     ),
     _edit(
         "a retry link makes an attempt of any run that ended badly",
