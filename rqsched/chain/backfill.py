@@ -125,7 +125,9 @@ def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill
     if backfill.is_done:
         return backfill, [], Change(schedule, schedule)
     if schedule.status is ScheduleStatus.DELETED:
-        return _stop(connection, backfill, runtime.now(), "deleted"), [], Change(schedule, schedule)
+        stopped = replace(backfill, status="stopped", reason="deleted", updated_at=runtime.now())
+        backfills.save(connection, stopped)
+        return stopped, [], Change(schedule, schedule)
     return _fire_chunk(runtime, connection, backfill, schedule)
 
 
@@ -146,7 +148,7 @@ def _fire_chunk(
         backfill_uid=backfill.uid,
         ran=ran or frozenset(),
         overlap=overlap,
-        context=_context(backfill),
+        context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
     changes.write(connection, [change])
     return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
@@ -171,16 +173,6 @@ def _advance(
     )
     backfills.save(connection, moved)
     return moved
-
-
-def _stop(connection: Connection, backfill: Backfill, now: datetime, reason: str) -> Backfill:
-    stopped = replace(backfill, status="stopped", reason=reason, updated_at=now)
-    backfills.save(connection, stopped)
-    return stopped
-
-
-def _context(backfill: Backfill) -> CommandContext | None:
-    return None if backfill.context is None else CommandContext.from_json(loads(backfill.context))
 
 
 def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[BackfillRow]:

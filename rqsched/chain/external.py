@@ -43,15 +43,12 @@ def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace:
         if not found:
             default = runtime.settings.default_queue
             uids = external.lock_waiting(connection, queues, namespace=namespace, default_queue=default, limit=count)
-            found = external.start(connection, uids, _start(runtime, worker_id, token))
+            now = runtime.now()
+            start = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
+            found = external.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
         return [Claimed(run, schedule) for run, schedule in found]
 
     return runtime.database.transact(work)
-
-
-def _start(runtime: Runtime, worker_id: str, token: str) -> dict[str, object]:
-    now = runtime.now()
-    return {"status": "running", "token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:

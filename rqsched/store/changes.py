@@ -236,7 +236,8 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
 
 def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
     for change in changes:
-        statuses = [name for name, is_dropped in _drops(change) if is_dropped]
+        drops = ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
+        statuses = [name for name, is_dropped in drops if is_dropped]
         if statuses:
             connection.execute(
                 sa.update(runs)
@@ -246,10 +247,6 @@ def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 _DROPPED = "dropped: the schedule ended before it could start"
-
-
-def _drops(change: Change) -> tuple[tuple[str, bool], ...]:
-    return ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
 
 
 def event_rows(change: Change) -> list[dict[str, Any]]:

@@ -118,7 +118,8 @@ class Transport:
         self.arm([arm for change in changes for arm in arms_of(change)], now=now)
         self.deliver([run for change in changes for run in deliveries_of(change)], now=now)
         for before, after in (pair for change in changes for pair in change.changed_runs):
-            self._withdraw(before, after)
+            if after.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and before.executor == "rq":
+                self._withdraw(before, after)
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         """Arm the links that have no live job; returns how many were written."""
@@ -135,11 +136,15 @@ class Transport:
 
         A named connection that does not answer, or a queue that takes no job, is logged and delays no other queue.
         """
-        return sum(self._deliver(job_queue, some, now) for job_queue, some in self._by_queue(runs))
-
-    def _deliver(self, job_queue: JobQueue | None, runs: Sequence[Run], now: datetime) -> int:
-        jobs = [JobSpec(str(job_id_of(run)), self._job_timeout(run), is_front=run.priority > 0) for run in runs]
-        return self._put(job_queue, runs[0].connection, jobs, now)
+        timeout = int(self.settings.run_timeout.total_seconds())
+        more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
+        written = 0
+        for job_queue, some in self._by_queue(runs):
+            jobs = [
+                JobSpec(str(job_id_of(run)), (run.timeout or timeout) + more, is_front=run.priority > 0) for run in some
+            ]
+            written += self._put(job_queue, some[0].connection, jobs, now)
+        return written
 
     def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
         """Put jobs on a queue; a missing connection takes no job and delays no other queue."""
@@ -154,11 +159,6 @@ class Transport:
             text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
             _log.error(text, len(jobs), job_queue.queue.name, where, error, extra={"action": "deliver_failed"})
             return 0
-
-    def _job_timeout(self, run: Run) -> int:
-        """Return RQ's timeout of the whole job: the attempt, and then the time to record how it ended."""
-        timeout = run.timeout or int(self.settings.run_timeout.total_seconds())
-        return timeout + int(self.settings.completion_outage.total_seconds())
 
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
         """Return for each pending run whether its current delivery is live.
@@ -209,8 +209,6 @@ class Transport:
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Withdraw the job of a run that was ended from outside: remove it from its queue, or stop its work horse."""
-        if after.status not in {RunStatus.CANCELLED, RunStatus.TERMINATED} or before.executor != "rq":
-            return
         job_queue, job_id = self._by_queue([before])[0][0], str(job_id_of(before))
         if job_queue is None:
             return
