@@ -19,7 +19,7 @@ from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
-from rqsched.core.options import Options, define, is_id, require_id, require_note
+from rqsched.core.options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
@@ -196,7 +196,8 @@ class Scheduler:
 
         After an error nothing is written.
         """
-        definition = self._define(workflow, spec, options)
+        given = options if options.get("total_repeats") is None else dies_by_default(options)
+        definition = self._define(workflow, spec, given)
         named, note = self._named(namespace, schedule_id), require_note(note)
         request = Request(named, definition, note, paused, context, key=idempotency_key)
         return self._handle(operations.create(self.runtime, request))

@@ -125,8 +125,9 @@ def decide_update(
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     spec = anchored(definition.parsed_spec, now, like=schedule.spec)
     definition = replace(definition, spec=dump_spec(spec))
-    if definition.parsed_policies == schedule.policies:  # perhaps in the words of another release
-        definition = replace(definition, policies=schedule.definition.policies)
+    policies = definition.parsed_policies.kept_from(schedule.policies)
+    same = policies == schedule.policies  # perhaps in the words of another release
+    definition = replace(definition, policies=schedule.definition.policies if same else policies.dumps())
     names = [field.name for field in fields(Definition)]
     changed = [name for name in names if getattr(definition, name) != getattr(schedule.definition, name)]
     if note is not None and note != schedule.note:

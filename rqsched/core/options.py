@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from rqsched.core.model import Definition, dump_spec
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
-from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import parse_span
 from rqsched.spec.spec import Spec, SpecLike
@@ -75,6 +75,18 @@ class Options(TypedDict, total=False):
     """Who owns it."""
     executor: str
     """`rq` (default) or `external`."""
+
+
+def dies_by_default(options: Options) -> Options:
+    """Return a create's options with `dead` for what follows a failed run, unless they say what follows.
+
+    So has the Pipelit document it, for creates in its words: `interval_seconds` or `total_repeats`.
+    """
+    retry = options.get("retry") or RetryPolicy()
+    if retry.then is not None or retry.max_consecutive_failures is not None:
+        return options
+    dead: Options = {**options, "retry": replace(retry, then=Exhausted.DEAD)}
+    return dead
 
 
 def is_id(value: object) -> bool:

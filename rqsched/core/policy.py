@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -120,14 +120,18 @@ class RetryPolicy:
     """The longest delay; None takes 10 x base."""
     jitter: timedelta = timedelta(0)
     """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
-    then: Exhausted = Exhausted.DEAD
-    """What happens to the schedule when a run's attempts are used up."""
+    then: Exhausted | None = None
+    """What happens to the schedule when a run's attempts are used up.
+
+    None keeps what is stored, and is `continue` for a new schedule.
+    """
     max_consecutive_failures: int | None = None
     """With a number, the schedule dies only after so many failed runs in a row, whatever `then` says."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; raises InvalidPolicyError."""
-        object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
+        if self.then is not None:
+            object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
         _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
         is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
         _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
@@ -234,14 +238,25 @@ class Policies:
             return SKIP_TOLERANCE
         return self.catch_up_window
 
+    def kept_from(self, stored: Policies) -> Policies:
+        """Return these policies with what they leave open as it is stored: what follows when attempts are used up."""
+        if self.retry.then is not None or stored.retry.then is None:
+            return self
+        return replace(self, retry=replace(self.retry, then=stored.retry.then))
+
     def plain(self) -> dict[str, Any]:
         """Return every policy as JSON-native values; spans are seconds."""
-        plain: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
+        plain = self._raw()
+        plain["retry"]["then"] = plain["retry"]["then"] or Exhausted.CONTINUE.value
         return plain
+
+    def _raw(self) -> dict[str, Any]:
+        raw: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
+        return raw
 
     def dumps(self) -> str:
         """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
-        return json.dumps(_without(self.plain(), _DEFAULTS), sort_keys=True, separators=(",", ":"))
+        return json.dumps(_without(self._raw(), _DEFAULTS), sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -354,4 +369,4 @@ def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
-_DEFAULTS = Policies().plain()
+_DEFAULTS = Policies()._raw()

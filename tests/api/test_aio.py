@@ -127,7 +127,7 @@ def test_registering_again_sets_a_paused_one_active_and_keeps_its_next_time(waym
 def test_registering_again_sets_a_dead_one_active(waymark: Desk) -> None:
     register()
     schedule = waymark.scheduler.get("data_sync:hourly")
-    schedule.update(retry=RetryPolicy(max_retries=0), kwargs={"unknown": "argument"})
+    schedule.update(retry=RetryPolicy(max_retries=0, then="dead"), kwargs={"unknown": "argument"})
     waymark.turn(HOUR)
     assert schedule.refresh().status == "dead"
 

@@ -142,7 +142,7 @@ def test_what_the_contract_does_not_know_is_not_written() -> None:
 
 def test_our_own_types_say_what_the_document_has_no_word_for(any_desk: Desk) -> None:
     any_desk.failing = True
-    dies = any_desk.create("dies", retry=RetryPolicy(max_retries=0))
+    dies = any_desk.create("dies", retry=RetryPolicy(max_retries=0, then="dead"))
     waits = any_desk.create("waits", overlap="buffer_one", max_runs=1)
     any_desk.fire(3 * MINUTE)
     any_desk.work()

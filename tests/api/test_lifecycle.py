@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleSta
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, last, occurrences, statuses, types
 
-FAILS_AT_ONCE = RetryPolicy(max_retries=0)
+DIES_AT_ONCE = RetryPolicy(max_retries=0, then="dead")
 
 
 def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None:
@@ -42,7 +43,7 @@ def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(desk: Desk) -> Non
 
 
 def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> None:
-    schedule = any_desk.create(args=[1], kwargs={"a": 1}, labels={"x": "y"}, retry=FAILS_AT_ONCE, queue="high")
+    schedule = any_desk.create(args=[1], kwargs={"a": 1}, labels={"x": "y"}, retry=DIES_AT_ONCE, queue="high")
 
     schedule.update(kwargs={"b": 2})
 
@@ -162,7 +163,7 @@ def test_restart_revives_a_done_schedule_from_zero(any_desk: Desk) -> None:
 
 def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
     any_desk.failing = True
-    schedule = any_desk.create(retry=FAILS_AT_ONCE)
+    schedule = any_desk.create(retry=DIES_AT_ONCE)
     any_desk.turn()
     assert (schedule.refresh().status, schedule.last_error[:12]) == ("dead", "RuntimeError")
 
@@ -306,6 +307,37 @@ def test_an_exhausted_schedule_is_not_triggered(any_desk: Desk) -> None:
     any_desk.turn()
     assert schedule.trigger(force=True).reason == "remaining_actions_exhausted"
     any_desk.failing = True
-    dead = any_desk.create("dead", retry=FAILS_AT_ONCE)
+    dead = any_desk.create("dead", retry=DIES_AT_ONCE)
     any_desk.turn()
     assert dead.trigger(force=True).reason == "status_not_triggerable"
+
+
+THEN = {
+    "nothing said": (RetryPolicy(1), "dead"),
+    "no retry policy": (None, "dead"),
+    "continue": (RetryPolicy(1, then="continue"), "continue"),
+}
+
+
+@pytest.mark.parametrize(("retry", "kept"), THEN.values(), ids=THEN)
+def test_upsert_and_update_keep_what_follows_a_failed_run_unless_they_say_it(
+    desk: Desk, retry: RetryPolicy | None, kept: str
+) -> None:
+    desk.create("upserted", retry=RetryPolicy(2, then="dead"))
+    desk.create("updated", retry=RetryPolicy(2, then="dead"))
+
+    upserted, _ = desk.scheduler.upsert("upserted", "note", HOUR, retry=retry)
+    updated = desk.scheduler.get("updated").update(retry=retry)
+
+    assert [one.describe().policies["retry"]["then"] for one in (upserted, updated)] == [kept, kept]
+
+
+def test_stored_policies_of_an_earlier_format_that_say_the_same_are_no_change(desk: Desk) -> None:
+    schedule = desk.create("a", retry=RetryPolicy(2, then="continue"))
+    spelled_out = json.dumps(schedule.state.policies.plain())
+    write = sa.update(schedules).values(policies=spelled_out)
+    desk.runtime.database.transact(lambda connection: connection.execute(write))
+
+    _, outcome = desk.scheduler.upsert("a", "note", MINUTE, retry=RetryPolicy(2, then="continue"))
+
+    assert outcome == "unchanged"

@@ -23,6 +23,9 @@ def fail() -> None:
     raise ValueError(f"attempt {current_run().attempt} failed")
 
 
+DIES = RetryPolicy(max_retries=2, base=MINUTE, then="dead")
+
+
 def failing(rig: Rig, **options: Any) -> ScheduleHandle:
     """An hourly schedule whose runs fail; its retries wait a minute, then two."""
     rig.register("fail", fail)
@@ -244,8 +247,18 @@ def exhaust(rig: Rig, schedule: ScheduleHandle) -> RunHandle:
     return run
 
 
-def test_a_schedule_whose_attempts_are_used_up_dies_by_default(any_rig: Rig) -> None:
+def test_a_schedule_continues_by_default_when_the_attempts_of_a_run_are_used_up(any_rig: Rig) -> None:
     schedule = failing(any_rig)
+
+    assert exhaust(any_rig, schedule).status == "failed"
+
+    after = any_rig.state(schedule)
+    assert (after.status, after.consecutive_failures) == ("active", 1)
+    assert link_id(schedule) in any_rig.armed()
+
+
+def test_a_schedule_whose_attempts_are_used_up_dies_where_asked(any_rig: Rig) -> None:
+    schedule = failing(any_rig, retry=DIES)
 
     run = exhaust(any_rig, schedule)
 
@@ -258,7 +271,7 @@ def test_a_schedule_whose_attempts_are_used_up_dies_by_default(any_rig: Rig) -> 
 
 
 def test_the_death_of_a_schedule_is_logged_as_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    schedule = failing(rig)
+    schedule = failing(rig, retry=DIES)
 
     exhaust(rig, schedule)
 
@@ -306,7 +319,7 @@ def test_without_retries_user_code_runs_at_most_once(any_rig: Rig) -> None:
 
 
 def test_a_dead_schedule_restarts_with_counters_at_zero_and_a_new_position(any_rig: Rig) -> None:
-    schedule = failing(any_rig, retry=RetryPolicy(max_retries=0))
+    schedule = failing(any_rig, retry=RetryPolicy(max_retries=0, then="dead"))
     exhaust(any_rig, schedule)
     dead = any_rig.state(schedule)
 
@@ -322,7 +335,7 @@ def test_a_dead_schedule_restarts_with_counters_at_zero_and_a_new_position(any_r
 
 def test_a_late_retry_of_a_dead_schedule_still_ends(rig: Rig) -> None:
     """Under allow_all another run may have killed the schedule while this one waits."""
-    schedule = failing(rig, overlap="allow_all", retry=RetryPolicy(max_retries=1, base=2 * HOUR))
+    schedule = failing(rig, overlap="allow_all", retry=RetryPolicy(max_retries=1, base=2 * HOUR, then="dead"))
     run = rig.turn(schedule, HOUR)
     rig.advance()
     schedule.trigger()

@@ -45,7 +45,7 @@ OURS = {
 def every_event() -> list[Event]:
     """One decision of each kind, so that every type is written with every key it ever has."""
     hourly, two = active(), [run(1), run(2, "buffered")]
-    dying = active(policies=Policies(retry=RetryPolicy(0)))
+    dying = active(policies=Policies(retry=RetryPolicy(0, then="dead")))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)

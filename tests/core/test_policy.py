@@ -203,10 +203,11 @@ def test_jitter_adds_a_repeatable_share_to_a_delay() -> None:
     [
         (RetryPolicy(then="dead"), [True, True, True]),
         (RetryPolicy(then="continue"), [False, False, False]),
+        (RetryPolicy(), [False, False, False]),
         (RetryPolicy(then="dead", max_consecutive_failures=2), [False, True, True]),
         (RetryPolicy(then="continue", max_consecutive_failures=3), [False, False, True]),
     ],
-    ids=["dead", "continue", "dead after two", "continue until three"],
+    ids=["dead", "continue", "by default", "dead after two", "continue until three"],
 )
 def test_failed_runs_in_a_row_kill_the_schedule_where_asked(policy: RetryPolicy, kills: list[bool]) -> None:
     assert [policy.kills_after(failures) for failures in (1, 2, 3)] == kills
@@ -236,8 +237,9 @@ def test_equal_policies_have_equal_texts_and_one_object() -> None:
 
 def test_the_defaults_are_those_of_the_documents() -> None:
     assert Policies() == Policies(
-        overlap="skip", missed="fire_once", resume="next", on_exhausted="done", retry=RetryPolicy(3, then="dead")
+        overlap="skip", missed="fire_once", resume="next", on_exhausted="done", retry=RetryPolicy(3)
     )
+    assert not RetryPolicy().kills_after(1_000)
     assert Policies().window is None
     assert Policies(missed="skip").window == MINUTE
     assert Policies(missed="skip", catch_up_window=HOUR).window == HOUR

@@ -39,6 +39,10 @@ FAILED, LOST, SUCCEEDED = (
 )
 
 
+DIES = RetryPolicy(3, then="dead")
+DIES_AT_ONCE = RetryPolicy(0, then="dead")
+
+
 def retrying(retry: RetryPolicy, spec: Any = "@hourly", **fields: Any) -> Schedule:
     return active(spec, policies=Policies(retry=retry, **fields))
 
@@ -111,11 +115,11 @@ def test_the_first_delay_is_the_interval() -> None:
 @pytest.mark.parametrize(
     ("retry", "attempt_result", "attempt", "status"),
     [
-        pytest.param(RetryPolicy(3), FAILED, 4, "failed", id="the last attempt failed"),
-        pytest.param(RetryPolicy(3), LOST, 4, "lost", id="the last attempt was lost"),
-        pytest.param(RetryPolicy(0), FAILED, 1, "failed", id="at most once: failed"),
-        pytest.param(RetryPolicy(0), LOST, 1, "lost", id="at most once: lost"),
-        pytest.param(RetryPolicy(3), replace(FAILED, is_final=True), 1, "failed", id="no further attempt wanted"),
+        pytest.param(DIES, FAILED, 4, "failed", id="the last attempt failed"),
+        pytest.param(DIES, LOST, 4, "lost", id="the last attempt was lost"),
+        pytest.param(DIES_AT_ONCE, FAILED, 1, "failed", id="at most once: failed"),
+        pytest.param(DIES_AT_ONCE, LOST, 1, "lost", id="at most once: lost"),
+        pytest.param(DIES, replace(FAILED, is_final=True), 1, "failed", id="no further attempt wanted"),
     ],
 )
 def test_a_schedule_dies_when_its_run_has_no_attempt_left(
@@ -152,7 +156,7 @@ def test_a_schedule_may_die_only_after_failures_in_a_row() -> None:
 
 
 def test_a_paused_schedule_dies_too() -> None:
-    paused = lifecycle.decide_pause(retrying(RetryPolicy(0)), now=NOON).after
+    paused = lifecycle.decide_pause(retrying(DIES_AT_ONCE), now=NOON).after
     assert end(paused, FAILED).after.status is ScheduleStatus.DEAD
 
 
@@ -247,7 +251,7 @@ def test_a_drained_run_uses_up_max_runs_and_the_rest_is_dropped() -> None:
 @pytest.mark.parametrize("kind", ["scheduled", "backfill"])
 def test_a_schedule_that_dies_starts_nothing_that_waited(kind: str) -> None:
     runs = [run(1), run(2, "buffered", kind)]
-    change = end(retrying(RetryPolicy(0)), FAILED, *runs)
+    change = end(retrying(DIES_AT_ONCE), FAILED, *runs)
     assert ended(change) == {1: "failed"}
     assert event(change, "Died")["dropped_buffered"] == 1
     assert (change.drops_buffer, change.after.buffer_depth, change.after.backfill_waiting) == (True, 0, 0)
@@ -278,7 +282,7 @@ def test_total_repeats_that_was_lowered_ends_with_the_next_success() -> None:
 
 def test_what_was_due_when_a_schedule_ends_has_its_outcome() -> None:
     """I1: down for an hour, and the first thing that happens is that a lost run kills the schedule."""
-    schedule = retrying(RetryPolicy(0), "*/10 * * * *")
+    schedule = retrying(DIES_AT_ONCE, "*/10 * * * *")
     change = decide_settle(holding(schedule, run(1)), [run(1)], run(1), LOST, now=NOON + HOUR)
     assert types(change) == ["TriggerSkipped", "Missed", "Died"]
     skipped, missed = event(change, "TriggerSkipped"), event(change, "Missed")

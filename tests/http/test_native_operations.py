@@ -45,7 +45,7 @@ def make_paused(web: Web) -> None:
 
 def make_dead(web: Web) -> None:
     web.rig.register("fail", fail)
-    web.create(workflow="fail", max_retries=0)
+    web.create(workflow="fail", retry={"max_retries": 0, "then": "dead"})
     web.rig.turn(web.rig.scheduler.get("report"))
 
 
@@ -263,3 +263,22 @@ def test_workflows_lists_what_processes_registered(web: Web) -> None:
     assert (found["local"]["queue"], found["local"]["timeout"]) == ("high", 9)
     assert "path" not in found["local"]
     assert web.post(SCHEDULES, {"name": "x", "workflow": "local", "interval": "1m"}).json()["queue"] == "high"
+
+
+WORDS = {
+    "interval_seconds": ({"interval_seconds": 60}, "dead"),
+    "total_repeats": ({"interval": "PT1M", "total_repeats": 2}, "dead"),
+    "ours": ({"interval": "PT1M"}, "continue"),
+    "interval_seconds and what follows": ({"interval_seconds": 60, "retry": {"then": "continue"}}, "continue"),
+}
+
+
+@pytest.mark.parametrize(("timing", "then"), WORDS.values(), ids=WORDS)
+def test_a_create_in_the_pipelit_documents_words_ends_a_schedule_whose_run_failed(
+    web: Web, timing: dict[str, Any], then: str
+) -> None:
+    web.post(SCHEDULES, {"name": "a", "workflow": "note", **timing})
+    assert web.read("a")["policies"]["retry"]["then"] == then
+
+    put = {"workflow": "note", "interval_seconds": 60}
+    assert web("PUT", at("a"), put).json()["policies"]["retry"]["then"] == then, "PUT keeps what is stored"

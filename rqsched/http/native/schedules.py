@@ -13,6 +13,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.errors import MalformedError
@@ -105,7 +106,7 @@ def create(call: Admin, body: CreateRequest, request: Request, idempotency_key: 
         paused=bool(body.paused),
         idempotency_key=idempotency_key,
         context=call.context,
-        **declaration.options,
+        **(dies_by_default(declaration.options) if body.interval_seconds else declaration.options),
     )
     return _respond(call, handle, 201, created_by=request)
 
