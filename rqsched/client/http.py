@@ -40,9 +40,9 @@ class Retries:
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        said: float | None = getattr(error, "retry_after", None)
+        retry_after: float | None = getattr(error, "retry_after", None)
         doubling = tenacity.wait_random_exponential(multiplier=self.first, max=self.longest)(state)
-        return min(self.longest, doubling if said is None else said)
+        return min(self.longest, doubling if retry_after is None else retry_after)
 
 
 def may_retry(request: Request[Any], error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The application: surfaces, guard and wiring put together. Mount it, or serve it alone."""
+"""The application: its surfaces, guard and wiring. Mount it, or serve it alone (`rqsched web`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rqsched.store.database import Patience
 
 _log = logging.getLogger(__name__)
 _PATIENCE = Patience(total=timedelta(seconds=3))
-"""A caller rather hears 503 soon than waits as long as a worker does."""
+"""A caller gets 503 soon instead of waiting as long as a worker does."""
 _REFUSED = (document.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
@@ -42,12 +42,12 @@ def create_app(
     limits: Limits | None = None,
     authenticate: Authenticate | None = None,
 ) -> FastAPI:
-    """Make the ASGI application; without a scheduler it makes one from `RQSCHED_*` and closes it at the end.
+    """Create the ASGI application; without a scheduler it creates one from `RQSCHED_*` and closes it at shutdown.
 
     >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
 
     Served alone it recovers at boot. A mounted application gets no lifespan: call `scheduler.recover()` yourself.
-    `authenticate` is your own authentication: it gives a Principal for a request, or None to let tokens decide.
+    `authenticate` is your own authentication: it returns a Principal for a request, or None to let tokens decide.
     Raises ConfigError for invalid settings or tokens.
     """
     owned = scheduler is None
@@ -63,7 +63,7 @@ def create_app(
     )
     for module in (native, ojs, durable_workflow, health, metrics):
         app.include_router(module.router)
-    document.complete(app, sent=ojs.REQUESTS, answered=[refused.model for refused in _REFUSED])
+    document.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
@@ -89,13 +89,13 @@ def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], Abstr
 
 
 def _recover(scheduler: Scheduler) -> None:
-    """Repair at boot, beside the first requests: a backend that is away must not keep the application from starting."""
+    """Recover beside the first requests: an unavailable backend must not keep the application from starting."""
     try:
         scheduler.recover()
     except RqschedError as error:
-        _log.warning("not recovered at boot: %s", error, extra={"action": "boot_recover_failed"})
+        _log.warning("recovery at boot failed: %s", error, extra={"action": "boot_recover_failed"})
     except Exception:  # noqa: BLE001 - a thread's boundary
-        _log.exception("not recovered at boot", extra={"action": "boot_recover_failed"})
+        _log.exception("recovery at boot failed", extra={"action": "boot_recover_failed"})
 
 
 def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, **options: Any) -> None:
@@ -106,7 +106,7 @@ def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | Non
     settings = settings or Settings()
     if not Tokens.of(settings) and not is_loopback(host):
         raise ConfigError(
-            f"refused to serve {host!r} without tokens: everyone who reaches it could run code. "
+            f"cannot serve {host!r} without tokens: everyone who can reach it could run code. "
             "Set RQSCHED_TOKENS, or serve 127.0.0.1."
         )
     app = create_app(settings=settings)

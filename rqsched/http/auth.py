@@ -1,7 +1,7 @@
-"""Who may do what: bearer tokens with a role and namespaces, and the rule for when there are none.
+"""Authentication and roles: bearer tokens with namespaces, or loopback only when no token is configured.
 
-Tokens come from the settings as a JSON list; a secret is only ever compared through its SHA-256 digest, in constant
-time, and never kept, logged or shown.
+Tokens come from the settings as a JSON list. A secret is compared through its SHA-256 digest, in constant time, and is
+never stored, logged or shown.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Role(IntEnum):
-    """What a principal may do; each role may do everything of those before it."""
+    """What a principal may do; each role includes those before it."""
 
     READ = 1
-    """Look."""
+    """Read schedules, runs, events and metrics."""
     OPERATE = 2
     """Pause, resume, restart, trigger, backfill, cancel and terminate; execute runs as an external worker."""
     ADMIN = 3
@@ -39,23 +39,25 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """On whose behalf a request runs; its name is recorded with what it changes."""
+    """On whose behalf a request runs."""
 
     name: str
+    """Recorded in the audit events of its changes."""
     role: Role
+    """What it may do."""
     namespaces: frozenset[str] | None = None
-    """None sees all of them; nothing of any other exists for it."""
+    """The namespaces it may see; None is all. Others do not exist for it."""
 
     def sees(self, namespace: str) -> bool:
-        """Tell whether a namespace exists for it."""
+        """Return whether a namespace exists for it."""
         return self.namespaces is None or namespace in self.namespaces
 
 
 LOCAL = Principal("local", Role.ADMIN)
-"""Whoever reaches the loopback interface where no token is configured."""
+"""Every caller on the loopback interface when no token is configured."""
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], "Principal | None"]
-"""An application's own authentication: gives the principal of a request, None when it knows none."""
+"""An application's own authentication: returns the principal of a request, or None to let tokens decide."""
 
 
 class _Entry(BaseModel):
@@ -72,7 +74,7 @@ class _Entry(BaseModel):
     @model_validator(mode="after")
     def _has_one_secret(self) -> _Entry:
         if (self.token is None) == (self.token_sha256 is None):
-            raise ValueError("give token_sha256 (or token), and not both")
+            raise ValueError("give either token_sha256 or token")
         return self
 
     @property
@@ -97,13 +99,13 @@ class Tokens:
 
     @classmethod
     def of(cls, settings: Settings) -> Tokens:
-        """Read them from the settings; raises ConfigError that names the entry and never its value."""
+        """Read them from the settings; raises ConfigError, which names the entry and never its value."""
         if settings.tokens is None:
             return cls()
         try:
             entries = [_entry(number, raw) for number, raw in enumerate(json.loads(settings.tokens.get_secret_value()))]
         except json.JSONDecodeError:
-            raise ConfigError("RQSCHED_TOKENS: write a JSON list.") from None
+            raise ConfigError("RQSCHED_TOKENS is not valid JSON; write a JSON list.") from None
         return cls([(entry.digest, entry.principal) for entry in entries])
 
     def __bool__(self) -> bool:
@@ -111,7 +113,7 @@ class Tokens:
         return bool(self._entries)
 
     def find(self, secret: str) -> Principal | None:
-        """Find whose secret this is. Every entry is compared, so that the time says nothing about a match."""
+        """Return the principal of a secret, or None. All entries are compared: timing must not reveal a match."""
         digest, found = _digest(secret), None
         for known, principal in self._entries:
             if hmac.compare_digest(known, digest):
@@ -137,7 +139,7 @@ class Authenticator:
         self._authenticate = authenticate
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
-        """Give the principal; raises UnauthorizedError or ForbiddenError."""
+        """Return the principal; raises UnauthorizedError or ForbiddenError."""
         if self._authenticate is not None and (principal := self._authenticate(connection)) is not None:
             return principal
         if self.tokens:
@@ -155,11 +157,8 @@ class Authenticator:
         return principal
 
 
-# ---- without tokens: this machine only
-
-
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine's loopback interface."""
+    """Return whether a host is this machine's loopback interface."""
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -170,15 +169,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _require_local(connection: HTTPConnection) -> None:
-    """Refuse peers on other machines, and web pages that a local browser shows (rebinding, cross-site forms)."""
+    """Refuse peers on other machines, and web pages of other sites in a local browser (rebinding, cross-site forms)."""
     peer = connection.client.host if connection.client else ""
     if _is_address(peer) and not is_loopback(peer):
-        raise ForbiddenError("no token is configured, so only this machine is served; set RQSCHED_TOKENS.")
+        raise ForbiddenError("no token is configured, so only this machine may connect; set RQSCHED_TOKENS.")
     host = urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
     if "." in host and not is_loopback(host):
-        raise ForbiddenError("no token is configured, so only loopback host names are served; set RQSCHED_TOKENS.")
+        raise ForbiddenError("no token is configured, so only loopback host names are accepted; set RQSCHED_TOKENS.")
     if connection.scope["method"] not in SAFE_METHODS and _is_cross_site(connection):
-        raise ForbiddenError("a page of another site may not change anything here.")
+        raise ForbiddenError("a page of another site may not make changes.")
 
 
 def _is_address(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""What endpoints ask for: a Call that knows the scheduler, who asks, in which namespace, and what to record of it.
+"""The parameter of endpoints: a Call with the scheduler, the principal, the namespace and the audit context.
 
 >>> @router.post("/schedules/{schedule_id}/pause/")  # doctest: +SKIP
 ... def pause(call: Operate, schedule_id: str) -> ...:
@@ -28,27 +28,34 @@ from rqsched.http.middleware import tag_of
 
 @dataclass(frozen=True)
 class Wiring:
-    """What an application holds; `app.state.rqsched`."""
+    """The collaborators of one application; `app.state.rqsched`."""
 
     scheduler: Scheduler
+    """What it serves."""
     authenticator: Authenticator
+    """Finds the principal of a request."""
     buckets: TokenBuckets
+    """The rate of each principal."""
     meter: Meter
+    """The metrics."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request, admitted."""
+    """One authenticated and authorized request."""
 
     scheduler: Scheduler
+    """What it works on."""
     principal: Principal
+    """On whose behalf it runs."""
     namespace: str
-    """It exists for the principal."""
+    """A namespace that the principal may see."""
     request_id: str
+    """Recorded in audit events and logs."""
 
     @property
     def context(self) -> CommandContext:
-        """Who asks, for audit events."""
+        """The command context of audit events."""
         return CommandContext(principal=self.principal.name, request_id=self.request_id, source="http")
 
     def schedule(self, schedule_id: str) -> ScheduleHandle:
@@ -61,18 +68,18 @@ class Call:
 
 
 def wiring_of(request: Request) -> Wiring:
-    """Give what this application holds."""
+    """Return the collaborators of this application."""
     wiring: Wiring = request.app.state.rqsched
     return wiring
 
 
 def get_scheduler(request: Request) -> Scheduler:
-    """Give the application's scheduler."""
+    """Return the application's scheduler."""
     return wiring_of(request).scheduler
 
 
 async def principal_of(request: Request) -> Principal:
-    """Authenticate and take one request's worth of the principal's rate; raises UnauthorizedError and others."""
+    """Authenticate and count the request against the principal's rate; raises HttpError."""
     wiring = wiring_of(request)
     principal = wiring.authenticator.principal_of(request)
     wiring.buckets.take(principal.name)
@@ -85,16 +92,16 @@ SignedIn = Annotated[Principal, Depends(principal_of)]
 async def namespace_of(
     request: Request,
     principal: SignedIn,
-    x_namespace: Annotated[str | None, Header(description="The namespace; wins over the query.")] = None,
+    x_namespace: Annotated[str | None, Header(description="The namespace; takes precedence over the query.")] = None,
     namespace: Annotated[str | None, Query(description="The namespace.")] = None,
 ) -> str:
-    """Give the namespace that is asked for: header, then query, then the default; one it sees, or not found.
+    """Return the requested namespace: header, then query, then the default.
 
-    Raises InvalidIdError and NamespaceNotFoundError.
+    Raises InvalidIdError, and NamespaceNotFoundError when the principal may not see it.
     """
     default = get_scheduler(request).settings.namespace
     if not principal.sees(default) and len(principal.namespaces or ()) == 1:
-        (default,) = principal.namespaces or (default,)  # a tenant with one namespace need not name it
+        (default,) = principal.namespaces or (default,)  # a token of one namespace need not name it
     wanted = require_id(x_namespace or namespace or default, "namespace")
     if not principal.sees(wanted):
         raise NamespaceNotFoundError(wanted)
@@ -108,12 +115,12 @@ def require_role(principal: Principal, role: Role) -> None:
     """Raise ForbiddenError unless the principal has the role."""
     if principal.role < role:
         raise ForbiddenError(
-            f"this needs the role {role.name.lower()!r}; the token has {principal.role.name.lower()!r}."
+            f"this requires the role {role.name.lower()!r}; the token has {principal.role.name.lower()!r}."
         )
 
 
 def allow(role: Role) -> Callable[..., Awaitable[Call]]:
-    """Make the dependency that admits principals of a role. A foreign namespace is not found before it is forbidden."""
+    """Return the dependency that requires a role. A foreign namespace is 404 before a missing role is 403."""
 
     async def admit(request: Request, principal: SignedIn, namespace: Namespace) -> Call:
         require_role(principal, role)
@@ -123,11 +130,11 @@ def allow(role: Role) -> Callable[..., Awaitable[Call]]:
 
 
 Read = Annotated[Call, Depends(allow(Role.READ))]
-"""Anyone who may look."""
+"""A call that requires the role `read`."""
 Operate = Annotated[Call, Depends(allow(Role.OPERATE))]
-"""Anyone who may pause, resume, restart, trigger, backfill, cancel, terminate, or execute external runs."""
+"""A call that requires the role `operate`."""
 Admin = Annotated[Call, Depends(allow(Role.ADMIN))]
-"""Anyone who may create, change and delete."""
+"""A call that requires the role `admin`."""
 
-bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; none is needed where none is configured.")
+bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; not required when none is configured.")
 """For the OpenAPI document; `principal_of` does the work."""

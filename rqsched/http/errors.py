@@ -32,32 +32,33 @@ from rqsched.errors import (
 from rqsched.store.database import UNREACHABLE
 
 RETRY_AFTER = 5
-"""Seconds after which a caller may try again when a backend does not answer."""
+"""Seconds after which a caller may try again when a backend does not respond."""
 
 
 class HttpError(RqschedError):
-    """An error that only a surface over HTTP meets."""
+    """An error that only exists over HTTP."""
 
     status = 500
+    """The HTTP status."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the answer carries beside its body."""
+        """The headers of the response."""
         return {}
 
 
 class UnauthorizedError(HttpError):
-    """There is no token, or an unknown one."""
+    """The token is missing or unknown."""
 
     code = "unauthorized"
     status = 401
 
     def __init__(self) -> None:
-        super().__init__("a known bearer token is needed: send Authorization: Bearer TOKEN.")
+        super().__init__("a valid bearer token is required: send Authorization: Bearer TOKEN.")
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Say which scheme is meant (RFC 6750)."""
+        """Name the authentication scheme (RFC 6750)."""
         return {"WWW-Authenticate": "Bearer"}
 
 
@@ -69,14 +70,14 @@ class ForbiddenError(HttpError):
 
 
 class NamespaceNotFoundError(HttpError, NotFoundError):
-    """The principal sees no such namespace, whether others do or not."""
+    """The namespace does not exist for the principal, whether or not it does for others."""
 
     code = "namespace_not_found"
     status = 404
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        super().__init__(f"no namespace {namespace!r}.")
+        super().__init__(f"there is no namespace {namespace!r}.")
 
 
 class MalformedError(HttpError):
@@ -98,7 +99,7 @@ class TooLargeError(HttpError):
 
 
 class RateLimitedError(HttpError):
-    """The principal sends more than its share."""
+    """The principal exceeds its rate."""
 
     code = "rate_limited"
     status = 429
@@ -109,34 +110,38 @@ class RateLimitedError(HttpError):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Say when to try again."""
+        """Return when to try again."""
         return {"Retry-After": str(self.retry_after)}
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """What is wrong with one part of a request."""
+    """The error of one field of a request."""
 
     field: str
-    """Its name, dotted where it is nested."""
+    """Its name, dotted when it is nested."""
     message: str
+    """What is wrong with it and what to do."""
     code: str
+    """A stable identifier of the kind of error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as HTTP sees it, before a surface gives it its form."""
+    """An error as HTTP has it, before a surface renders it."""
 
     status: int
-    """As the native surface answers; a surface may have its own."""
+    """The native surface's status; another surface may have its own."""
     code: str
-    """A stable word."""
+    """A stable identifier of the kind of error."""
     detail: str
     """What is wrong and what to do."""
     fields: tuple[FieldProblem, ...] = ()
+    """The refused fields."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """The headers of the response."""
     error: BaseException | None = None
-    """What was raised."""
+    """The exception that was raised; None when there was none."""
 
 
 _UNREACHABLE = (*UNREACHABLE, RedisConnectionError, RedisTimeoutError)
@@ -156,11 +161,11 @@ _CODES = {
     415: "unsupported_media_type",
 }
 EXPECTED: tuple[type[Exception], ...] = (RqschedError, RequestValidationError, HTTPException, *_UNREACHABLE)
-"""What an application handles; everything else is a defect."""
+"""What the application handles; everything else is a defect."""
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Map an error; one that nobody expected tells nothing of itself."""
+    """Map an error; an unexpected one reveals no details."""
     if isinstance(error, HttpError):
         return Problem(error.status, error.code, str(error), headers=error.headers, error=error)
     if isinstance(error, RqschedError):
@@ -171,8 +176,8 @@ def problem_of(error: BaseException) -> Problem:
         code = _CODES.get(error.status_code, "error")
         return Problem(error.status_code, code, str(error.detail), headers=error.headers or {}, error=error)
     if isinstance(error, _UNREACHABLE):
-        return _unavailable("backend_unavailable", "a backend does not answer; try again later.", error)
-    return Problem(500, "internal_error", "something went wrong here; the log has this request's id.", error=error)
+        return _unavailable("backend_unavailable", "a backend does not respond; try again later.", error)
+    return Problem(500, "internal_error", "the server failed; its log contains this request's id.", error=error)
 
 
 def _of_rqsched(error: RqschedError) -> Problem:
@@ -180,7 +185,9 @@ def _of_rqsched(error: RqschedError) -> Problem:
     if status == 503:
         return _unavailable(error.code, str(error), error)
     if status == 500:
-        return Problem(500, "internal_error", "this service is not set up well; the log says why.", error=error)
+        return Problem(
+            500, "internal_error", "the server is not configured correctly; its log has the reason.", error=error
+        )
     fields = (FieldProblem(error.field, error.reason, error.code),) if isinstance(error, InvalidInputError) else ()
     return Problem(status, error.code, str(error), fields=fields, error=error)
 
@@ -197,7 +204,7 @@ def _of_validation(error: RequestValidationError) -> Problem:
 
 
 def _name(location: Sequence[Any]) -> str:
-    """Name the field: the first part says where it was sent (body, query, path)."""
+    """Return the name of the field, without the part of the request that it was in (body, query, path)."""
     return ".".join(str(part) for part in location[1:]) or str(location[0] if location else "body")
 
 

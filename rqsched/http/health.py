@@ -1,4 +1,4 @@
-"""Whether the application lives and can serve: for orchestrators. Neither answer needs a token or tells secrets."""
+"""Liveness and readiness, for orchestrators. Neither needs a token or contains a secret."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _AT_ONCE = Patience(total=timedelta(0))
 
 
 class ReadyResponse(Schema):
-    """Which backends answer."""
+    """Which backends respond."""
 
     status: Literal["ready", "unavailable"]
     database: bool
-    schema_: bool = Field(alias="schema", description="It fits this version.")
+    schema_: bool = Field(alias="schema", description="Whether it fits this version.")
     redis: bool
 
 
@@ -39,17 +39,19 @@ router = APIRouter(tags=["health"], responses=PROBLEM.of(400, 413))
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """Say that the process answers."""
+    """Return `ok` while the process responds."""
     return {"status": "ok"}
 
 
 @router.get(
     "/readyz",
     response_model=ReadyResponse,
-    responses={503: {"model": ReadyResponse, "description": "A backend does not answer; try again after Retry-After."}},
+    responses={
+        503: {"model": ReadyResponse, "description": "A backend does not respond; try again after Retry-After."}
+    },
 )
 def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
-    """Say whether SQL and Redis answer and the schema fits."""
+    """Return whether SQL and Redis respond and the schema fits this version."""
     checks = backends(scheduler.runtime)
     if all(checks.values()):
         return JSONResponse({"status": "ready", **checks})
@@ -57,17 +59,17 @@ def readyz(scheduler: Annotated[Scheduler, Depends(get_scheduler)]) -> Response:
 
 
 def backends(runtime: Runtime) -> dict[str, bool]:
-    """Tell which backends answer now, without waiting for those that do not."""
+    """Return which backends respond now, without waiting for the others."""
     return {
-        "database": _answers(lambda: runtime.database.ping(patience=_AT_ONCE)),
-        "schema": _answers(lambda: schema.require_current(runtime.database, patience=_AT_ONCE)),
-        "redis": _answers(runtime.transport.redis.ping),
+        "database": _responds(lambda: runtime.database.ping(patience=_AT_ONCE)),
+        "schema": _responds(lambda: schema.require_current(runtime.database, patience=_AT_ONCE)),
+        "redis": _responds(runtime.transport.redis.ping),
     }
 
 
-def _answers(ask: Callable[[], object]) -> bool:
+def _responds(check: Callable[[], object]) -> bool:
     try:
-        ask()
+        check()
     except (RqschedError, RedisError, DatabaseError) as error:
         _log.warning("not ready: %s", error, extra={"action": "not_ready"})
         return False

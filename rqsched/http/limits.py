@@ -1,4 +1,4 @@
-"""Limits: how large a body may be and how many requests a principal may send. In memory, per process."""
+"""Limits on the size of a body and the rate of a principal's requests. In memory, per process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MOST_BUCKETS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one process of the HTTP surface admits."""
+    """The limits of one process."""
 
     body_bytes: int = 1024 * 1024
     """The largest request body."""
     rate: float = 500.0
-    """Requests a second each principal may send in the long run; 0 is no limit."""
+    """Requests per second of each principal in the long run; 0 means no limit."""
     burst: int = 2_000
-    """Requests it may send at once after it was quiet."""
+    """Requests that a principal may send at once after a pause."""
 
 
 class TokenBuckets:
-    """A token bucket for each principal; the ones unused longest are forgotten, full as they are by then."""
+    """A token bucket for each principal; the least recently used ones are dropped, when they are full again."""
 
     def __init__(self, limits: Limits) -> None:
         self._rate, self._burst = limits.rate, limits.burst
@@ -34,7 +34,7 @@ class TokenBuckets:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> None:
-        """Take one request's worth; raises RateLimitedError that says when the next one is admitted."""
+        """Take one request from the principal's bucket; raises RateLimitedError when it is empty."""
         if not self._rate:
             return
         now = monotonic()

@@ -1,6 +1,6 @@
-"""The guard around every request: its id, its size, its surface, security headers, and the form of every error.
+"""The guard around every request: request id, body size, surface, security headers, and the form of every error.
 
-Plain ASGI, so that it also covers what happens before routing, and streams are not touched.
+Plain ASGI, so that it also covers errors before routing and leaves streams alone.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SECURITY = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Set unless the answer says otherwise (the dashboard has a policy of its own)."""
+"""Set unless the response sets them (the dashboard has its own policy)."""
 _DOCUMENT = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
     "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net; "
     "frame-ancestors 'none'"
 )
-"""What FastAPI's page at /docs needs to show itself."""
+"""What FastAPI's page at /docs needs to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,19 @@ class Tag:
     """What the guard knows about a request."""
 
     request_id: str
+    """The X-Request-Id of the caller when it is well-formed, else a new one."""
     surface: Surface
+    """The surface of its path."""
 
 
 def tag_of(connection: HTTPConnection) -> Tag:
-    """Give what the guard found."""
+    """Return the tag of a request."""
     tag: Tag = connection.scope[_KEY]
     return tag
 
 
 def render_error(request: Request, error: BaseException) -> Response:
-    """Give an error the form of the request's surface."""
+    """Render an error in the form of the request's surface."""
     tag = tag_of(request)
     problem = problem_of(error)
     if problem.status >= 500:
@@ -79,7 +81,7 @@ class Guard:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; other kinds of connection pass."""
+        """Serve one request; other kinds of connection pass through."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,17 +89,17 @@ class Guard:
         headers = Headers(scope=scope)
         tag = Tag(_request_id(headers), surface)
         scope = {**scope, _KEY: tag, "path": _path(scope["path"], surface)}
-        answer = _Answer(send, HTTPConnection(scope), tag)
+        sender = _Sender(send, HTTPConnection(scope), tag)
         try:
             _require_no_nul(scope)
-            await self._app(scope, await self._bounded(headers, receive), answer)
-        except Exception as error:  # the last boundary: logged, and the caller is told nothing of it
-            if answer.has_started:
+            await self._app(scope, await self._bounded(headers, receive), sender)
+        except Exception as error:  # the last boundary: logged, and the caller gets no details
+            if sender.has_started:
                 raise
-            await render_error(Request(scope), error)(scope, receive, answer)
+            await render_error(Request(scope), error)(scope, receive, sender)
 
     async def _bounded(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the whole body while it is within the limit, and hand it on as one message."""
+        """Read the whole body within the limit, and return a receiver that replays it."""
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         limit = self._limits.body_bytes
@@ -108,7 +110,7 @@ class Guard:
 
 
 def _route_path(scope: Scope) -> str:
-    """Give the path below where the application is mounted."""
+    """Return the path below the application's mount point."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if path == root or path.startswith(root + "/") else path
 
@@ -119,7 +121,7 @@ def _request_id(headers: Headers) -> str:
 
 
 def _path(path: str, surface: Surface) -> str:
-    """Write the path as the surface's routes are written."""
+    """Return the path with or without a trailing slash, as the surface's routes have it."""
     if surface.has_slash:
         return path if path.endswith("/") else path + "/"
     return path.rstrip("/") or "/"
@@ -127,7 +129,7 @@ def _path(path: str, surface: Surface) -> str:
 
 def _require_no_nul(scope: Scope) -> None:
     if "\x00" in scope["path"] or b"%00" in scope.get("query_string", b""):
-        raise MalformedError("the address is refused: it holds a NUL character.")
+        raise MalformedError("the URL contains a NUL character.")
 
 
 async def _read(receive: Receive, limit: int) -> list[Message]:
@@ -150,8 +152,8 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return replay
 
 
-class _Answer:
-    """Sends the answer with the headers every answer carries."""
+class _Sender:
+    """Sends the response with the headers of every response."""
 
     def __init__(self, send: Send, connection: HTTPConnection, tag: Tag) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says that FastAPI cannot know: one table of refusals, in each surface's own form."""
+"""The parts of the OpenAPI document that FastAPI cannot derive: errors, in each surface's own form."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 _MEANING: Mapping[int, str] = {
     400: "The request cannot be read, or is refused.",
-    401: "No known token.",
-    403: "Not for this role.",
-    404: "Not there, or not for this token.",
-    409: "The state of things forbids it.",
-    412: "It changed since it was read.",
+    401: "The token is missing or unknown.",
+    403: "The role does not allow it.",
+    404: "It does not exist, or not for this token.",
+    409: "The current state does not allow it.",
+    412: "The schedule changed since it was read.",
     413: "The body exceeds the limit.",
-    422: "Something in the request is refused.",
-    429: "More requests than the token's share.",
-    500: "A defect; the log has the request's id.",
-    503: "A backend does not answer.",
+    422: "A field of the request is refused.",
+    429: "The token exceeds its rate.",
+    500: "A defect; the log contains the request's id.",
+    503: "A backend does not respond.",
 }
 _HEADERS: Mapping[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}},
@@ -31,17 +31,17 @@ _HEADERS: Mapping[int, dict[str, Any]] = {
     503: _RETRY_AFTER,
 }
 ANY = (400, 401, 403, 404, 413, 422, 429, 500, 503)
-"""What any route that asks for a Call may be refused with."""
+"""The errors of every route that takes a Call."""
 
 
 class Schema(BaseModel):
-    """An answer, or a part of one: nothing is in it that is not said here."""
+    """A response, or a part of one. It has no other fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ProblemField(Schema):
-    """What is wrong with one field."""
+    """The error of one field."""
 
     field: str
     message: str
@@ -56,20 +56,22 @@ class ProblemResponse(Schema):
     status: int
     detail: str
     code: str
-    """A stable word."""
+    """A stable identifier of the kind of error."""
     request_id: str
     errors: list[ProblemField] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How one surface refuses, for the `responses` of its routers and routes."""
+    """The errors of one surface, for the `responses` of its routers and routes."""
 
     model: type[BaseModel]
+    """The schema of its error bodies."""
     media_type: str = "application/json"
+    """Their media type."""
 
     def of(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
-        """Give the entries of some statuses of the table."""
+        """Return the entries of these statuses."""
         content = {self.media_type: {"schema": reference(self.model)}}
         return {
             status: {"description": _MEANING[status], "headers": _HEADERS.get(status, {}), "content": content}
@@ -81,21 +83,21 @@ PROBLEM = Refusals(ProblemResponse, "application/problem+json")
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
-    """Refer to a model that `complete` adds to the document."""
+    """Return a reference to a model that `complete` adds to the document."""
     return {"$ref": _REF.format(model=model.__name__)}
 
 
 def request_body(model: type[BaseModel], *media_types: str) -> dict[str, Any]:
-    """Give the `openapi_extra` of a route that reads its body itself."""
+    """Return the `openapi_extra` of a route that reads its body itself."""
     content = {media_type: {"schema": reference(model)} for media_type in media_types}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def complete(app: FastAPI, *, sent: Sequence[type[BaseModel]], answered: Sequence[type[BaseModel]]) -> None:
-    """Add the models to the application's document that its routes only refer to."""
+def complete(app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Sequence[type[BaseModel]]) -> None:
+    """Add the models that routes refer to by `reference` to the application's document."""
     generate = app.openapi
-    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in sent]
-    modes += [(model, "serialization") for model in answered]
+    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in requests]
+    modes += [(model, "serialization") for model in responses]
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:  # FastAPI keeps what it generated

@@ -1,4 +1,4 @@
-"""Strict JSON: what two parsers would read differently, or Python more generously than JSON, is refused as malformed.
+"""Strict JSON: text that parsers read differently, or that only Python accepts, is refused as malformed.
 
 Refused: NaN and infinities, duplicate keys, lone surrogates, NUL characters, numbers beyond a float, deep nesting.
 """
@@ -22,17 +22,17 @@ MAX_DEPTH = 100
 
 
 def parse_json(raw: bytes) -> Any:
-    """Read JSON text; raises MalformedError that says what is wrong."""
+    """Read JSON text; raises MalformedError."""
     try:
         value = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float
         )
     except UnicodeDecodeError:
-        raise MalformedError("the body is no UTF-8.") from None
+        raise MalformedError("the body is not valid UTF-8.") from None
     except RecursionError:
         raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels.") from None
     except ValueError as error:
-        raise MalformedError(f"the body is no JSON: {error}.") from None
+        raise MalformedError(f"the body is not valid JSON: {error}.") from None
     _require_plain(value)
     return value
 
@@ -40,18 +40,18 @@ def parse_json(raw: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise MalformedError("the body is refused: an object has the same key twice.")
+        raise MalformedError("an object in the body has the same key twice.")
     return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedError(f"the body is refused: JSON has no {name}.")
+    raise MalformedError(f"{name} is not valid JSON.")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise MalformedError("the body is refused: a number is beyond what a float holds.")
+        raise MalformedError("a number in the body is outside the range of a float.")
     return value
 
 
@@ -76,26 +76,26 @@ def _inside(item: Any) -> list[Any]:
 
 def _require_text(text: str) -> None:
     if "\x00" in text:
-        raise MalformedError("the body is refused: a text holds a NUL character.")
+        raise MalformedError("a text in the body contains a NUL character.")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise MalformedError("the body is refused: a text holds a lone surrogate, which is no Unicode.")
+        raise MalformedError("a text in the body contains a lone surrogate, which is not valid Unicode.")
 
 
 async def json_body(request: Request) -> Any:
-    """Read the body as strict JSON; None when it is empty. For routers that check the value themselves."""
+    """Read the body as strict JSON; None when it is empty. For routes that check the value themselves."""
     raw = await request.body()
     return parse_json(raw) if raw.strip() else None
 
 
 JsonBody = Annotated[Any, Depends(json_body)]
-"""The parsed body, whatever it is."""
+"""The parsed body, of any JSON type."""
 
 
 class _StrictRequest(Request):
     async def json(self) -> Any:
         try:
             return parse_json(await self.body())
-        except MalformedError as error:  # the one kind of error FastAPI's body reader lets pass
+        except MalformedError as error:  # the only kind of error that FastAPI's body reader lets through
             raise HTTPException(400, str(error)) from error
 
 
@@ -103,7 +103,7 @@ class StrictRoute(APIRoute):
     """A route whose pydantic bodies are read as strict JSON: `APIRouter(route_class=StrictRoute)`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Hand the request on with the strict reader."""
+        """Return the handler, with a request that reads JSON strictly."""
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:

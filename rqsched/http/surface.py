@@ -37,19 +37,19 @@ def _no_headers(connection: HTTPConnection) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """How one prefix answers."""
+    """One prefix of the application, with its own errors and headers."""
 
     prefix: str
-    """Such as `/ojs`, without a slash at the end; the empty one is everything else."""
+    """Such as `/ojs`, without a trailing slash; the empty prefix is everything else."""
     render: Callable[[Problem, str], Response] = render_problem
-    """Gives the answer for a problem; the text is the request's id. Headers of the problem are added afterwards."""
+    """Renders a problem with the request's id. The problem's headers are added afterwards."""
     headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
-    """What every answer carries, errors included."""
+    """The headers of every response, errors included."""
     has_slash: bool = False
-    """Whether its routes end in a slash. Callers may write either: the other form is corrected before routing."""
+    """Whether its routes end in a slash. Callers may use either form: the path is corrected before routing."""
 
     def holds(self, path: str) -> bool:
-        """Tell whether a path is under the prefix."""
+        """Return whether a path is under the prefix."""
         return path == self.prefix or path.startswith(self.prefix + "/")
 
 

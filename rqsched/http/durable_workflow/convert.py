@@ -1,4 +1,4 @@
-"""From what this surface is sent to our options, spec and command context."""
+"""From the requests of this surface to our options, spec and command context."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ _TIMEOUTS = (
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 
 
-def spec_of(form: dict[str, Any]) -> Spec:
+def spec_of(fields: dict[str, Any]) -> Spec:
     """Read `{cron_expressions, intervals, timezone}`; raises InvalidSpecError."""
-    if unknown := sorted(set(form) - _SPEC_KEYS):
+    if unknown := sorted(set(fields) - _SPEC_KEYS):
         raise InvalidSpecError("spec", f"unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_SPEC_KEYS))}")
-    given = {key: value for key, value in form.items() if value is not None}
+    given = {key: value for key, value in fields.items() if value is not None}
     given["intervals"] = [_interval(interval) for interval in given.get("intervals", []) or []]
     return Spec.from_json(given)
 
 
-def _interval(form: Any) -> Any:
-    if not isinstance(form, dict):
-        return form
-    if unknown := sorted(set(form) - {"every", "offset"}):
+def _interval(fields: Any) -> Any:
+    if not isinstance(fields, dict):
+        return fields
+    if unknown := sorted(set(fields) - {"every", "offset"}):
         raise InvalidSpecError("spec.intervals", f"unknown key {unknown[0]!r}; the keys are every, offset")
-    return {key: value for key, value in form.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def workflow_of(action: dict[str, Any]) -> str:
     """Read `workflow_type`."""
     name = action.get("workflow_type")
     if not isinstance(name, str) or not 1 <= len(name) <= 255:
-        raise ReasonError(422, "validation_failed", "action.workflow_type: is missing; name a workflow type.")
+        raise ReasonError(422, "validation_failed", "action.workflow_type: is required: the name of a workflow type.")
     return name
 
 
 def options_of(body: UpdateRequest) -> dict[str, Any]:
-    """Say what is sent in our options; of the action, what the keys that are sent say."""
+    """Return the fields that the body contains as our options; of the action, the keys it contains."""
     given = body.model_dump(exclude_unset=True)
     options: dict[str, Any] = {}
     if given.get("overlap_policy") is not None:
@@ -89,13 +89,13 @@ def _action_options(sent: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def new_options() -> dict[str, Any]:
-    """Give what this surface's schedules have where they say nothing: max runs delete, failures go on."""
+def default_options() -> dict[str, Any]:
+    """Return the defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
     return {"on_exhausted": "delete", "retry": RetryPolicy(then=Exhausted.CONTINUE)}
 
 
 def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
-    """Say who asked for what, in the form this control plane records."""
+    """Return who requested what, in the form that this control plane records."""
     principal = call.principal
     context = {
         "request": {

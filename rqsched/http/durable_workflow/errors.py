@@ -1,4 +1,4 @@
-"""The forms of this surface: its errors, its version header, its instants, and the command context it records."""
+"""The surface, its version header and its form of errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REASONS = {"invalid_input": "validation_failed", "malformed": "malformed_reques
 
 
 class ReasonError(HttpError):
-    """A refusal in this surface's words: a status and a stable reason."""
+    """An error of this surface: a status and a stable reason."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         self.status = status
@@ -24,16 +24,16 @@ class ReasonError(HttpError):
 
 
 class TriggerFailedError(ReasonError):
-    """A trigger that failed here for a reason of ours; the caller learns its kind, the log the rest."""
+    """A trigger that failed on the server; the caller gets its kind, the log the details."""
 
     def __init__(self, schedule_id: str, kind: str) -> None:
         self.schedule_id = schedule_id
         self.kind = kind
-        super().__init__(500, "trigger_failed", f"the trigger failed ({kind}); the log has this request's id.")
+        super().__init__(500, "trigger_failed", f"the trigger failed ({kind}); the log contains this request's id.")
 
 
 def render(problem: Problem, request_id: str) -> Response:
-    """Render `{message, reason, ...}`; refused fields are listed by name."""
+    """Render `{message, reason, ...}`; errors of fields are listed by name."""
     body: dict[str, Any] = {
         "message": problem.detail,
         "reason": _REASONS.get(problem.code, problem.code),

@@ -1,4 +1,4 @@
-"""The list's `query` and its cursors. A query is an AND of equalities; a cursor is bound to what it was made for."""
+"""The list's `query` and page tokens. A query is an AND of equalities; a token is bound to namespace and filters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
-_NONE = ("none",)
+_NO_MATCH = ("none",)
 """A status that no schedule has."""
 SHOWN = ("active", "paused", "dead")
-"""A done schedule shows as deleted here, and deleted ones are not listed."""
+"""The statuses of listed schedules; a done schedule appears as deleted, and deleted ones are not listed."""
 
 
 def filters_of(namespace: str, status: str | None, workflow_type: str | None, query: str | None) -> Filters:
@@ -49,24 +49,24 @@ def _terms(query: str) -> list[tuple[str, Any]]:
     while query[position:].strip():
         match = _TERM.match(query, position)
         if match is None:
-            raise ReasonError(422, "invalid_query", 'query: write Field = "value" AND Field = "value".')
+            raise ReasonError(422, "invalid_query", 'query: use Field = "value" AND Field = "value".')
         found.append((match[1], _value(match[2])))
         position = match.end()
         if not query[position:].strip():
             break
         following = _AND.match(query, position)
         if following is None:
-            raise ReasonError(422, "invalid_query", "query: only AND joins its equalities.")
+            raise ReasonError(422, "invalid_query", "query: equalities may only be joined by AND.")
         position = following.end()
         if not query[position:].strip():
-            raise ReasonError(422, "invalid_query", "query: something is missing after AND.")
+            raise ReasonError(422, "invalid_query", "query: an equality is missing after AND.")
     return found
 
 
 def _value(text: str) -> Any:
     value = _read_value(text)
     try:
-        json_text("query", value, MEMO_BYTES)  # what a stored value cannot be, a driver may refuse to compare with
+        json_text("query", value, MEMO_BYTES)  # a driver may refuse to compare with what cannot be stored
     except InvalidPayloadError as error:
         raise ReasonError(422, "invalid_query", str(error)) from None
     return value
@@ -77,7 +77,7 @@ def _read_value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ReasonError(422, "invalid_query", f"query: {text} is no text.") from None
+            raise ReasonError(422, "invalid_query", f"query: {text} is not a valid string.") from None
     if text.startswith("'"):
         return text[1:-1]
     try:
@@ -87,29 +87,29 @@ def _read_value(text: str) -> Any:
 
 
 def _narrowed(filters: Filters, name: str, value: Any) -> Filters:
-    """Add an equality; two that contradict each other leave nothing to show."""
+    """Add an equality; two that contradict each other match nothing."""
     if name == "Status":
         wanted = set(_statuses(str(value).lower())) & set(filters.statuses)
-        return replace(filters, statuses=tuple(wanted) or _NONE)
+        return replace(filters, statuses=tuple(wanted) or _NO_MATCH)
     if name in _FIELDS:
         known, field = getattr(filters, _FIELDS[name]), {_FIELDS[name]: str(value)}
         found: Filters = replace(filters, **field)  # type: ignore[arg-type]
-        return found if known in {None, str(value)} else replace(found, statuses=_NONE)
+        return found if known in {None, str(value)} else replace(found, statuses=_NO_MATCH)
     asked = filters.search_attributes
     found = replace(filters, search_attributes={**asked, name: value})
-    return found if asked.get(name, value) == value else replace(found, statuses=_NONE)
+    return found if asked.get(name, value) == value else replace(found, statuses=_NO_MATCH)
 
 
-def seal(cursor: str | None, namespace: str, filters: Filters) -> str | None:
-    """Make a page token of a cursor, bound to namespace and filters."""
+def encode_token(cursor: str | None, namespace: str, filters: Filters) -> str | None:
+    """Return the page token of a cursor, bound to namespace and filters."""
     if cursor is None:
         return None
     text = json.dumps([cursor, namespace, _digest(filters)])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def unseal(token: str | None, namespace: str, filters: Filters) -> str | None:
-    """Read a page token: malformed 400, of another namespace 403, of other filters 409."""
+def decode_token(token: str | None, namespace: str, filters: Filters) -> str | None:
+    """Return the cursor of a page token; raises ReasonError: malformed 400, other namespace 403, other filters 409."""
     if not token:
         return None
     try:

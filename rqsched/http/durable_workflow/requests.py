@@ -1,4 +1,4 @@
-"""What this surface is sent: its version header, its bodies, and their checks."""
+"""The requests of this surface: its version header, its bodies, and their checks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MaxRuns = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Overlap = Annotated[str, Field(max_length=32)]
 
 
-class Body(BaseModel):
-    """A body; fields it does not know are refused by nobody, as the server this imitates has it."""
+class RequestBody(BaseModel):
+    """A body; unknown fields are ignored, as by the server that this surface imitates."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class UpdateRequest(Body):
-    """What PUT may change; what is absent stays."""
+class UpdateRequest(RequestBody):
+    """The body of PUT; absent fields stay."""
 
     spec: dict[str, Any] | None = None
     action: dict[str, Any] | None = None
@@ -40,25 +40,25 @@ class UpdateRequest(Body):
 
 
 class CreateRequest(UpdateRequest):
-    """What POST takes."""
+    """The body of POST."""
 
     schedule_id: Annotated[str, Field(max_length=128)] | None = None
 
 
-class NoteRequest(Body):
-    """What pause and resume take."""
+class NoteRequest(RequestBody):
+    """The body of pause and resume."""
 
     note: Note | None = None
 
 
-class TriggerRequest(Body):
-    """What trigger takes."""
+class TriggerRequest(RequestBody):
+    """The body of trigger."""
 
     overlap_policy: Overlap | None = None
 
 
-class BackfillRequest(Body):
-    """What backfill takes."""
+class BackfillRequest(RequestBody):
+    """The body of backfill."""
 
     start_time: AwareDatetime
     end_time: AwareDatetime
@@ -68,7 +68,11 @@ class BackfillRequest(Body):
 def require_schedule_id(schedule_id: str) -> str:
     """Check an id: at most 128 characters here."""
     if not _ID.fullmatch(schedule_id):
-        raise ReasonError(422, "validation_failed", f"schedule_id: {schedule_id!r} is refused.")
+        raise ReasonError(
+            422,
+            "validation_failed",
+            f"schedule_id: {schedule_id!r} is not valid; use 1 to 128 of A-Z a-z 0-9 . _ : -, a letter or digit first.",
+        )
     return schedule_id
 
 
@@ -81,12 +85,12 @@ def require_range(start: datetime, end: datetime) -> None:
 async def require_version(
     version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
 ) -> None:
-    """Refuse a request that does not say version 2, before anything else is looked at."""
+    """Refuse a request without version 2, before anything else is checked."""
     if version is None:
-        raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is needed.")
+        raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is required.")
     if version.strip() != VERSION:
         raise ReasonError(
-            400, "unsupported_control_plane_version", f"version {version!r} is not served; send {VERSION}."
+            400, "unsupported_control_plane_version", f"version {version!r} is not supported; send {VERSION}."
         )
 
 

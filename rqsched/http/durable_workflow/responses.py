@@ -1,4 +1,4 @@
-"""What this surface answers: items, details, events and results, with its names."""
+"""The responses of this surface, with its names, and their schemas: items, details, events and results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _at(instant: datetime | None) -> str | None:
 
 
 def status_of(schedule: Schedule) -> str:
-    """Give the status as this surface knows it: dead is paused. One that is done is not found, nor listed."""
+    """Return the status as this surface has it: dead is paused. A done schedule is neither found nor listed."""
     return "paused" if schedule.status is ScheduleStatus.DEAD else schedule.status.value
 
 
 def note_of(schedule: Schedule) -> str | None:
-    """Give the note; a dead schedule's begins with why it died."""
+    """Return the note; a dead schedule's begins with why it died."""
     if schedule.status is not ScheduleStatus.DEAD:
         return schedule.note
     reason = f"dead: {schedule.status_reason or 'failed too often'}"
@@ -35,7 +35,7 @@ def note_of(schedule: Schedule) -> str | None:
 
 
 def item(schedule: Schedule) -> dict[str, Any]:
-    """Give a line of the list."""
+    """Return an item of the list."""
     definition = schedule.definition
     return {
         "schedule_id": schedule.schedule_id,
@@ -50,12 +50,12 @@ def item(schedule: Schedule) -> dict[str, Any]:
         "jitter_seconds": int(definition.jitter.total_seconds()),
         "max_runs": definition.max_runs,
         "remaining_actions": schedule.remaining,
-        **_sdk_facts(schedule),
+        **_sdk_fields(schedule),
     }
 
 
-def _sdk_facts(schedule: Schedule) -> dict[str, Any]:
-    """Give what the SDK reads at the top level, of an item and of a detail alike, by the names it has there."""
+def _sdk_fields(schedule: Schedule) -> dict[str, Any]:
+    """Return what the SDK reads at the top level of items and details, by its names."""
     return {
         "spec": spec_form(schedule),
         "failures_count": schedule.error_count,
@@ -69,7 +69,7 @@ def _sdk_facts(schedule: Schedule) -> dict[str, Any]:
 
 
 def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
-    """Give everything about a schedule."""
+    """Return all details of a schedule."""
     definition = schedule.definition
     return {
         **item(schedule),
@@ -115,7 +115,7 @@ def _recent(run: Run) -> dict[str, Any]:
 
 
 def spec_form(schedule: Schedule) -> dict[str, Any]:
-    """Give the spec in this surface's form."""
+    """Return the spec in this surface's form."""
     form = schedule.spec.to_json()
     return {
         "cron_expressions": form.get("cron_expressions", []),
@@ -125,18 +125,18 @@ def spec_form(schedule: Schedule) -> dict[str, Any]:
 
 
 def sent_action(schedule: Schedule) -> dict[str, Any]:
-    """Give the action as it was sent here last, by key; empty when another surface made the schedule."""
+    """Return the action as it was last sent, by key; empty when another surface created the schedule."""
     sent: dict[str, Any] = loads(schedule.definition.surface).get("action") or {}
     return sent
 
 
 def arguments_of(sent: Any) -> list[Any]:
-    """Read an `input`: an encoded envelope ({codec, blob}) is kept opaque, as the one argument of the workflow."""
+    """Return the arguments of an `input`: an encoded envelope ({codec, blob}) stays opaque, as the only argument."""
     return sent if isinstance(sent, list) else [] if sent is None else [sent]
 
 
 def action_form(schedule: Schedule) -> dict[str, Any]:
-    """Give the action as it was sent, wherever that still is what the schedule does."""
+    """Return the action as it was sent, as far as it is still current."""
     definition, sent = schedule.definition, sent_action(schedule)
     args = loads(definition.action)["args"]
     is_same = "input" in sent and arguments_of(sent["input"]) == args
@@ -148,7 +148,7 @@ def action_form(schedule: Schedule) -> dict[str, Any]:
 
 
 def event(record: AuditRecord) -> dict[str, Any]:
-    """Give an audit event."""
+    """Return an audit event."""
     return {
         "id": f"{record.schedule_uid}:{record.sequence}",
         "sequence": record.sequence,
@@ -161,7 +161,7 @@ def event(record: AuditRecord) -> dict[str, Any]:
 
 
 def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
-    """Give what a trigger did."""
+    """Return the outcome of a trigger."""
     run = result.run
     known = {
         "workflow_id": run.state.instance_id if run else None,
@@ -169,22 +169,22 @@ def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
         "buffer_depth": result.buffer_depth,
         "reason": result.reason,
     }
-    facts = {name: value for name, value in known.items() if value is not None}
-    return {"schedule_id": schedule_id, "outcome": result.outcome, **facts}
+    fields = {name: value for name, value in known.items() if value is not None}
+    return {"schedule_id": schedule_id, "outcome": result.outcome, **fields}
 
 
 def backfilled(row: BackfillRow) -> dict[str, Any]:
-    """Give what a backfill did with one occurrence; a run that waits its turn counts as started."""
+    """Return the outcome of one occurrence of a backfill; a buffered run counts as started."""
     is_started = row.outcome in {"started", "buffered"}
-    answer: dict[str, Any] = {
+    response: dict[str, Any] = {
         "fire_time": iso_utc(row.occurrence_at),
         "outcome": "started" if is_started else "skipped",
     }
     if row.instance_id is not None:
-        answer["workflow_id"] = row.instance_id
+        response["workflow_id"] = row.instance_id
     if not is_started:
-        answer["reason"] = row.reason or row.outcome
-    return answer
+        response["reason"] = row.reason or row.outcome
+    return response
 
 
 class SpecForm(Schema):
@@ -196,7 +196,7 @@ class SpecForm(Schema):
 
 
 class Item(Schema):
-    """A line of the list."""
+    """An item of the list."""
 
     schedule_id: str
     workflow_type: str
@@ -248,7 +248,7 @@ class RecentAction(Schema):
 
 
 class Info(Schema):
-    """What happened."""
+    """Counters and the newest runs."""
 
     next_fire: datetime | None
     last_fire: datetime | None
@@ -262,7 +262,7 @@ class Info(Schema):
 
 
 class DetailResponse(Item):
-    """Everything about a schedule."""
+    """All details of a schedule."""
 
     namespace: str
     action: dict[str, Any]
@@ -273,14 +273,14 @@ class DetailResponse(Item):
 
 
 class OutcomeResponse(Schema):
-    """What a command did."""
+    """The outcome of a command."""
 
     schedule_id: str
     outcome: Literal["created", "updated", "deleted", "paused", "resumed"]
 
 
 class TriggeredResponse(Schema):
-    """What a trigger did."""
+    """The outcome of a trigger."""
 
     schedule_id: str
     outcome: Literal["triggered", "buffered", "buffer_full", "skipped"]
@@ -291,7 +291,7 @@ class TriggeredResponse(Schema):
 
 
 class BackfilledFire(Schema):
-    """What became of one occurrence."""
+    """The outcome of one occurrence of a backfill."""
 
     fire_time: datetime
     outcome: Literal["started", "skipped", "failed"]
@@ -300,7 +300,7 @@ class BackfilledFire(Schema):
 
 
 class BackfilledResponse(Schema):
-    """What a backfill did."""
+    """The outcome of a backfill."""
 
     schedule_id: str
     outcome: Literal["backfill_started"]
@@ -342,20 +342,20 @@ class ClusterResponse(Schema):
 
 
 class ReachableResponse(Schema):
-    """Both backends answered."""
+    """Both backends responded."""
 
     status: Literal["ok"]
     version: str
 
 
 class RefusalResponse(Schema):
-    """A refusal; `reason` is a stable word."""
+    """An error; `reason` is stable."""
 
     message: str
     reason: str
     request_id: str
     errors: dict[str, list[str]] | None = None
-    """By field."""
+    """The messages of refused fields, by field."""
     schedule_id: str | None = None
     outcome: Literal["trigger_failed"] = "trigger_failed"
 

@@ -1,4 +1,4 @@
-"""The surface's router: schedules, and what its clients ask of a server first: who it is and what it can do."""
+"""The router of this surface: schedules, and the discovery and health routes that its clients call first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router.include_router(schedules.router)
 
 @router.get("/api/cluster/info", response_model=responses.ClusterResponse)
 def cluster_info(call: Read) -> Response:
-    """Say that schedules are served, and nothing of workers or of payloads kept elsewhere."""
+    """Return the capabilities: schedules; no workers and no external payload storage."""
     return JSONResponse(
         {
             "server": "rqsched",
@@ -33,7 +33,7 @@ def cluster_info(call: Read) -> Response:
 
 @router.get("/api/health", response_model=responses.ReachableResponse)
 def health(call: Read) -> Response:
-    """Say whether SQL and Redis answer; 503 when one does not."""
+    """Return whether SQL and Redis respond; 503 when one does not."""
     runtime = call.scheduler.runtime
     runtime.database_id()
     runtime.transport.redis.ping()

@@ -45,12 +45,12 @@ def list_schedules(
 ) -> Response:
     """List schedules, created newest first."""
     filters = query.filters_of(call.namespace, status, workflow_type, query_text)
-    cursor = query.unseal(next_page_token, call.namespace, filters)
+    cursor = query.decode_token(next_page_token, call.namespace, filters)
     database = call.scheduler.runtime.database
     page = database.read(
         lambda c: listing.list_schedules(c, filters, limit=page_size, cursor=cursor, newest_first=True)
     )
-    token = query.seal(page.next_cursor, call.namespace, filters)
+    token = query.encode_token(page.next_cursor, call.namespace, filters)
     return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 
 
@@ -58,11 +58,11 @@ def list_schedules(
 def create(call: Admin, body: requests.CreateRequest, request: Request) -> Response:
     """Create a schedule; 409 when its id is taken."""
     if body.spec is None or body.action is None:
-        raise ReasonError(422, "validation_failed", "spec and action are needed.")
+        raise ReasonError(422, "validation_failed", "spec and action are required.")
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
     schedule_id = requests.require_schedule_id(name)
     workflow = convert.workflow_of(body.action)
-    options: Any = convert.new_options() | convert.options_of(body) | {"surface": {"action": body.action}}
+    options: Any = convert.default_options() | convert.options_of(body) | {"surface": {"action": body.action}}
     context = command_context(call, request, schedule_id, "create")
 
     def make() -> None:
@@ -88,7 +88,7 @@ def create(call: Admin, body: requests.CreateRequest, request: Request) -> Respo
 
 
 def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
-    """Delete a schedule that is done, which is gone for this surface already: its id must be free here, too."""
+    """Delete a done schedule, which does not exist on this surface: its id must be free here, too."""
     handle = call.schedule(schedule_id)
     if handle.state.status is not ScheduleStatus.DONE:
         return False
@@ -97,7 +97,7 @@ def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
 
 
 def _executor(call: Call, workflow: str) -> str:
-    """A type that no process registered waits for an external worker; an import path is never followed."""
+    """Return the executor: a type that no process registered waits for an external worker, never imported."""
     return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
@@ -123,7 +123,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, r
 
 
 def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -> tuple[str | None, Any]:
-    """Say what changes; the executor is looked for anew only when another workflow is named."""
+    """Return the changes; the executor changes only with the workflow."""
     options: Any = convert.options_of(body)
     if body.action is None:
         return None, options
@@ -147,7 +147,7 @@ def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
 def pause(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
 ) -> Response:
-    """Stop firing; a paused one stays so."""
+    """Stop firing; a paused schedule stays paused."""
     context = command_context(call, request, schedule_id, "pause")
     _switch(_find(call, schedule_id), paused=True, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "paused")
@@ -157,7 +157,7 @@ def pause(
 def resume(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
 ) -> Response:
-    """Fire again from now; one that died is revived."""
+    """Fire again from now; a dead schedule is revived."""
     context = command_context(call, request, schedule_id, "resume")
     _switch(_find(call, schedule_id), paused=False, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "resumed")
@@ -167,7 +167,7 @@ def _switch(handle: ScheduleHandle, *, paused: bool, note: str | None, context: 
     act = _pause if paused else _resume
     try:
         act(handle, note, context)
-    except ScheduleStateError:  # somebody else was faster: look again, and once more
+    except ScheduleStateError:  # another request was faster: read again and retry once
         act(handle.refresh(), note, context)
 
 
@@ -196,7 +196,7 @@ def trigger(
     except EXPECTED:
         raise
     except Exception as error:  # this surface's own word for what no caller can repair
-        _log.exception("schedule %s could not be triggered", handle.uid, extra={"action": "trigger_failed"})
+        _log.exception("trigger of schedule %s failed", handle.uid, extra={"action": "trigger_failed"})
         raise TriggerFailedError(schedule_id, type(error).__name__) from error
     return JSONResponse(responses.triggered(schedule_id, result))
 
@@ -213,8 +213,8 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
         context=command_context(call, request, schedule_id, "backfill"),
     )
     rows = [responses.backfilled(row) for row in result.rows]
-    facts = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
-    return JSONResponse({"schedule_id": schedule_id, **facts})
+    outcome = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
+    return JSONResponse({"schedule_id": schedule_id, **outcome})
 
 
 @router.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
@@ -249,7 +249,7 @@ def _sequence(text: str | None) -> int:
 
 
 def _find(call: Call, schedule_id: str) -> ScheduleHandle:
-    """Find a schedule; one that is done is gone for this surface."""
+    """Find a schedule; a done one does not exist on this surface."""
     handle = call.schedule(schedule_id)
     if handle.state.status is ScheduleStatus.DONE:
         raise ScheduleNotFoundError(schedule_id, call.namespace)

@@ -265,7 +265,7 @@ def trigger(
     """Start a run now as the overlap policy allows; `outcome` is the result. A key makes the request safe to repeat."""
     given = body or TriggerRequest()
     if idempotency_key and given.idempotency_key and idempotency_key != given.idempotency_key:
-        raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; give one of them")
+        raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; send one of them")
     result = call.schedule(schedule_id).trigger(
         given.overlap,
         force=given.force,

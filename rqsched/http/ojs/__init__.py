@@ -1,4 +1,4 @@
-"""The Open Job Spec surface under `/ojs`: cron jobs, and the runs that workers of any language execute."""
+"""The Open Job Spec surface under `/ojs`: cron jobs, and their runs for workers of any language."""
 
 from rqsched.http.ojs.errors import SURFACE
 from rqsched.http.ojs.requests import REQUESTS

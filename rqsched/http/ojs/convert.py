@@ -12,19 +12,19 @@ from rqsched.http.ojs.requests import Registration, number, require_object, whol
 from rqsched.spec.duration import parse_span
 
 
-def job_options(said: Registration, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give the job options that hold from now on, `meta` among them; None when the request says nothing of them."""
-    if said.options is None and said.meta is None:
+def job_options(registration: Registration, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the new job options, `meta` included; None when the request contains none."""
+    if registration.options is None and registration.meta is None:
         return None
-    options = dict(known if said.options is None else said.options)
-    if said.meta is not None:
-        beside = {} if said.options is None else said.options.get("meta") or {}
-        options["meta"] = {**beside, **said.meta}
+    options = dict(known if registration.options is None else registration.options)
+    if registration.meta is not None:
+        beside = {} if registration.options is None else registration.options.get("meta") or {}
+        options["meta"] = {**beside, **registration.meta}
     return options
 
 
 def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Say job options in ours; what we have no word for is kept in the verbatim copy."""
+    """Return job options as ours; those without an equivalent are only kept verbatim."""
     meta = options.get("meta") or {}
     return {
         "queue": options.get("queue"),
@@ -42,25 +42,25 @@ def _timeout(options: Mapping[str, Any]) -> int | None:
     return None if value is None else max(1, round(value))
 
 
-def _retry(form: Any) -> RetryPolicy:
-    if form is None:
+def _retry(fields: Any) -> RetryPolicy:
+    if fields is None:
         return RetryPolicy(then=Exhausted.CONTINUE)
-    form = require_object("options.retry", form)
-    attempts = whole("options.retry.max_attempts", form.get("max_attempts"))
+    fields = require_object("options.retry", fields)
+    attempts = whole("options.retry.max_attempts", fields.get("max_attempts"))
     if attempts is not None and attempts < 1:
         raise invalid("options.retry.max_attempts: must be at least 1.", field="options.retry.max_attempts")
     return RetryPolicy(
         max_retries=3 if attempts is None else attempts - 1,
-        base=_interval(form, "initial_interval"),
-        factor=float(number("options.retry.backoff_coefficient", form.get("backoff_coefficient")) or 2.0),
-        cap=_interval(form, "max_interval"),
+        base=_interval(fields, "initial_interval"),
+        factor=float(number("options.retry.backoff_coefficient", fields.get("backoff_coefficient")) or 2.0),
+        cap=_interval(fields, "max_interval"),
         then=Exhausted.CONTINUE,
     )
 
 
-def _interval(form: Mapping[str, Any], name: str) -> timedelta | None:
+def _interval(fields: Mapping[str, Any], name: str) -> timedelta | None:
     """Read an interval as ISO 8601, or in milliseconds under `{name}_ms`."""
-    value, milliseconds = form.get(name), form.get(f"{name}_ms")
+    value, milliseconds = fields.get(name), fields.get(f"{name}_ms")
     if isinstance(value, str):
         return parse_span(value)
     length = number(f"options.retry.{name}", value if milliseconds is None else milliseconds)

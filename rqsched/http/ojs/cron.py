@@ -1,4 +1,4 @@
-"""Registering, listing, reading, toggling and removing cron jobs."""
+"""Cron jobs: register, list, read, change, remove."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rqsched.http.auth import Role
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
 from rqsched.http.ojs import convert, requests, responses
 from rqsched.http.ojs.errors import OjsResponse, invalid
-from rqsched.http.ojs.requests import FIELDS, Registration, sent_as
+from rqsched.http.ojs.requests import FIELDS, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
 from rqsched.http.strict_json import JsonBody
 from rqsched.spec.spec import Spec
@@ -23,8 +23,8 @@ from rqsched.store import listing
 from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/v1/cron")
-MOST = 200
-"""The most cron jobs of one page; a larger `limit` is cut to it."""
+MAX_PAGE = 200
+"""The most cron jobs of one page; a larger `limit` is reduced to it."""
 SHOWN = ("active", "paused", "done", "dead")
 
 
@@ -33,43 +33,43 @@ SHOWN = ("active", "paused", "done", "dead")
     status_code=201,
     response_model=responses.CronResponse,
     responses={200: {"model": responses.CronResponse}, **REFUSED.of(409)},
-    openapi_extra=sent_as(requests.RegisterRequest),
+    openapi_extra=body_schema(requests.RegisterRequest),
 )
 def register(call: Admin, body: JsonBody) -> Response:
-    """Register a cron job (201), or make the one of this name what is sent (200); `enabled` stays unless it is sent."""
-    said = requests.read_registration(body)
+    """Register a cron job (201), or replace the one with this name (200); `enabled` stays unless it is sent."""
+    registration = requests.read_registration(body)
     name = requests.require_name(body.get("name"))
-    for field, value in (("cron", said.expression), ("type", said.type)):
+    for field, value in (("cron", registration.expression), ("type", registration.type)):
         if value is None:
-            raise invalid(f"{field}: is needed.", field=field)
+            raise invalid(f"{field}: is required.", field=field)
     handle, outcome = call.scheduler.upsert(
         name,
-        said.type or "",
-        Spec.coerce(said.expression or "", "UTC" if said.timezone is None else said.timezone),
+        registration.type or "",
+        Spec.coerce(registration.expression or "", "UTC" if registration.timezone is None else registration.timezone),
         namespace=call.namespace,
-        paused=None if said.enabled is None else not said.enabled,
+        paused=None if registration.enabled is None else not registration.enabled,
         context=call.context,
-        **_options(call, name, said),
+        **_options(call, name, registration),
     )
-    if said.enabled:
+    if registration.enabled:
         _toggle(call, handle, enabled=True)
-    return OjsResponse(responses.one(handle.state), status_code=201 if outcome == "created" else 200)
+    return OjsResponse(responses.cron_response(handle.state), status_code=201 if outcome == "created" else 200)
 
 
-def _options(call: Call, name: str, said: Registration) -> Any:
-    options = convert.job_options(said, {}) or {}
+def _options(call: Call, name: str, registration: Registration) -> Any:
+    options = convert.job_options(registration, {}) or {}
     return {
         **convert.our_options(name, options),
-        "args": said.args or [],
-        "overlap": said.overlap_policy or "skip",
-        "description": said.description,
-        "executor": _executor(call, said.type or ""),
-        "surface": {"ojs": {"expression": said.expression, "options": options}},
+        "args": registration.args or [],
+        "overlap": registration.overlap_policy or "skip",
+        "description": registration.description,
+        "executor": _executor(call, registration.type or ""),
+        "surface": {"ojs": {"expression": registration.expression, "options": options}},
     }
 
 
 def _executor(call: Call, job_type: str) -> str:
-    """A type that no process registered waits for a worker of any language; an import path is never followed."""
+    """Return the executor: a type that no process registered waits for a worker of any language, never imported."""
     return "rq" if operations.is_registered(call.scheduler.runtime, job_type) else "external"
 
 
@@ -84,7 +84,7 @@ def list_crons(
     """List cron jobs in the order they were registered."""
     statuses = SHOWN if enabled is None else ("active",) if enabled else ("paused", "done", "dead")
     filters = Filters(namespace=call.namespace, statuses=statuses)
-    database, wanted = call.scheduler.runtime.database, min(limit, 200)
+    database, wanted = call.scheduler.runtime.database, min(limit, MAX_PAGE)
     page = database.read(
         lambda c: listing.list_schedules(c, filters, limit=wanted, cursor=cursor or None, offset=offset)
     )
@@ -97,12 +97,12 @@ def list_crons(
 @router.get("/{name}", response_model=responses.CronResponse)
 def read(call: Read, name: str) -> Response:
     """Read a cron job."""
-    return OjsResponse(responses.one(call.schedule(name).state))
+    return OjsResponse(responses.cron_response(call.schedule(name).state))
 
 
 @router.delete("/{name}", response_model=responses.RemovedResponse)
 def remove(call: Admin, name: str) -> Response:
-    """Remove the registration; jobs it has enqueued already are not affected."""
+    """Remove a cron job; jobs it has already enqueued are not affected."""
     handle = call.schedule(name)
     job = responses.cron_job(handle.state)
     handle.delete(context=call.context)
@@ -113,27 +113,27 @@ def remove(call: Admin, name: str) -> Response:
     "/{name}",
     response_model=responses.CronResponse,
     responses=REFUSED.of(409),
-    openapi_extra=sent_as(requests.ChangeRequest),
+    openapi_extra=body_schema(requests.ChangeRequest),
 )
 def patch(call: Operate, name: str, body: JsonBody) -> Response:
-    """Enable or disable a cron job; whoever may register one may change what else is sent."""
-    said = requests.read_registration(body)
+    """Enable or disable a cron job; its other fields may be changed with the role that registers."""
+    registration = requests.read_registration(body)
     wanted = FIELDS & set(body)
     if not wanted:
-        raise invalid(f"nothing to change; send one of {', '.join(sorted(FIELDS))}.")
+        raise invalid(f"the body contains no change; send one of {', '.join(sorted(FIELDS))}.")
     handle = call.schedule(name)
     if wanted != {"enabled"}:
         require_role(call.principal, Role.ADMIN)
-        _change(call, handle, said)
-    if said.enabled is not None:
-        _toggle(call, handle, enabled=said.enabled)
-    return OjsResponse(responses.one(handle.state))
+        _change(call, handle, registration)
+    if registration.enabled is not None:
+        _toggle(call, handle, enabled=registration.enabled)
+    return OjsResponse(responses.cron_response(handle.state))
 
 
 def _toggle(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
     try:
         _switch(call, handle, enabled=enabled)
-    except ScheduleStateError:  # somebody else was faster: look again, and once more
+    except ScheduleStateError:  # another request was faster: read again and retry once
         _switch(call, handle.refresh(), enabled=enabled)
 
 
@@ -146,25 +146,25 @@ def _switch(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
         handle.pause(reason="disabled", context=call.context)
 
 
-def _change(call: Call, handle: ScheduleHandle, said: Registration) -> None:
-    changes: Any = _said(handle, said)
-    workflow = said.type if said.type != handle.workflow else None
+def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> None:
+    changes: Any = _changes(handle, registration)
+    workflow = registration.type if registration.type != handle.workflow else None
     if workflow is not None:
         changes["executor"] = _executor(call, workflow)
-    timezone = handle.state.spec.timezone if said.timezone is None else said.timezone
-    spec = None if said.expression is None else Spec.coerce(said.expression, timezone)
+    timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
+    spec = None if registration.expression is None else Spec.coerce(registration.expression, timezone)
     handle.update(workflow, spec, context=call.context, **changes)
 
 
-def _said(handle: ScheduleHandle, said: Registration) -> dict[str, Any]:
-    """Give what is to change, in our options; what is not sent stays."""
-    known = responses.sent(handle.state)
-    options = convert.job_options(said, known.get("options", {}))
+def _changes(handle: ScheduleHandle, registration: Registration) -> dict[str, Any]:
+    """Return the changes as our options; absent fields stay."""
+    known = responses.sent_fields(handle.state)
+    options = convert.job_options(registration, known.get("options", {}))
     changes: dict[str, Any] = {} if options is None else convert.our_options(handle.schedule_id, options)
-    given = {"args": said.args, "overlap": said.overlap_policy, "timezone": said.timezone}
+    given = {"args": registration.args, "overlap": registration.overlap_policy, "timezone": registration.timezone}
     changes |= {name: value for name, value in given.items() if value is not None}
-    if said.has_description:
-        changes["description"] = said.description
-    verbatim = {"expression": said.expression, "options": options}
+    if registration.has_description:
+        changes["description"] = registration.description
+    verbatim = {"expression": registration.expression, "options": options}
     sent = known | {name: value for name, value in verbatim.items() if value is not None}
     return changes | {"surface": loads(handle.state.definition.surface) | {"ojs": sent}}

@@ -1,4 +1,4 @@
-"""The forms of this surface: its media type, its version, its errors and its instants."""
+"""The surface, its media type and its form of errors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CODES = {
     500: "backend_error",
     503: "backend_error",
 }
-"""The spec's codes; a status it has no word for keeps ours."""
-_SENT_AS = {422: 400}
-"""Where this surface's status differs from the native one's."""
+"""The spec's codes; a status without one keeps ours."""
+_STATUSES = {422: 400}
+"""This surface's status where it differs from the native one."""
 
 
 class OjsResponse(JSONResponse):
-    """An answer in the spec's media type."""
+    """A response in the spec's media type."""
 
     media_type = MEDIA_TYPE
 
 
 class OjsError(HttpError):
-    """A refusal in this surface's words."""
+    """An error with a code of the spec."""
 
     def __init__(self, status: int, code: str, message: str, *, details: dict[str, Any] | None = None) -> None:
         self.status = status
@@ -41,29 +41,24 @@ class OjsError(HttpError):
 
 
 def invalid(message: str, **details: Any) -> OjsError:
-    """Say that a request is refused, and why."""
+    """Return the error of an invalid request."""
     return OjsError(400, "invalid_request", message, details=details or None)
 
 
 def render(problem: Problem, request_id: str) -> Response:
     """Render `{"error": {code, message, retryable, details?, request_id}}`."""
     own = isinstance(problem.error, OjsError)
-    status = problem.status if own else _SENT_AS.get(problem.status, problem.status)
+    status = problem.status if own else _STATUSES.get(problem.status, problem.status)
     error: dict[str, Any] = {
         "code": problem.code if own else _CODES.get(status, problem.code),
         "message": problem.detail,
         "retryable": status in {429, 500, 503},
         "request_id": request_id,
     }
-    if details := _details(problem):
+    own_details = problem.error.details if isinstance(problem.error, OjsError) else None
+    if details := own_details or {field.field: field.message for field in problem.fields}:
         error["details"] = details
     return OjsResponse({"error": error}, status_code=status, headers=dict(problem.headers))
-
-
-def _details(problem: Problem) -> dict[str, Any] | None:
-    if isinstance(problem.error, OjsError):
-        return problem.error.details
-    return {field.field: field.message for field in problem.fields} or None
 
 
 SURFACE = Surface("/ojs", render=render, headers=lambda _: {"OJS-Version": VERSION})

@@ -1,4 +1,4 @@
-"""What this surface is sent: every published form of a cron job, checked, and the schemas of all bodies."""
+"""The requests of this surface: every published form of a cron job, checked, and the schemas of all bodies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rqsched.spec.zones import require_timezone
 async def require_version(
     ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
 ) -> None:
-    """Refuse a version this does not speak; none means 1.0."""
+    """Refuse an unsupported version; a missing header means 1.0."""
     if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
-        raise OjsError(422, "unsupported", f"OJS-Version {ojs_version!r} is not served; send {VERSION}.")
+        raise OjsError(422, "unsupported", f"OJS-Version {ojs_version!r} is not supported; send {VERSION}.")
 
 
 Versioned = Depends(require_version)
@@ -43,7 +43,7 @@ class TemplateRequest(BaseModel):
 
 
 class ChangeRequest(TemplateRequest):
-    """What changes of a cron job: at least one of these."""
+    """The changes to a cron job: at least one field."""
 
     cron: str | None = Field(default=None, description="Five or six fields, an alias, or @every.")
     expression: str | None = Field(default=None, description="The same as cron.")
@@ -61,7 +61,7 @@ class RegisterRequest(ChangeRequest):
 
 
 class FetchRequest(BaseModel):
-    """Which jobs a worker takes."""
+    """Which jobs a worker fetches."""
 
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)]
     worker_id: Worker
@@ -69,7 +69,7 @@ class FetchRequest(BaseModel):
 
 
 class EndRequest(BaseModel):
-    """Which job ended; `worker_id` and `attempt` tell a worker that holds it no more."""
+    """Which job ended; `worker_id` and `attempt` detect a worker that no longer holds it."""
 
     job_id: UUID
     worker_id: Worker | None = None
@@ -89,7 +89,7 @@ class NackRequest(EndRequest):
 
 
 class HeartbeatRequest(BaseModel):
-    """A worker that lives, and what it executes."""
+    """A live worker and the jobs it executes."""
 
     worker_id: Worker
     active_jobs: Annotated[list[UUID], Field(max_length=1000)] = []
@@ -98,8 +98,8 @@ class HeartbeatRequest(BaseModel):
 REQUESTS = (RegisterRequest, ChangeRequest, FetchRequest, AckRequest, NackRequest, HeartbeatRequest)
 
 
-def sent_as(model: type[BaseModel]) -> dict[str, Any]:
-    """Give the `openapi_extra` of a route that reads this."""
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that reads this body."""
     return request_body(model, "application/json", MEDIA_TYPE)
 
 
@@ -114,58 +114,66 @@ FIELDS = frozenset(
         "enabled", "description",
     }
 )  # fmt: skip
-"""What a client may say beside the name; system fields it sends are ignored."""
+"""The fields of a cron job beside its name; system fields are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one request says of a cron job; None is what it does not say."""
+    """What one request contains of a cron job; None for what it does not contain."""
 
     expression: str | None = None
+    """`cron` or `expression`."""
     timezone: str | None = None
+    """A valid IANA name."""
     type: str | None = None
+    """The type of its jobs."""
     args: list[Any] | None = None
+    """The arguments of its jobs."""
     options: Mapping[str, Any] | None = None
-    """Verbatim."""
+    """The options of its jobs, verbatim."""
     meta: Mapping[str, Any] | None = None
-    """What was sent beside the options; it belongs into them."""
+    """The `meta` beside the options; it is merged into them."""
     overlap_policy: str | None = None
+    """One of the spec's four policies."""
     enabled: bool | None = None
+    """Whether it fires."""
     description: str | None = None
+    """Free text."""
     has_description: bool = False
+    """Whether the request contains a description, null included."""
 
 
 def read_registration(body: Any) -> Registration:
     """Read any of the published shapes: flat, or with a `job_template`; `cron` or `expression`."""
-    form = require_object("body", body)
-    template = require_object("job_template", form.get("job_template") or {})
-    flat = {key: template.get(key) if form.get(key) is None else form[key] for key in _TEMPLATE}
-    expression, other = form.get("cron"), form.get("expression")
+    fields = require_object("body", body)
+    template = require_object("job_template", fields.get("job_template") or {})
+    flat = {key: template.get(key) if fields.get(key) is None else fields[key] for key in _TEMPLATE}
+    expression, other = fields.get("cron"), fields.get("expression")
     if expression is not None and other is not None and expression != other:
-        raise invalid("cron and expression contradict each other; send one of them.")
+        raise invalid("cron and expression differ; send one of them.")
     return Registration(
         expression=_text("cron", expression if expression is not None else other),
-        timezone=_timezone(form.get("timezone")),
+        timezone=_timezone(fields.get("timezone")),
         type=_type(flat["type"]),
         args=_args(flat["args"]),
         options=_options(flat["options"]),
         meta=None if flat["meta"] is None else require_object("meta", flat["meta"]),
-        overlap_policy=_overlap(form.get("overlap_policy")),
-        enabled=_enabled(form),
-        description=_text("description", form.get("description")),
-        has_description="description" in form,
+        overlap_policy=_overlap(fields.get("overlap_policy")),
+        enabled=_enabled(fields),
+        description=_text("description", fields.get("description")),
+        has_description="description" in fields,
     )
 
 
 def require_name(name: Any) -> str:
-    """Check a cron job's name."""
+    """Check the name of a cron job."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid("name: use 1 to 255 of a-z 0-9 - . with a letter or digit first.", field="name")
     return name
 
 
 def require_queue(name: Any) -> str:
-    """Check a queue's name."""
+    """Check the name of a queue."""
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise invalid("queue: use 1 to 128 of a-z 0-9 - . with a letter or digit first.", field="queue")
     return name
@@ -180,7 +188,7 @@ def require_object(field: str, value: Any) -> Mapping[str, Any]:
 
 def _text(field: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise invalid(f"{field}: must be text.", field=field)
+        raise invalid(f"{field}: must be a string.", field=field)
     return value
 
 
@@ -193,7 +201,7 @@ def _type(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > 255 or not _TYPE.fullmatch(value):
-        raise invalid("type: write dot-separated segments of a-z 0-9 _, such as report.generate.", field="type")
+        raise invalid("type: use dot-separated segments of a-z 0-9 _, such as report.generate.", field="type")
     return value
 
 
@@ -209,9 +217,9 @@ def _overlap(value: Any) -> str | None:
     return value  # type: ignore[no-any-return]
 
 
-def _enabled(form: Mapping[str, Any]) -> bool | None:
-    value = form.get("enabled")
-    if "enabled" in form and not isinstance(value, bool):
+def _enabled(fields: Mapping[str, Any]) -> bool | None:
+    value = fields.get("enabled")
+    if "enabled" in fields and not isinstance(value, bool):
         raise invalid("enabled: must be true or false.", field="enabled")
     return value
 
@@ -219,14 +227,14 @@ def _enabled(form: Mapping[str, Any]) -> bool | None:
 def _options(options: Any) -> Mapping[str, Any] | None:
     if options is None:
         return None
-    form = require_object("options", options)
-    if form.get("queue") is not None:
-        require_queue(form["queue"])
-    require_object("options.meta", form.get("meta") or {})
-    tags = form.get("tags")
+    fields = require_object("options", options)
+    if fields.get("queue") is not None:
+        require_queue(fields["queue"])
+    require_object("options.meta", fields.get("meta") or {})
+    tags = fields.get("tags")
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-        raise invalid("options.tags: must be an array of texts.", field="options.tags")
-    return form
+        raise invalid("options.tags: must be an array of strings.", field="options.tags")
+    return fields
 
 
 def number(field: str, value: Any) -> float | None:

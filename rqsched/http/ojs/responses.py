@@ -1,4 +1,4 @@
-"""What this surface answers: cron jobs and jobs, in one superset that serves every published shape."""
+"""The responses of this surface: cron jobs and jobs, in one superset of every published form, and their schemas."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def at(instant: datetime | None) -> str | None:
     return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def sent(schedule: Schedule) -> dict[str, Any]:
-    """Give what the client sent last: expression and options, verbatim."""
+def sent_fields(schedule: Schedule) -> dict[str, Any]:
+    """Return what the client last sent, verbatim: expression and options."""
     found: dict[str, Any] = loads(schedule.definition.surface).get("ojs", {})
     return found
 
 
 def expression_of(schedule: Schedule) -> str:
-    """Give the expression as it was sent, while it still says when; a schedule of another surface gets one made."""
-    said, spec = sent(schedule).get("expression"), schedule.spec
-    if said is not None and Spec.coerce(said, spec.timezone).anchored_like(spec) == spec:
-        return str(said)
+    """Return the expression as it was sent, if it is still current; else one derived from the spec."""
+    expression, spec = sent_fields(schedule).get("expression"), schedule.spec
+    if expression is not None and Spec.coerce(expression, spec.timezone).anchored_like(spec) == spec:
+        return str(expression)
     if len(spec.members) == 1 and isinstance(every := spec.members[0], Every):
         return f"@every {format_short(every.every)}"
     return spec.primary_cron or spec.describe()
 
 
 def cron_job(schedule: Schedule) -> dict[str, Any]:
-    """Give a cron job."""
+    """Return a cron job."""
     definition, expression = schedule.definition, expression_of(schedule)
-    options = sent(schedule).get("options", {})
+    options = sent_fields(schedule).get("options", {})
     args = loads(definition.action)["args"]
     is_enabled = schedule.status is ScheduleStatus.ACTIVE
     return {
@@ -84,22 +84,22 @@ def cron_job(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def one(schedule: Schedule) -> dict[str, Any]:
-    """Give the answer about one cron job, under both published names."""
+def cron_response(schedule: Schedule) -> dict[str, Any]:
+    """Return one cron job under both published names."""
     job = cron_job(schedule)
     return {"cron_job": job, "cron": job}
 
 
 def state_of(run: Run) -> str:
-    """Give a run's state in the spec's words."""
+    """Return a run's state as the spec names it."""
     return _STATES[run.status]
 
 
 def job(claimed: Claimed, default_queue: str) -> dict[str, Any]:
-    """Give a run as the job it is for a worker."""
+    """Return a run as a job for a worker."""
     run, schedule = claimed.run, claimed.schedule
-    action, options = loads(run.action), sent(schedule).get("options", {})
-    # A retry is queued anew; the cron triggered when the run was made.
+    action, options = loads(run.action), sent_fields(schedule).get("options", {})
+    # queued_at moves with each retry; the cron triggered when the run was created.
     meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.created_at)}
     known = {
         "tags": options.get("tags"),
@@ -137,7 +137,7 @@ class Template(Schema):
 
 
 class Cron(Template):
-    """A cron job, under the names of every published shape."""
+    """A cron job, under the names of every published form."""
 
     name: str
     cron: str
@@ -162,7 +162,7 @@ class CronResponse(Schema):
 
 
 class Pagination(Schema):
-    """Where the list goes on."""
+    """Where the list continues."""
 
     total: int
     has_more: bool
@@ -175,12 +175,12 @@ class CronsResponse(Schema):
     crons: list[Cron]
     cron_jobs: list[Cron]
     count: int
-    """In all."""
+    """The number of all matching cron jobs."""
     pagination: Pagination
 
 
 class RemovedResponse(Schema):
-    """The cron job as it was."""
+    """The removed cron job."""
 
     deleted: Literal[True]
     name: str
@@ -194,7 +194,7 @@ class JobError(Schema):
 
 
 class Job(Schema):
-    """A run as the job it is for a worker; what is not known is absent."""
+    """A run as a job for a worker; unknown fields are absent."""
 
     specversion: str
     id: UUID
@@ -225,13 +225,13 @@ class JobResponse(Schema):
 
 
 class JobsResponse(Schema):
-    """The jobs a worker was given."""
+    """The jobs that a worker claimed."""
 
     jobs: list[Job]
 
 
 class EndedResponse(Schema):
-    """What became of a job that a worker ended."""
+    """The state of a job after its attempt ended."""
 
     acknowledged: Literal[True]
     id: UUID
@@ -243,7 +243,7 @@ class EndedResponse(Schema):
 
 
 class HeartbeatResponse(Schema):
-    """What a worker still holds, and what it is to stop."""
+    """The jobs that a worker still holds, and those it must stop."""
 
     state: str
     active_jobs: list[UUID]
@@ -252,7 +252,7 @@ class HeartbeatResponse(Schema):
 
 
 class HealthResponse(Schema):
-    """Both backends answered."""
+    """Both backends responded."""
 
     status: Literal["ok"]
     version: str
@@ -269,11 +269,11 @@ class ManifestResponse(Schema):
     capabilities: dict[str, Any]
 
 
-class ErrorFacts(Schema):
-    """What was refused, and why."""
+class ErrorBody(Schema):
+    """The error."""
 
     code: str
-    """A stable word."""
+    """A stable identifier of the kind of error."""
     message: str
     retryable: bool
     request_id: str
@@ -283,7 +283,7 @@ class ErrorFacts(Schema):
 class ErrorResponse(Schema):
     """An error in the spec's form."""
 
-    error: ErrorFacts
+    error: ErrorBody
 
 
 REFUSED = Refusals(ErrorResponse, MEDIA_TYPE)

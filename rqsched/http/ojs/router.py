@@ -1,4 +1,4 @@
-"""The surface's router: cron jobs, workers, and what it says of itself."""
+"""The router of this surface: cron jobs, workers, the manifest and health."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(
 
 @router.get("/manifest", response_model=responses.ManifestResponse)
 def manifest() -> Response:
-    """Say what is implemented: the cron chapter and the workers' side, no conformance level of the whole spec."""
+    """Return what is implemented: the cron chapter and the workers' side; no conformance level."""
     return OjsResponse(
         {
             "ojs_version": VERSION,
@@ -42,7 +42,7 @@ def manifest() -> Response:
 
 @router.get("/v1/health", response_model=responses.HealthResponse)
 def health(call: Read) -> Response:
-    """Say whether SQL and Redis answer; 503 when one does not."""
+    """Return whether SQL and Redis respond; 503 when one does not."""
     runtime = call.scheduler.runtime
     runtime.database_id()
     runtime.transport.redis.ping()
