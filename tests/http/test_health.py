@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rqsched.http.metrics import collector as meter
-from rqsched.http.metrics import counters as following
+from rqsched.http.metrics import collector, counters
 from tests.http.conftest import MakeWeb
 from tests.support.rig import MINUTE
 from tests.support.web import MINUTELY, SCHEDULES, Web, at
@@ -20,9 +19,9 @@ pytestmark = pytest.mark.every_database
 Samples = dict[tuple[str, ...], float]
 
 
-def look(web: Web, **options: object) -> Samples:
-    """Every sample of a fresh look, by name and the values of its labels in their order."""
-    web.app.state.rqsched.meter.look(now=True)
+def scrape(web: Web, **options: object) -> Samples:
+    """Every sample of a forced refresh, by name and the values of its labels in their order."""
+    web.app.state.rqsched.meter.refresh(force=True)
     answer = web.get("/metrics", **options)  # type: ignore[arg-type]
     assert answer.status_code == 200, answer.text
     families = text_string_to_metric_families(answer.text)
@@ -35,19 +34,19 @@ def test_ready_when_both_backends_answer(any_web: Web) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "ready")
 
 
-def test_metrics_count_what_happens_from_the_first_look_on(any_web: Web) -> None:
+def test_metrics_count_what_happens_after_the_first_scrape(any_web: Web) -> None:
     web = any_web
     web.create()
     schedule = web.rig.scheduler.get("report")
     web.rig.turn(schedule)
-    assert not [key for key in look(web) if key[0] == "rqsched_fires_total"]
+    assert not [key for key in scrape(web) if key[0] == "rqsched_fires_total"]
     web.rig.turn(schedule)
     web.rig.advance(MINUTE)
     web.rig.advance(timedelta(milliseconds=40))
     web.rig.dispatch()
     web.rig.advance(MINUTE)
     web.rig.dispatch()
-    found = look(web)
+    found = scrape(web)
     assert found["rqsched_fires_total", "default", "triggered"] == 2
     assert found["rqsched_fires_total", "default", "skipped"] == 1
     assert found["rqsched_skips_total", "default", "overlap_policy_skip"] == 1
@@ -57,26 +56,26 @@ def test_metrics_count_what_happens_from_the_first_look_on(any_web: Web) -> None
     assert found["rqsched_fire_lateness_seconds_bucket", "0.05", "default"] == 2
     assert found["rqsched_schedules", "default", "active"] == 1
     assert found["rqsched_runs_open", "default", "pending"] == 1
-    assert look(web) == found  # a look that overlaps the last one counts nothing twice
+    assert scrape(web) == found  # an update that overlaps the previous one counts nothing twice
 
 
-def test_metrics_count_a_run_that_was_open_at_the_first_look(web: Web) -> None:
+def test_metrics_count_a_run_that_was_open_at_the_first_scrape(web: Web) -> None:
     web.create()
     web.post(at(operation="trigger/"))
-    look(web)
+    scrape(web)
     web.post(at(operation="runs/1/cancel/"))
-    assert look(web)["rqsched_runs_ended_total", "default", "cancelled"] == 1
+    assert scrape(web)["rqsched_runs_ended_total", "default", "cancelled"] == 1
 
 
 def test_metrics_count_deaths_misses_and_failed_fires(web: Web) -> None:
     web.rig.register("fail", lambda: 1 / 0)
     web.create(workflow="fail", max_retries=0)
     web.create("late")
-    look(web)
+    scrape(web)
     web.rig.advance(MINUTE * 10)
     web.rig.dispatch()
     web.rig.work()
-    found = look(web)
+    found = scrape(web)
     assert found["rqsched_schedules_died_total", "default"] == 1
     assert found["rqsched_runs_ended_total", "default", "failed"] == 1
     assert found["rqsched_missed_total", "default"] >= 9
@@ -86,32 +85,32 @@ def test_metrics_show_what_is_overdue_and_what_reconcile_did(any_web: Web) -> No
     web = any_web
     web.create()
     web.rig.advance(MINUTE * 3)
-    found = look(web)
+    found = scrape(web)
     assert (found["rqsched_overdue", "default"], found["rqsched_overdue_seconds", "default"]) == (1, 120)
     assert (found["rqsched_up", "database"], found["rqsched_up", "redis"]) == (1, 1)
     assert found["rqsched_links_scheduled",] == 1
     web.rig.redis.flushall()
     web.rig.recover()
-    found = look(web)
+    found = scrape(web)
     assert (found["rqsched_links_rearmed_total", "main"], found["rqsched_reconcile_passes_total",]) == (1, 1)
     assert found["rqsched_reconcile_last_seconds",] > 0
 
 
-def test_a_look_serves_for_a_while(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_FRESH", math.inf)
-    look(web)
+def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "_MAX_AGE", math.inf)
+    scrape(web)
     web.create()
     assert "rqsched_schedules{" not in web.get("/metrics").text
-    web.app.state.rqsched.meter.look(now=True)
+    web.app.state.rqsched.meter.refresh(force=True)
     assert "rqsched_schedules{" in web.get("/metrics").text
 
 
-def test_many_namespaces_share_a_label(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MOST_NAMESPACES", 2)
+def test_namespaces_beyond_the_bound_share_the_label_other(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "MAX_NAMESPACES", 2)
     for name in ("a", "b", "c", "d"):
         web.post(SCHEDULES, {"schedule_id": "x", **MINUTELY}, headers={"X-Namespace": name})
     web.rig.advance(MINUTE * 2)
-    found = look(web)
+    found = scrape(web)
     active = {key[1]: value for key, value in found.items() if key[0] == "rqsched_schedules"}
     assert sorted(active.values()) == [1, 1, 2]
     assert active["other"] == 2
@@ -127,9 +126,9 @@ def test_a_tenant_sees_the_metrics_of_its_namespaces_alone(make_web: MakeWeb) ->
     root, tenant = (web.acting_as(f"{name}-0123456789abcdef") for name in ("root", "tenant"))
     for name in ("mine", "yours"):
         assert root.post(SCHEDULES, {"schedule_id": "x", **MINUTELY}, headers={"X-Namespace": name}).status_code == 201
-    assert {key[1] for key in look(root) if key[0] == "rqsched_schedules"} == {"mine", "yours"}
+    assert {key[1] for key in scrape(root) if key[0] == "rqsched_schedules"} == {"mine", "yours"}
     assert {
-        key for key in look(tenant) if "yours" in key or key[0].startswith(("rqsched_up", "rqsched_links"))
+        key for key in scrape(tenant) if "yours" in key or key[0].startswith(("rqsched_up", "rqsched_links"))
     } == set()
-    assert ("rqsched_schedules", "mine", "active") in look(tenant)
+    assert ("rqsched_schedules", "mine", "active") in scrape(tenant)
     assert web.get("/metrics").status_code == 401

@@ -1,1 +1,1 @@
-"""`/metrics` for Prometheus: read from SQL and Redis, so that one web process tells of all workers."""
+"""`/metrics` for Prometheus: read from SQL and Redis, so that one web process reports on all workers."""

@@ -1,7 +1,8 @@
-"""Counters followed from what SQL records, monotonic from this process's first look on.
+"""Counters derived from recorded events, monotonic from this process's first update on.
 
-Events are read as they were recorded, overlapping a little: a slow commit may appear behind a faster one. Runs are
-watched from their start to their end. A look costs what happened since the one before, not what there is.
+Events are read in the order they were recorded, with a small overlap: a slow commit may appear after a faster one.
+Runs are watched from their start to their end. The cost of an update depends on what happened since the previous one,
+not on the number of schedules.
 """
 
 from __future__ import annotations
@@ -23,26 +24,32 @@ from rqsched.store.metrics import RecordedEvent
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of lateness, in seconds."""
-MOST_NAMESPACES = 100
+MAX_NAMESPACES = 100
+"""How many namespaces have their own label."""
 OTHER = "other"
-"""What namespaces beyond the first hundred are counted as."""
+"""The label of all further namespaces."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(seconds=10)
-_PAGE, _MOST_PAGES = 10_000, 20
-_CHUNK, _MOST_OPEN = 1_000, 100_000
+"""How far back an update reads again, for slow commits."""
+_PAGE, _MAX_PAGES = 10_000, 20
+"""Events of one query, and queries of one update."""
+_CHUNK, _MAX_OPEN = 1_000, 100_000
+"""Runs of one query, and runs watched at once."""
 _FIRES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
 
 
 Key: TypeAlias = tuple[str, ...]
-"""The namespace's label, and the label that matters where there is one."""
+"""The values of the metric's labels, the namespace first."""
 
 
 @dataclass
 class Lateness:
-    """A histogram."""
+    """A histogram of lateness, in seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    """Fires per bucket of BUCKETS, the last one without an upper bound."""
     total: float = 0.0
+    """The sum of all observations."""
 
     def add(self, seconds: float) -> None:
         """Count one fire."""
@@ -52,15 +59,22 @@ class Lateness:
 
 @dataclass
 class Counts:
-    """What happened since the first look, by namespace and the label that matters."""
+    """What happened since the first update, by label values."""
 
     fires: Counter[Key] = field(default_factory=Counter)
+    """Occurrences and triggers, by outcome."""
     skips: Counter[Key] = field(default_factory=Counter)
+    """Occurrences and triggers that started nothing, by reason."""
     runs: Counter[Key] = field(default_factory=Counter)
+    """Runs that ended, by status."""
     missed: Counter[Key] = field(default_factory=Counter)
+    """Occurrences that passed without a fire."""
     fire_failures: Counter[Key] = field(default_factory=Counter)
+    """Fires that failed and were postponed."""
     died: Counter[Key] = field(default_factory=Counter)
+    """Schedules that became dead."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
+    """The lateness of scheduled occurrences, by namespace."""
 
 
 class Follower:
@@ -69,53 +83,48 @@ class Follower:
     def __init__(self, runtime: Runtime) -> None:
         self.counts = Counts()
         self._runtime = runtime
-        self._began_at: datetime | None = None
-        self._seen_to = _NEVER
+        self._started_at: datetime | None = None
+        self._read_until = _NEVER
         self._seen: dict[tuple[str, int], datetime] = {}
         self._open: dict[str, str] = {}
         self._namespaces: set[str] = set()
 
     def label(self, namespace: str) -> str:
-        """Give a namespace's label, of which there is a bounded number."""
-        if namespace not in self._namespaces and len(self._namespaces) >= MOST_NAMESPACES:
+        """Return the label of a namespace; the number of labels is bounded."""
+        if namespace not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
             return OTHER
         self._namespaces.add(namespace)
         return namespace
 
-    def look(self) -> None:
-        """Count what was recorded since the last look; the first look counts nothing."""
-        if self._began_at is None:
-            self._seen_to = self._began_at = self._runtime.now()
-            self._open = self._runtime.database.read(lambda connection: metrics.open_runs(connection, _MOST_OPEN))
+    def update(self) -> None:
+        """Count what was recorded since the last update; the first update counts nothing."""
+        if self._started_at is None:
+            self._read_until = self._started_at = self._runtime.now()
+            self._open = self._runtime.database.read(lambda connection: metrics.open_runs(connection, _MAX_OPEN))
             return
-        for row in self._fresh(max(self._seen_to - _OVERLAP, self._began_at)):
-            if row.recorded_at > self._began_at:
+        for row in self._new_events(max(self._read_until - _OVERLAP, self._started_at)):
+            if row.recorded_at > self._started_at:
                 self._count(row)
-        self._forget()
-        self._settle_runs()
+        kept_from = self._read_until - 2 * _OVERLAP
+        self._seen = {key: at for key, at in self._seen.items() if at > kept_from}
+        self._count_ended_runs()
 
-    # ---- events
-
-    def _fresh(self, since: datetime) -> Iterator[RecordedEvent]:
+    def _new_events(self, since: datetime) -> Iterator[RecordedEvent]:
         position = (since, "", 0)
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             rows = self._runtime.database.read(partial(metrics.events_after, position=position, limit=_PAGE))
             for row in rows:
                 if (row.schedule_uid, row.sequence) not in self._seen:
                     self._seen[row.schedule_uid, row.sequence] = row.recorded_at
-                    self._seen_to = max(self._seen_to, row.recorded_at)
+                    self._read_until = max(self._read_until, row.recorded_at)
                     yield row
             if len(rows) < _PAGE:
                 return
             position = rows[-1].position
 
-    def _forget(self) -> None:
-        kept_from = self._seen_to - 2 * _OVERLAP
-        self._seen = {key: at for key, at in self._seen.items() if at > kept_from}
-
     def _count(self, row: RecordedEvent) -> None:
         namespace, payload = self.label(row.namespace), json.loads(row.payload)
-        if row.workflow_run_id is not None and len(self._open) < _MOST_OPEN:
+        if row.workflow_run_id is not None and len(self._open) < _MAX_OPEN:
             self._open.setdefault(row.workflow_run_id, row.namespace)
         if row.event_type in _FIRES and payload.get("outcome") != "drained":
             self.counts.fires[namespace, _FIRES[row.event_type]] += 1
@@ -134,20 +143,16 @@ class Follower:
             seconds = max((row.recorded_at - row.due_at).total_seconds(), 0.0)
             self.counts.lateness.setdefault(namespace, Lateness()).add(seconds)
 
-    # ---- runs
-
-    def _settle_runs(self) -> None:
-        """Count the watched runs that have ended; one whose schedule was purged is watched no longer."""
+    def _count_ended_runs(self) -> None:
+        """Count the watched runs that have ended; a purged run is no longer watched."""
         uids = list(self._open)
         for start in range(0, len(uids), _CHUNK):
             chunk = uids[start : start + _CHUNK]
             found = self._runtime.database.read(partial(metrics.run_statuses, uids=chunk))
             for uid in chunk:
-                self._settle(uid, found.get(uid))
-
-    def _settle(self, uid: str, status: str | None) -> None:
-        if status in OPEN:
-            return
-        namespace = self.label(self._open.pop(uid))
-        if status is not None:
-            self.counts.runs[namespace, status] += 1
+                status = found.get(uid)
+                if status in OPEN:
+                    continue
+                namespace = self.label(self._open.pop(uid))
+                if status is not None:
+                    self.counts.runs[namespace, status] += 1

@@ -1,4 +1,4 @@
-"""The endpoint."""
+"""The endpoint `/metrics`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class _Collected(Collector):
     responses={200: {"content": {"text/plain": {}}}, **PROBLEM.of(400, 401, 403, 413, 429, 500)},
 )
 def metrics(request: Request, principal: SignedIn) -> Response:
-    """Tell Prometheus what happened since this process first looked, and what stands now."""
+    """Return counters since the first read of this process, and current gauges, in Prometheus format."""
     meter = wiring_of(request).meter
-    meter.look()
+    meter.refresh()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(meter.families(principal)))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""From what was counted to the metric families Prometheus reads. Names and labels are API; docs/http.md lists them."""
+"""From counters and gauges to Prometheus metric families. Names and labels are API; docs/http.md lists them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
-from rqsched.http.metrics.gauges import Standing, Transported
+from rqsched.http.metrics.gauges import DatabaseGauges, RedisGauges
 from rqsched.transport.telemetry import LAST_SECONDS, PASSES, SECONDS
 
 Sees = Callable[[str], bool]
-"""Tells whether whoever asks may see a namespace."""
+"""Returns whether the caller may see a namespace."""
 _REARMED = {"links": "main", "retries": "retry"}
 _REPAIRED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
 
 
-def counted(counts: Counts, sees: Sees) -> Iterator[Metric]:
-    """Give what happened, of the namespaces that may be seen."""
-    yield _counter("fires", "Occurrences and triggers, by what came of them.", ("outcome",), counts.fires, sees)
+def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
+    """Return the counters of the visible namespaces."""
+    yield _counter("fires", "Occurrences and triggers, by outcome.", ("outcome",), counts.fires, sees)
     yield _counter(
         "skips", "Occurrences and triggers that started nothing, by reason.", ("reason",), counts.skips, sees
     )
     yield _counter("runs_ended", "Runs that ended, by outcome.", ("outcome",), counts.runs, sees)
-    yield _counter("missed", "Occurrences that passed unfired.", (), counts.missed, sees)
-    yield _counter("fire_failures", "Fires that failed and were put off.", (), counts.fire_failures, sees)
+    yield _counter("missed", "Occurrences that passed without a fire.", (), counts.missed, sees)
+    yield _counter("fire_failures", "Fires that failed and were postponed.", (), counts.fire_failures, sees)
     yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)
     yield _histogram(counts.lateness, sees)
 
@@ -43,7 +43,9 @@ def _counter(
 
 def _histogram(lateness: Mapping[str, Lateness], sees: Sees) -> HistogramMetricFamily:
     family = HistogramMetricFamily(
-        "rqsched_fire_lateness_seconds", "Fired at minus due at, of live occurrences.", labels=("namespace",)
+        "rqsched_fire_lateness_seconds",
+        "How long after its due time an occurrence fired.",
+        labels=("namespace",),
     )
     for namespace, histogram in sorted(lateness.items()):
         if sees(namespace):
@@ -57,11 +59,11 @@ def _cumulative(histogram: Lateness) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, sums), strict=True))
 
 
-def standing(found: Standing, label: Callable[[str], str], sees: Sees) -> Iterator[Metric]:
-    """Give what stands, of the namespaces that may be seen."""
+def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: Sees) -> Iterator[Metric]:
+    """Return the gauges from SQL of the visible namespaces."""
     yield _by_status("schedules", "Schedules, by status.", found.schedules, label, sees)
     yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
-    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules due longer than the grace.", labels=("namespace",))
+    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules overdue by more than the grace.", labels=("namespace",))
     longest = GaugeMetricFamily("rqsched_overdue_seconds", "The longest of those delays.", labels=("namespace",))
     for namespace, count in sorted(found.overdue.items()):
         if sees(namespace):
@@ -84,7 +86,7 @@ def _by_status(
 
 
 def _merged(family: GaugeMetricFamily, merge: Callable[[Iterable[float]], float]) -> GaugeMetricFamily:
-    """Make one sample of those that share their labels: namespaces beyond the bound do."""
+    """Merge the samples with the same label: those of namespaces beyond the bound."""
     values: dict[str, list[float]] = defaultdict(list)
     for sample in family.samples:
         values[sample.labels["namespace"]].append(sample.value)
@@ -94,27 +96,27 @@ def _merged(family: GaugeMetricFamily, merge: Callable[[Iterable[float]], float]
     return merged
 
 
-def transported(found: Transported) -> Iterator[Metric]:
-    """Give what Redis holds and what reconcile passes of all processes did."""
+def redis_families(found: RedisGauges) -> Iterator[Metric]:
+    """Return what Redis contains, and the sums of all reconcile passes of all processes."""
     sums = found.reconcile
     yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
-    yield GaugeMetricFamily("rqsched_dispatchers", "Dispatchers that live.", value=found.dispatchers)
-    rearmed = CounterMetricFamily("rqsched_links_rearmed", "Links armed because none was live.", labels=("kind",))
+    yield GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", value=found.dispatchers)
+    rearmed = CounterMetricFamily("rqsched_links_rearmed", "Links armed again because none was live.", labels=("kind",))
     for name, kind in _REARMED.items():
         rearmed.add_metric((kind,), sums.get(name, 0))
-    repaired = CounterMetricFamily("rqsched_repaired", "Rows that reconcile repaired otherwise.", labels=("what",))
+    repaired = CounterMetricFamily("rqsched_repaired", "Other rows that reconcile repaired.", labels=("what",))
     for name in _REPAIRED:
         repaired.add_metric((name,), sums.get(name, 0))
     yield from (rearmed, repaired)
     last = sums.get(LAST_SECONDS, 0)
     yield GaugeMetricFamily("rqsched_reconcile_last_seconds", "How long the last pass took.", value=last)
-    yield CounterMetricFamily("rqsched_reconcile_passes", "Reconcile passes made.", value=sums.get(PASSES, 0))
-    yield CounterMetricFamily("rqsched_reconcile_seconds", "How long they took in all.", value=sums.get(SECONDS, 0))
+    yield CounterMetricFamily("rqsched_reconcile_passes", "Completed reconcile passes.", value=sums.get(PASSES, 0))
+    yield CounterMetricFamily("rqsched_reconcile_seconds", "How long they took in total.", value=sums.get(SECONDS, 0))
 
 
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
-    """Say which backends answered this look."""
-    family = GaugeMetricFamily("rqsched_up", "Whether a backend answers.", labels=("backend",))
-    for name, answers in backends.items():
-        family.add_metric((name,), float(answers))
+    """Return which backends responded."""
+    family = GaugeMetricFamily("rqsched_up", "Whether a backend responds.", labels=("backend",))
+    for name, is_up in backends.items():
+        family.add_metric((name,), float(is_up))
     return family

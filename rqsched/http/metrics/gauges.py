@@ -1,4 +1,4 @@
-"""What stands now, for metrics: schedules and open runs by status, what is overdue, and what Redis holds."""
+"""Current values, for metrics: schedules and open runs by status, overdue schedules, and what Redis contains."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from rqsched.transport import telemetry
 
 
 @dataclass
-class Standing:
-    """One look at SQL."""
+class DatabaseGauges:
+    """What one read of SQL found."""
 
     schedules: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By namespace and status."""
+    """All schedules, by namespace and status."""
     runs: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Open ones, by namespace and status."""
+    """Open runs, by namespace and status."""
     overdue: Counter[str] = field(default_factory=Counter)
-    """Active schedules due longer than the grace, by namespace."""
+    """Active schedules overdue by more than the grace, by namespace."""
     most_overdue: dict[str, float] = field(default_factory=dict)
     """Seconds since the earliest of them was due, by namespace."""
 
 
 @dataclass(frozen=True)
-class Transported:
-    """One look at Redis."""
+class RedisGauges:
+    """What one read of Redis found."""
 
     scheduled: int
     """Links in the scheduled set."""
     dispatchers: int
-    """Dispatchers that show that they live."""
+    """Live dispatchers."""
     reconcile: dict[str, float]
     """The sums over all reconcile passes."""
 
 
-def look_at_sql(runtime: Runtime) -> Standing:
-    """Count what stands, on one snapshot."""
+def read_database(runtime: Runtime) -> DatabaseGauges:
+    """Count schedules and open runs, in one transaction."""
     now = runtime.now()
-    return runtime.database.read(lambda connection: _standing(connection, now, now - runtime.settings.grace))
+    return runtime.database.read(lambda connection: _database_gauges(connection, now, now - runtime.settings.grace))
 
 
-def _standing(connection: Connection, now: datetime, overdue_since: datetime) -> Standing:
-    found = Standing()
+def _database_gauges(connection: Connection, now: datetime, overdue_since: datetime) -> DatabaseGauges:
+    found = DatabaseGauges()
     for namespace, status, count in metrics.schedules_by_status(connection):
         found.schedules[namespace, status] = count
     for namespace, status, count in metrics.open_runs_by_status(connection):
@@ -59,13 +59,13 @@ def _standing(connection: Connection, now: datetime, overdue_since: datetime) ->
     return found
 
 
-def look_at_redis(runtime: Runtime) -> Transported | None:
-    """Count what Redis holds; None while it does not answer."""
+def read_redis(runtime: Runtime) -> RedisGauges | None:
+    """Count links and dispatchers; None while Redis does not respond."""
     redis: Redis = runtime.transport.redis
     queue = runtime.transport.control
     try:
         scheduled = int(redis.zcard(runtime.transport.scheduled_key))
-        living = len(telemetry.live_dispatchers(redis, queue.name))
-        return Transported(scheduled, living, telemetry.read_passes(redis, queue.name))
+        live = len(telemetry.live_dispatchers(redis, queue.name))
+        return RedisGauges(scheduled, live, telemetry.read_passes(redis, queue.name))
     except RedisError:
         return None
