@@ -74,7 +74,7 @@ class _Entry(BaseModel):
     @model_validator(mode="after")
     def _has_one_secret(self) -> _Entry:
         if (self.token is None) == (self.token_sha256 is None):
-            raise ValueError("give either token_sha256 or token")
+            raise ValueError("give token_sha256 or token, not both")
         return self
 
     @property

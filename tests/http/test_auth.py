@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, tenants, and what holds where no token is configured."""
+"""Authentication: tokens, roles, namespaces, and the rules without a token."""
 
 from __future__ import annotations
 
