@@ -89,7 +89,7 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     check_invariants(any_web.rig.runtime)
 
 
-def test_everything_an_in_process_option_says_arrives(client: Client, web: Web) -> None:
+def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
     options: dict[str, Any] = {
         "timezone": "Europe/Berlin", "args": ("a",), "kwargs": {"b": None}, "overlap": OverlapPolicy.BUFFER_ALL,
         "buffer_limit": 2, "missed": "all", "catch_up_window": timedelta(hours=1), "catch_up_limit": 9,
@@ -117,7 +117,7 @@ def test_update_changes_what_is_given_and_none_is_the_default(client: Client) ->
     assert made.update(spec=Cron("0 2 * * *"), timezone="Asia/Tokyo").description.timezone == "Asia/Tokyo"
 
 
-def test_update_refuses_what_changed_since(client: Client) -> None:
+def test_update_with_an_older_version_is_refused(client: Client) -> None:
     made = client.create("report", "note", Every("1m"))
     version = made.description.version
     client.get("report").update(note="theirs")
@@ -126,7 +126,7 @@ def test_update_refuses_what_changed_since(client: Client) -> None:
     assert made.update(note="mine", if_version=made.describe().version).description.note == "mine"
 
 
-def test_upsert_says_what_it_did(client: Client) -> None:
+def test_upsert_returns_created_unchanged_or_updated(client: Client) -> None:
     outcomes = [client.upsert("report", "note", Every(minutes), note="n")[1] for minutes in ("1m", "1m", "2m")]
     assert outcomes == ["created", "unchanged", "updated"]
 
@@ -145,7 +145,7 @@ def test_lists_are_paged_counted_and_filtered(client: Client, web: Web) -> None:
     assert [found["name"] for found in client.workflows()] == ["note"]
 
 
-def test_a_backfill_tells_its_progress(client: Client) -> None:
+def test_a_backfill_returns_its_progress(client: Client) -> None:
     made = client.create("report", "note", Cron("0 * * * *"), overlap="allow_all")
     start, end = (datetime(2026, 1, 15, hour, tzinfo=UTC) for hour in (8, 11))
     planned = made.backfill(start, end, dry_run=True)
@@ -202,13 +202,10 @@ def test_an_error_that_only_http_has_is_a_response_error(make_web: MakeWeb) -> N
     assert (caught.value.status, caught.value.code) == (403, "forbidden")
 
 
-def test_a_client_may_be_of_one_namespace(web: Web) -> None:
+def test_a_client_may_be_bound_to_a_namespace(web: Web) -> None:
     client_of(web, namespace="mine").create("x", "note", Every("1m"))
     assert client_of(web).count() == 0
     assert client_of(web, namespace="mine").count() == 1
-
-
-# ---- retries
 
 
 REPEATED: list[tuple[str, Callable[[Client], Any]]] = [
@@ -224,7 +221,9 @@ REPEATED: list[tuple[str, Callable[[Client], Any]]] = [
 
 
 @pytest.mark.parametrize("act", [act for _, act in REPEATED], ids=[name for name, _ in REPEATED])
-def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(web: Web, act: Callable[[Client], Any]) -> None:
+def test_a_repeatable_request_is_sent_again_after_a_lost_response_without_a_second_effect(
+    web: Web, act: Callable[[Client], Any]
+) -> None:
     web.create(overlap="allow_all")
     transport = InProcess(web, lost=2)
     act(client_of(web, transport))
@@ -241,7 +240,7 @@ ONCE: list[tuple[str, Callable[[sync.ScheduleHandle], Any]]] = [
 
 
 @pytest.mark.parametrize("act", [act for _, act in ONCE], ids=[name for name, _ in ONCE])
-def test_what_would_not_be_the_same_twice_is_sent_once(web: Web, act: Callable[[sync.ScheduleHandle], Any]) -> None:
+def test_a_request_that_is_not_repeatable_is_sent_once(web: Web, act: Callable[[sync.ScheduleHandle], Any]) -> None:
     web.create()
     transport = InProcess(web)
     handle = client_of(web, transport).get("report")
@@ -252,25 +251,22 @@ def test_what_would_not_be_the_same_twice_is_sent_once(web: Web, act: Callable[[
     assert len(transport.sent) == 1
 
 
-def test_what_never_arrived_is_sent_again(web: Web) -> None:
+def test_a_request_that_never_arrived_is_sent_again(web: Web) -> None:
     web.create()
     assert client_of(web, InProcess(web, refused=2)).handle("report").pause().status == "paused"
 
 
-def test_an_api_that_does_not_answer_is_unavailable(web: Web) -> None:
+def test_a_server_that_refuses_connections_raises_backend_unavailable(web: Web) -> None:
     transport = InProcess(web, refused=99)
     with pytest.raises(errors.BackendUnavailableError, match="does not answer"):
         client_of(web, transport, retries=Retries(most=2, first=0.0)).list()
     assert len(transport.sent) == 3
 
 
-def test_a_rate_limit_is_waited_out(make_web: MakeWeb) -> None:
+def test_a_rate_limited_request_is_sent_again_later(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": Limits(rate=1000, burst=1)})
     client = client_of(web, retries=Retries(most=5, first=0.0, longest=0.01))
     assert [client.count() for _ in range(3)] == [0, 0, 0]
-
-
-# ---- asynchronously
 
 
 @asynccontextmanager

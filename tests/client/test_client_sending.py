@@ -27,10 +27,7 @@ def url(web: Web) -> Iterator[str]:
         yield url
 
 
-# ---- over real sockets
-
-
-def test_both_clients_speak_to_a_served_application(url: str) -> None:
+def test_both_clients_work_over_real_sockets(url: str) -> None:
     async def refresh() -> str:
         async with AsyncClient(url) as client:
             return (await (await client.get("report")).resume()).status
@@ -59,9 +56,6 @@ def page_of(name: str) -> str:
     return (REPOSITORY / "docs" / name).read_text()
 
 
-# ---- within its timeout
-
-
 @pytest.fixture
 def silent_url() -> Iterator[str]:
     """A server that takes connections and never answers."""
@@ -83,12 +77,9 @@ def ask_silence_asynchronously(url: str) -> Any:
 
 
 @pytest.mark.parametrize("ask", [ask_silence, ask_silence_asynchronously], ids=["sync", "async"])
-def test_a_server_that_never_answers_is_given_up_after_the_timeout(silent_url: str, ask: Callable[[str], Any]) -> None:
+def test_a_server_that_never_responds_raises_after_the_timeout(silent_url: str, ask: Callable[[str], Any]) -> None:
     with pytest.raises(errors.BackendUnavailableError, match="in time"):
         ask(silent_url)
-
-
-# ---- again where that is safe
 
 
 class Unavailable(InProcess):
@@ -104,13 +95,13 @@ class Unavailable(InProcess):
         return super().handle_request(request)
 
 
-def test_a_503_is_asked_again_where_that_is_safe(web: Web) -> None:
+def test_a_repeatable_request_is_sent_again_after_a_503(web: Web) -> None:
     transport = Unavailable(web)
     assert client_of(web, transport, retries=Retries()).create("x", "note", Every("1m")).status == "active"
     assert len(transport.sent) == 3
 
 
-def test_a_503_is_the_callers_where_it_is_not(web: Web) -> None:
+def test_a_request_that_is_not_repeatable_raises_the_503(web: Web) -> None:
     web.create()
     transport = Unavailable(web)
     with pytest.raises(errors.DatabaseUnavailableError, match="does not answer"):
@@ -119,7 +110,7 @@ def test_a_503_is_the_callers_where_it_is_not(web: Web) -> None:
     assert web.read()["status"] == "active"
 
 
-def test_a_lost_answer_is_asked_for_again_asynchronously_too(web: Web) -> None:
+def test_the_asynchronous_client_sends_again_after_a_lost_response(web: Web) -> None:
     inner = InProcess(web, lost=2)
 
     class Transport(httpx.AsyncBaseTransport):

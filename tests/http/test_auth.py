@@ -74,7 +74,7 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("method", "path", "needed", "body", "token", "role"), MATRIX)
-def test_a_role_may_do_what_it_may_and_nothing_else(
+def test_a_role_may_do_only_its_own_operations(
     guarded: Web, method: str, path: str, needed: Role, body: Any, token: str, role: Role
 ) -> None:
     answer = guarded.acting_as(token)(method, path, body)
@@ -86,7 +86,9 @@ def test_a_role_may_do_what_it_may_and_nothing_else(
 
 
 @pytest.mark.parametrize(("method", "path", "needed", "body"), ENDPOINTS, ids=[f"{e[0]} {e[1]}" for e in ENDPOINTS])
-def test_without_a_known_token_nothing_is_told(guarded: Web, method: str, path: str, needed: Role, body: Any) -> None:
+def test_a_request_without_a_known_token_is_401_and_reveals_nothing(
+    guarded: Web, method: str, path: str, needed: Role, body: Any
+) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ROOT}"}, {"authorization": ROOT}):
         answer = guarded(method, path, body, headers=headers)
         assert problem(answer, 401, "unauthorized")
@@ -94,16 +96,14 @@ def test_without_a_known_token_nothing_is_told(guarded: Web, method: str, path: 
 
 
 @pytest.mark.parametrize(("method", "path", "needed", "body"), ENDPOINTS, ids=[f"{e[0]} {e[1]}" for e in ENDPOINTS])
-def test_a_tenant_finds_nothing_of_another_namespace(
-    guarded: Web, method: str, path: str, needed: Role, body: Any
-) -> None:
+def test_a_foreign_namespace_is_not_found(guarded: Web, method: str, path: str, needed: Role, body: Any) -> None:
     tenant = guarded.acting_as(TENANT)
     problem(tenant(method, path, body, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
     problem(tenant(method, path, body, params={"namespace": "never-made"}), 404, "namespace_not_found")
     assert guarded.acting_as(ROOT).read()["version"] == 1
 
 
-def test_a_tenant_of_one_namespace_need_not_name_it(guarded: Web) -> None:
+def test_a_token_of_one_namespace_uses_it_by_default(guarded: Web) -> None:
     tenant = guarded.acting_as(TENANT)
     assert tenant.get(SCHEDULES).json()["items"] == []
     assert tenant.create("mine")["namespace"] == "tenant"
@@ -111,14 +111,14 @@ def test_a_tenant_of_one_namespace_need_not_name_it(guarded: Web) -> None:
     assert guarded.acting_as(ROOT).get(at("mine"), params={"namespace": "tenant"}).status_code == 200
 
 
-def test_the_header_names_the_namespace_before_the_query(guarded: Web) -> None:
+def test_the_namespace_header_takes_precedence_over_the_query(guarded: Web) -> None:
     root = guarded.acting_as(ROOT)
     options = {"headers": {"X-Namespace": "one"}, "params": {"namespace": "two"}}
     assert root.post(SCHEDULES, {"schedule_id": "x", **MINUTELY}, **options).json()["namespace"] == "one"
     problem(root.get(SCHEDULES, headers={"X-Namespace": "no spaces"}), 422, "invalid_id")
 
 
-def test_the_name_of_the_token_is_on_record_and_its_secret_nowhere(guarded: Web) -> None:
+def test_the_tokens_name_is_recorded_and_its_secret_is_not(guarded: Web) -> None:
     events = guarded.acting_as(READ).get(at(operation="history/")).text
     assert '"principal":"root"' in events
     assert ROOT not in events
@@ -126,9 +126,6 @@ def test_the_name_of_the_token_is_on_record_and_its_secret_nowhere(guarded: Web)
 
 def test_health_needs_no_token(guarded: Web) -> None:
     assert guarded.get("/healthz").status_code == 200
-
-
-# ---- settings
 
 
 def wrong(**changes: Any) -> str:
@@ -162,22 +159,19 @@ def test_serving_beyond_loopback_without_tokens_is_refused(host: str) -> None:
         serve(host, 0, settings=Settings())
 
 
-# ---- without tokens
-
-
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1"])
-def test_without_tokens_this_machine_is_served(web: Web, peer: str) -> None:
+def test_without_tokens_a_loopback_request_is_allowed(web: Web, peer: str) -> None:
     web.peer = peer
     assert web.get(SCHEDULES).status_code == 200
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "8.8.8.8", "fe80::1"])
-def test_without_tokens_another_machine_is_not(web: Web, peer: str) -> None:
+def test_without_tokens_a_request_from_another_machine_is_forbidden(web: Web, peer: str) -> None:
     web.peer = peer
     problem(web.get(SCHEDULES), 403, "forbidden")
 
 
-def test_without_tokens_a_rebound_host_name_is_not_served(web: Web) -> None:
+def test_without_tokens_a_rebound_host_name_is_forbidden(web: Web) -> None:
     for host, status in (("evil.example", 403), ("localhost:8000", 200), ("127.0.0.1:8000", 200), ("[::1]:1", 200)):
         web.host = host
         assert web.get(SCHEDULES).status_code == status, host
@@ -188,17 +182,14 @@ CROSS_SITE = [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
 
 
 @pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
-def test_without_tokens_a_page_of_another_site_changes_nothing(web: Web, headers: dict[str, str]) -> None:
+def test_without_tokens_a_cross_site_request_changes_nothing(web: Web, headers: dict[str, str]) -> None:
     web.create()
     problem(web.post(at(operation="pause/"), headers=headers), 403, "forbidden")
     assert web.read()["status"] == "active"
     assert web.post(at(operation="pause/"), headers={"origin": "http://testserver"}).status_code == 200
 
 
-# ---- an application's own authentication
-
-
-def test_an_application_may_bring_its_own_authentication(make_web: MakeWeb) -> None:
+def test_an_application_may_provide_its_own_authentication(make_web: MakeWeb) -> None:
     people = {"ann": Principal("ann", Role.ADMIN, frozenset({"default"})), "bob": Principal("bob", Role.READ)}
     web = make_web(app={"authenticate": lambda connection: people.get(connection.headers.get("x-user", ""))})
     body = {"schedule_id": "report", **MINUTELY}

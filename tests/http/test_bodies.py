@@ -48,7 +48,7 @@ def test_a_malformed_body_is_refused_and_writes_nothing(web: Web) -> None:
                 assert is_empty(web)
 
 
-def test_a_body_that_is_no_object_is_refused(web: Web) -> None:
+def test_a_body_that_is_not_an_object_is_refused(web: Web) -> None:
     with every_row() as row:
         for content in (b"", b"null", b"[]", b'"x"', b"3", b"true"):
             with row(content):

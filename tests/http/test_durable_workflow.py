@@ -42,9 +42,6 @@ def detail(web: Web, schedule_id: str = "invoices") -> dict[str, Any]:
     return found
 
 
-# ---- the version header
-
-
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
@@ -54,14 +51,11 @@ def detail(web: Web, schedule_id: str = "invoices") -> dict[str, Any]:
         ),
     ],
 )
-def test_a_request_that_does_not_say_version_2_is_refused(web: Web, headers: dict[str, str], reason: str) -> None:
+def test_a_request_without_version_2_is_refused(web: Web, headers: dict[str, str], reason: str) -> None:
     answer = web.get(PATH, headers=headers)
 
     assert answer.status_code == 400
     assert answer.json()["reason"] == reason
-
-
-# ---- create
 
 
 def test_a_created_schedule_is_described_with_every_key_the_sdk_reads(control_plane: Web) -> None:
@@ -140,9 +134,6 @@ def test_a_type_that_no_process_registered_waits_for_an_external_worker(control_
     assert control_plane.rig.scheduler.get("invoices").describe().executor == "external"
 
 
-# ---- list
-
-
 def test_the_list_is_newest_first_and_pages_with_a_bound_token(control_plane: Web) -> None:
     for number in range(3):
         created(control_plane, f"s{number}")
@@ -184,13 +175,10 @@ def test_filters_and_queries_narrow_the_list(control_plane: Web, params: dict[st
 
 
 @pytest.mark.parametrize("text", ["ScheduleId", 'ScheduleId = "a" OR Note = "b"', 'ScheduleId = "a" AND'])
-def test_a_query_that_is_no_and_of_equalities_is_refused(control_plane: Web, text: str) -> None:
+def test_a_query_other_than_an_and_of_equalities_is_refused(control_plane: Web, text: str) -> None:
     answer = control_plane.get(PATH, params={"query": text})
 
     assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_query")
-
-
-# ---- change
 
 
 def test_an_update_replaces_the_spec_and_merges_the_action(control_plane: Web) -> None:
@@ -208,7 +196,7 @@ def test_an_update_replaces_the_spec_and_merges_the_action(control_plane: Web) -
     assert found["action"] == {"workflow_type": "note", "task_queue": "low", "input": ["nightly"]}
 
 
-def test_pause_and_resume_carry_their_note_and_may_be_repeated(control_plane: Web) -> None:
+def test_pause_and_resume_take_a_note_and_are_idempotent(control_plane: Web) -> None:
     created(control_plane)
 
     first = control_plane.post(f"{PATH}/invoices/pause", {"note": "holiday"})
@@ -234,10 +222,7 @@ def test_a_deleted_schedule_is_gone_but_its_history_is_readable(control_plane: W
     assert [one["event_type"] for one in history["events"]] == ["ScheduleCreated", "ScheduleDeleted"]
 
 
-# ---- trigger, backfill, history
-
-
-def test_a_trigger_tells_the_run_it_started_and_then_why_it_starts_none(control_plane: Web) -> None:
+def test_a_trigger_returns_its_run_or_the_reason_for_none(control_plane: Web) -> None:
     created(control_plane)
 
     first = control_plane.post(f"{PATH}/invoices/trigger").json()
@@ -263,7 +248,7 @@ def test_max_runs_used_up_deletes_the_schedule_here(control_plane: Web) -> None:
     assert events[-1]["payload"]["reason"] == "max_runs_exhausted"
 
 
-def test_a_backfill_answers_a_row_for_each_occurrence(control_plane: Web) -> None:
+def test_a_backfill_returns_a_row_for_each_occurrence(control_plane: Web) -> None:
     created(control_plane, overlap_policy="allow_all")
 
     answer = control_plane.post(
@@ -277,7 +262,7 @@ def test_a_backfill_answers_a_row_for_each_occurrence(control_plane: Web) -> Non
     assert (empty.status_code, empty.json()["reason"]) == (422, "invalid_time_range")
 
 
-def test_history_pages_by_sequence_and_says_when_there_is_more(control_plane: Web) -> None:
+def test_history_pages_by_sequence_and_returns_has_more(control_plane: Web) -> None:
     created(control_plane)
     control_plane.post(f"{PATH}/invoices/pause")
     control_plane.post(f"{PATH}/invoices/resume")
@@ -293,7 +278,7 @@ def test_history_pages_by_sequence_and_says_when_there_is_more(control_plane: We
     assert (bad.status_code, bad.json()["reason"]) == (422, "invalid_after_sequence")
 
 
-def test_the_audit_event_records_who_asked_in_the_control_planes_form(make_web: MakeWeb) -> None:
+def test_the_audit_event_records_the_control_planes_command_context(make_web: MakeWeb) -> None:
     web = make_web(tokens='[{"name": "ops", "token": "a-secret-of-twenty-four-chars", "role": "admin"}]')
     web.headers.update(VERSION | {"Authorization": "Bearer a-secret-of-twenty-four-chars", "X-Request-Id": "r-1"})
 
@@ -311,7 +296,7 @@ def test_the_audit_event_records_who_asked_in_the_control_planes_form(make_web: 
     }
 
 
-def test_a_dead_schedule_shows_as_paused_with_its_reason_and_resume_revives_it(control_plane: Web) -> None:
+def test_a_dead_schedule_appears_as_paused_with_its_reason_and_resume_revives_it(control_plane: Web) -> None:
     def fail() -> None:
         raise RuntimeError("no invoice server")
 

@@ -45,27 +45,21 @@ def refused(answer: httpx.Response, status: int, reason: str) -> dict[str, Any]:
     return body
 
 
-# ---- what clients ask first
-
-
 @pytest.mark.parametrize("headers", [{}, {"X-Durable-Workflow-Protocol-Version": "1.20"}, VERSION], ids=str)
-def test_discovery_is_answered_to_either_plane(web: Web, headers: dict[str, str]) -> None:
+def test_discovery_needs_no_version_header(web: Web, headers: dict[str, str]) -> None:
     found = web.get("/api/cluster/info", headers={**headers, "X-Namespace": "tenant"}).json()
     assert found["namespace"] == {"name": "tenant"}
     assert found["control_plane"]["version"] == "2"
     assert "runtime_external_payload_transport" not in found["worker_protocol"]["server_capabilities"]
 
 
-def test_health_is_answered(web: Web) -> None:
+def test_health_returns_ok(web: Web) -> None:
     assert web.get("/api/health").json()["status"] == "ok"
 
 
 def test_an_unknown_route_has_this_surfaces_form(control_plane: Web) -> None:
     refused(control_plane.get("/api/workflows"), 404, "not_found")
     refused(control_plane("PATCH", PATH), 405, "method_not_allowed")
-
-
-# ---- refusals
 
 
 @pytest.mark.parametrize(
@@ -111,7 +105,7 @@ def test_a_page_size_out_of_bounds_is_refused(control_plane: Web, size: str) -> 
     ["%%%", "e30", base64.urlsafe_b64encode(b"[" * 1_400).decode(), "W251bGwsMSwyXQ"],
     ids=["text", "object", "deep", "types"],
 )
-def test_a_page_token_that_is_none_is_malformed(control_plane: Web, token: str) -> None:
+def test_an_invalid_page_token_is_400(control_plane: Web, token: str) -> None:
     refused(control_plane.get(PATH, params={"next_page_token": token}), 400, "invalid_page_token")
 
 
@@ -132,7 +126,7 @@ def test_a_hostile_query_is_refused(any_control_plane: Web, query: str) -> None:
      {"status": "active", "query": "Status = paused"}, {"query": "tenant = 1 AND tenant = 2"}],
     ids=["id", "type", "status", "attribute"],
 )  # fmt: skip
-def test_equalities_that_contradict_each_other_show_nothing(any_control_plane: Web, params: dict[str, str]) -> None:
+def test_contradicting_equalities_match_nothing(any_control_plane: Web, params: dict[str, str]) -> None:
     created(any_control_plane, "a", search_attributes={"tenant": 2})
     created(any_control_plane, "b", search_attributes={"tenant": 1})
     assert any_control_plane.get(PATH, params=params).json()["schedules"] == []
@@ -159,13 +153,13 @@ def test_a_history_limit_is_cut_to_its_bounds(control_plane: Web, limit: str, co
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "", "1.5", "9" * 19])
-def test_a_sequence_that_is_none_is_refused(control_plane: Web, after: str) -> None:
+def test_an_invalid_sequence_is_refused(control_plane: Web, after: str) -> None:
     created(control_plane)
     answer = control_plane.get(f"{PATH}/invoices/history", params={"after_sequence": after})
     refused(answer, 422, "invalid_after_sequence")
 
 
-def test_a_trigger_that_fails_here_says_so_and_not_more(any_control_plane: Web) -> None:
+def test_a_trigger_that_fails_unexpectedly_reveals_only_its_kind(any_control_plane: Web) -> None:
     created(any_control_plane)
     broken = sa.update(schedules).values(policies='{"secret": 1}')
     any_control_plane.rig.runtime.database.transact(lambda connection: connection.execute(broken))
@@ -176,9 +170,6 @@ def test_a_trigger_that_fails_here_says_so_and_not_more(any_control_plane: Web) 
     assert (answer.status_code, body["outcome"], body["schedule_id"]) == (500, "trigger_failed", "invoices")
     assert body["reason"] == "KeyError"
     assert "secret" not in answer.text
-
-
-# ---- actions
 
 
 @pytest.mark.parametrize(
@@ -213,7 +204,7 @@ def test_a_schedule_of_an_unregistered_path_stays_with_rq_when_its_action_change
     assert (handle.refresh().describe().executor, handle.state.definition.queue) == ("rq", "low")
 
 
-def test_an_action_shows_what_the_schedule_does_after_another_surface_changed_it(control_plane: Web) -> None:
+def test_an_action_is_current_after_another_surface_changed_it(control_plane: Web) -> None:
     created(control_plane)
     control_plane.rig.scheduler.get("invoices").update(args=["changed"], queue="other")
     assert detail(control_plane)["action"] == {"workflow_type": "note", "task_queue": "other", "input": ["changed"]}

@@ -28,8 +28,6 @@ def events(web: Web) -> list[dict[str, Any]]:
     return found
 
 
-# ---- what answers carry
-
 ITEM = {
     "schedule_id", "workflow_type", "status", "paused", "next_fire", "last_fire", "overlap_policy", "note",
     "fires_count", "jitter_seconds", "max_runs", "remaining_actions",
@@ -60,7 +58,7 @@ def test_every_published_key_is_there(control_plane: Web) -> None:
     assert [set(event) for event in events(control_plane)] == [EVENT, EVENT]
 
 
-def test_a_fire_is_seen_in_the_detail_and_in_the_history(control_plane: Web) -> None:
+def test_a_fire_appears_in_the_detail_and_in_the_history(control_plane: Web) -> None:
     created(control_plane, overlap_policy="skip")
     control_plane.rig.advance(timedelta(hours=1))
     control_plane.rig.dispatch()
@@ -79,9 +77,6 @@ def test_a_fire_is_seen_in_the_detail_and_in_the_history(control_plane: Web) -> 
     )  # fmt: skip
     assert found["latest_workflow_instance_id"] == fired["workflow_instance_id"] == action["workflow_id"]
     assert (fired["event_type"], fired["workflow_run_id"]) == ("ScheduleTriggered", action["run_id"])
-
-
-# ---- what bodies may say
 
 
 def test_an_interval_with_an_offset_fires_on_its_grid(control_plane: Web) -> None:
@@ -134,9 +129,6 @@ def test_a_query_may_name_the_workflow_type(control_plane: Web) -> None:
     assert [item["schedule_id"] for item in found] == ["b"]
 
 
-# ---- backfill
-
-
 def test_what_a_backfill_ran_is_skipped_by_the_next_one(control_plane: Web) -> None:
     created(control_plane, overlap_policy="allow_all")
     control_plane.post(f"{ONE}/backfill", MORNING)
@@ -171,18 +163,13 @@ def test_a_backfill_without_two_instants_is_refused(control_plane: Web, body: di
     assert len(events(control_plane)) == 1
 
 
-# ---- outages
-
-
-def test_health_says_when_redis_is_away(make_web: MakeWeb, own_valkey: ValkeyServer) -> None:
+def test_health_is_503_while_redis_is_unavailable(make_web: MakeWeb, own_valkey: ValkeyServer) -> None:
     web = make_web(redis_url=own_valkey.url)
     own_valkey.stop()
     answer = web.get("/api/health")
     refused(answer, 503, "backend_unavailable")
     assert answer.headers["retry-after"]
 
-
-# ---- whom the audit names
 
 COMMANDS = {
     "update": ("PUT", "", {"note": "changed"}),

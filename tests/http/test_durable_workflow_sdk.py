@@ -162,7 +162,7 @@ def test_refusals_are_the_sdks_own_errors(ask: Ask) -> None:
     ask(question)
 
 
-def test_its_discovery_and_health_are_answered(ask: Ask) -> None:
+def test_the_sdk_reads_discovery_and_health(ask: Ask) -> None:
     assert ask(lambda client: client.get_cluster_info())["capabilities"]["schedules"] is True
     assert ask(lambda client: client.health())["status"] == "ok"
 

@@ -84,7 +84,7 @@ def test_these_are_all_the_routes(world: tuple[Web, dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("label", NEEDED)
-def test_nothing_is_told_without_a_known_token(world: tuple[Web, dict[str, str]], label: str) -> None:
+def test_every_route_without_a_known_token_is_401(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
     before = contents(web)
     for headers in ({}, {"authorization": f"Bearer {secret('nobody')}"}, {"authorization": secret("ADMIN")}):
@@ -122,17 +122,13 @@ def without_id(answer: httpx.Response, namespace: str) -> str:
 
 
 @pytest.mark.parametrize("label", [label for label in sorted(NEEDED) if "{" in label and label != f"PUT {ONE}"])
-def test_what_is_of_another_namespace_is_not_found_in_a_tenants_own(
-    world: tuple[Web, dict[str, str]], label: str
-) -> None:
+def test_an_id_of_another_namespace_is_not_found_in_ones_own(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
     before = contents(web)
     answer = request(web.acting_as(secret("tenant")), label, known, body_of(label, known))
     assert answer.status_code == 404, answer.text
     assert contents(web) == before
 
-
-# ---- backends that are away
 
 WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {"GET /metrics", "GET /api/cluster/info"}
 """What is answered all the same."""
@@ -167,7 +163,7 @@ def is_unavailable(answer: httpx.Response) -> bool:
 
 
 @pytest.mark.postgres
-def test_while_sql_is_away_every_route_says_when_to_come_back(
+def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     outage: tuple[Web, dict[str, str]], own_postgres: PostgresServer
 ) -> None:
     web, known = outage
@@ -184,7 +180,7 @@ def test_while_sql_is_away_every_route_says_when_to_come_back(
 
 
 @pytest.mark.postgres
-def test_while_redis_is_away_every_route_but_health_serves(
+def test_while_redis_is_unavailable_every_route_but_health_succeeds(
     outage: tuple[Web, dict[str, str]], own_valkey: ValkeyServer
 ) -> None:
     web, known = outage

@@ -19,7 +19,7 @@ ANSWERS = ["/healthz", SCHEDULES, "/api/v1/nope/", "/nope", "/openapi.json"]
 
 
 @pytest.mark.parametrize("path", ANSWERS)
-def test_every_answer_has_security_headers_and_an_id(web: Web, path: str) -> None:
+def test_every_response_has_security_headers_and_a_request_id(web: Web, path: str) -> None:
     answer = web.get(path)
     assert [name for name in SECURITY if name not in answer.headers] == []
     assert len(answer.headers["x-request-id"]) == 32
@@ -31,7 +31,7 @@ def test_a_callers_request_id_is_kept_when_it_is_harmless(web: Web, given: str, 
     assert (web.get("/healthz", headers={"X-Request-Id": given}).headers["x-request-id"] == given) is is_kept
 
 
-def test_a_body_beyond_the_limit_is_refused_announced_or_not(make_web: MakeWeb) -> None:
+def test_a_body_beyond_the_limit_is_refused_with_or_without_content_length(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": Limits(body_bytes=1000)})
     problem(web.post(SCHEDULES, {"x": "y" * 1000}), 413, "too_large")
 
@@ -44,7 +44,7 @@ def test_a_body_beyond_the_limit_is_refused_announced_or_not(make_web: MakeWeb) 
     assert web.post(SCHEDULES, {"schedule_id": "a", **MINUTELY}).status_code == 201
 
 
-def test_a_principal_beyond_its_rate_is_told_when_to_come_back(make_web: MakeWeb) -> None:
+def test_a_principal_beyond_its_rate_is_429_with_retry_after(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": Limits(rate=0.001, burst=2)})
     assert [web.get(SCHEDULES).status_code for _ in range(3)] == [200, 200, 429]
     answer = web.get(SCHEDULES)
@@ -68,7 +68,7 @@ def test_the_rate_may_be_unlimited(make_web: MakeWeb) -> None:
     assert [web.get(SCHEDULES).status_code for _ in range(3)] == [200, 200, 200]
 
 
-def test_a_wrong_method_says_which_are_right(web: Web) -> None:
+def test_a_wrong_method_is_405_with_the_allowed_ones(web: Web) -> None:
     answer = web("PUT", SCHEDULES, MINUTELY)
     problem(answer, 405, "method_not_allowed")
     assert set(answer.headers["allow"].split(", ")) <= {"GET", "POST"}
@@ -83,7 +83,7 @@ BREAKS: list[tuple[Exception, int, str]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "code"), BREAKS, ids=[type(error).__name__ for error, _, _ in BREAKS])
-def test_what_goes_wrong_here_is_logged_and_not_told(
+def test_an_unexpected_error_is_logged_and_reveals_no_details(
     web: Web, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
 ) -> None:
     @web.app.get("/api/v1/broken/")

@@ -81,7 +81,7 @@ def test_metrics_count_deaths_misses_and_failed_fires(web: Web) -> None:
     assert found["rqsched_missed_total", "default"] >= 9
 
 
-def test_metrics_show_what_is_overdue_and_what_reconcile_did(any_web: Web) -> None:
+def test_metrics_show_overdue_schedules_and_reconcile_results(any_web: Web) -> None:
     web = any_web
     web.create()
     web.rig.advance(MINUTE * 3)
@@ -117,7 +117,7 @@ def test_namespaces_beyond_the_bound_share_the_label_other(web: Web, monkeypatch
     assert found["rqsched_overdue", "other"] == 2
 
 
-def test_a_tenant_sees_the_metrics_of_its_namespaces_alone(make_web: MakeWeb) -> None:
+def test_a_token_with_namespaces_gets_only_their_metrics(make_web: MakeWeb) -> None:
     secrets = {"tenant": ["mine"], "root": "*"}
     tokens = [
         {"name": n, "role": "admin", "namespaces": s, "token": f"{n}-0123456789abcdef"} for n, s in secrets.items()

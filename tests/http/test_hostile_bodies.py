@@ -80,15 +80,12 @@ def test_these_are_all_the_routes_that_take_a_body(world: tuple[Web, dict[str, s
     assert set(bodies(world[0])) == set(ROUTES)
 
 
-def test_what_is_malformed_or_no_object_or_huge_is_refused(door: Door) -> None:
+def test_a_malformed_non_object_or_huge_body_is_refused(door: Door) -> None:
     for _, content in MALFORMED:
         door.refuses({400}, content=content)
     for content in NO_OBJECT:
         door.refuses({400, 422}, content=content)
     door.refuses({413}, content=HUGE)
-
-
-# ---- wrong types, field by field
 
 
 VALUES = {"boolean": True, "number": 1.5, "string": "\u202e", "array": [[]], "object": {"a": [None]}}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.every_database
 KEY = {"Idempotency-Key": "order 66"}
 
 
-def test_the_same_key_and_body_give_the_same_answer(any_web: Web) -> None:
+def test_the_same_key_and_body_return_the_same_response(any_web: Web) -> None:
     body = {"schedule_id": "report", **MINUTELY, "jitter": 3}
     first, again = (any_web.post(SCHEDULES, body, headers=KEY) for _ in range(2))
     assert first.status_code == again.status_code == 201
@@ -39,14 +39,14 @@ def test_the_same_key_with_another_body_is_a_conflict(web: Web, change: dict[str
     assert web.get(SCHEDULES, params={"total": "1"}).json()["total"] == 1
 
 
-def test_a_key_is_of_its_namespace(web: Web) -> None:
+def test_a_key_belongs_to_its_namespace(web: Web) -> None:
     web.create()
     web.post(SCHEDULES, {"schedule_id": "a", **MINUTELY}, headers=KEY)
     elsewhere = web.post(SCHEDULES, {"schedule_id": "b", **MINUTELY}, headers={**KEY, "X-Namespace": "elsewhere"})
     assert elsewhere.status_code == 201
 
 
-def test_a_key_still_answers_after_the_schedule_was_deleted(web: Web) -> None:
+def test_a_key_returns_the_same_response_after_the_schedule_was_deleted(web: Web) -> None:
     body = {"schedule_id": "report", **MINUTELY}
     uid = web.post(SCHEDULES, body, headers=KEY).json()["uid"]
     web("DELETE", at())
@@ -55,7 +55,7 @@ def test_a_key_still_answers_after_the_schedule_was_deleted(web: Web) -> None:
     problem(web.get(at()), 404, "schedule_not_found")
 
 
-def test_a_key_is_new_again_after_a_day_and_after_a_purge(any_web: Web) -> None:
+def test_a_key_expires_after_a_day_and_after_a_purge(any_web: Web) -> None:
     web, body = any_web, {"schedule_id": "report", **MINUTELY}
     uids = [web.post(SCHEDULES, body, headers=KEY).json()["uid"]]
     web("DELETE", at())
@@ -66,13 +66,13 @@ def test_a_key_is_new_again_after_a_day_and_after_a_purge(any_web: Web) -> None:
     assert len(set(uids)) == 3
 
 
-def test_what_was_refused_does_not_use_up_its_key(web: Web) -> None:
+def test_a_refused_request_does_not_use_up_its_key(web: Web) -> None:
     problem(web.post(SCHEDULES, {"schedule_id": "report", "workflow": "nope", "interval": "1m"}, headers=KEY), 422,
             "unknown_workflow")  # fmt: skip
     assert web.post(SCHEDULES, {"schedule_id": "report", **MINUTELY}, headers=KEY).status_code == 201
 
 
-def test_many_at_once_under_one_key_make_one_schedule(any_web: Web) -> None:
+def test_concurrent_requests_with_one_key_create_one_schedule(any_web: Web) -> None:
     body = {"schedule_id": "report", **MINUTELY}
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: any_web.post(SCHEDULES, body, headers=KEY), range(16)))

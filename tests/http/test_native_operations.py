@@ -20,7 +20,7 @@ def fail() -> None:
     raise RuntimeError("no")
 
 
-def test_pause_and_resume_say_what_they_did(any_web: Web) -> None:
+def test_pause_and_resume_return_the_changed_schedule(any_web: Web) -> None:
     any_web.create()
     paused = any_web.post(at(operation="pause/"), {"note": "maintenance", "reason": "db"}).json()
     assert (paused["status"], paused["next_run_at"], paused["note"]) == ("paused", None, "maintenance")
@@ -70,7 +70,7 @@ def test_an_operation_in_a_wrong_status_is_refused_and_changes_nothing(
     assert web.read() == before
 
 
-def test_restart_revives_the_dead(web: Web) -> None:
+def test_restart_revives_a_dead_schedule(web: Web) -> None:
     make_dead(web)
     assert web.read()["status"] == "dead"
     revived = web.post(at(operation="restart/"), {"note": "fixed"}).json()
@@ -81,13 +81,10 @@ OPERATIONS = ["pause/", "resume/", "restart/", "trigger/", "upcoming/", "history
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_on_what_is_not_there_is_not_found(web: Web, operation: str) -> None:
+def test_every_operation_on_an_unknown_schedule_is_404(web: Web, operation: str) -> None:
     is_read = operation.startswith(("upcoming", "history", "runs"))
     body = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"} if operation == "backfill/" else None
     problem(web("GET" if is_read else "POST", at("nope", operation), body), 404, "schedule_not_found")
-
-
-# ---- trigger and runs
 
 
 def test_trigger_starts_a_run_that_can_be_followed_to_its_end(any_web: Web) -> None:
@@ -104,7 +101,7 @@ def test_trigger_starts_a_run_that_can_be_followed_to_its_end(any_web: Web) -> N
     assert any_web.read()["success_count"] == 1
 
 
-def test_trigger_says_why_nothing_started(web: Web) -> None:
+def test_trigger_returns_the_reason_when_nothing_starts(web: Web) -> None:
     web.create(paused=True)
     refused = web.post(at(operation="trigger/"))
     assert (refused.status_code, refused.json()["outcome"]) == (200, "skipped")
@@ -151,9 +148,6 @@ def test_the_runs_of_a_deleted_schedule_stay_readable(web: Web) -> None:
     assert web.get(at(operation="runs/")).json()["items"][0]["number"] == 1
 
 
-# ---- history, upcoming
-
-
 def test_history_comes_in_pages_without_gaps(any_web: Web) -> None:
     any_web.create()
     for _ in range(3):
@@ -176,12 +170,12 @@ def test_history_comes_in_pages_without_gaps(any_web: Web) -> None:
     [{"limit": 0}, {"limit": 501}, {"after_sequence": -1}, {"after_sequence": 2**63}, {"cursor": "x"}],
     ids=str,
 )
-def test_history_refuses_what_is_out_of_bounds(web: Web, params: dict[str, Any]) -> None:
+def test_history_refuses_parameters_out_of_bounds(web: Web, params: dict[str, Any]) -> None:
     web.create()
     assert web.get(at(operation="history/"), params=params).status_code == 422
 
 
-def test_upcoming_names_the_next_fires(web: Web) -> None:
+def test_upcoming_returns_the_next_fires(web: Web) -> None:
     web.create()
     path = at(operation="upcoming/")
     assert web.get(path, params={"count": 2}).json() == {"items": ["2026-01-15T12:01:00Z", "2026-01-15T12:02:00Z"]}
@@ -191,14 +185,11 @@ def test_upcoming_names_the_next_fires(web: Web) -> None:
     assert web.get(path).json() == {"items": []}
 
 
-# ---- backfill
-
-
 def hours(start: int, end: int) -> dict[str, str]:
     return {"start": f"2026-01-15T{start:02}:00:00Z", "end": f"2026-01-15T{end:02}:00:00Z"}
 
 
-def test_a_small_backfill_is_done_at_once(any_web: Web) -> None:
+def test_a_small_backfill_completes_within_the_request(any_web: Web) -> None:
     any_web.create(interval=None, cron="0 * * * *", overlap="allow_all")
     answer = any_web.post(BACKFILL, hours(8, 11))
     assert answer.status_code == 200
@@ -217,7 +208,7 @@ def test_a_dry_run_writes_nothing(web: Web) -> None:
     assert web.get(at(operation="runs/")).json()["items"] == []
 
 
-def test_a_large_backfill_goes_on_behind_the_answer(any_web: Web) -> None:
+def test_a_large_backfill_continues_after_the_response(any_web: Web) -> None:
     web = any_web
     web.rig.clock.advance(timedelta(hours=20))
     web.create(interval=None, cron="* * * * *", overlap="allow_all")
@@ -243,7 +234,7 @@ def test_a_large_backfill_goes_on_behind_the_answer(any_web: Web) -> None:
     ],
     ids=["empty", "naive", "backwards", "future", "beyond the bound", "overlap"],
 )
-def test_a_backfill_that_makes_no_sense_is_refused(web: Web, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_backfill_is_refused(web: Web, body: dict[str, Any], field: str) -> None:
     web.create(interval=None, cron="0 * * * *")
     answer = web.post(BACKFILL, body)
     assert answer.status_code == 422
@@ -251,10 +242,7 @@ def test_a_backfill_that_makes_no_sense_is_refused(web: Web, body: dict[str, Any
     assert web.get(at(operation="runs/")).json()["items"] == []
 
 
-# ---- workflows
-
-
-def test_workflows_lists_what_processes_registered(web: Web) -> None:
+def test_workflows_lists_the_registered_workflows(web: Web) -> None:
     web.rig.register("local", print, queue="high", timeout=9)
     web.rig.runtime.record_workflows()
     web.rig.registry.remove("local")

@@ -13,7 +13,7 @@ from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 
-def test_creating_answers_201_with_the_schedule_and_arms_it(any_web: Web) -> None:
+def test_create_returns_201_with_the_schedule_and_arms_it(any_web: Web) -> None:
     answer = any_web.post(SCHEDULES, {"schedule_id": "report", **MINUTELY})
     assert answer.status_code == 201
     assert answer.headers["location"].endswith("/api/v1/schedules/report/")
@@ -23,7 +23,7 @@ def test_creating_answers_201_with_the_schedule_and_arms_it(any_web: Web) -> Non
     assert len(any_web.rig.armed()) == 1
 
 
-def test_what_was_created_can_be_read_back(web: Web) -> None:
+def test_a_created_schedule_can_be_read(web: Web) -> None:
     assert web.create() == web.read()
 
 
@@ -94,7 +94,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     assert {name: found[name] for name in same} == same
 
 
-def test_the_pipelit_documents_body_makes_a_schedule_in_its_words(web: Web) -> None:
+def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) -> None:
     web.rig.register("1", print)
     body = {
         "name": "Daily report", "workflow_id": 1, "trigger_node_id": "trigger_schedule_abc123",
@@ -110,7 +110,7 @@ def test_the_pipelit_documents_body_makes_a_schedule_in_its_words(web: Web) -> N
     assert web.get(at(created["id"])).json()["name"] == "Daily report"
 
 
-def test_resuming_a_pipelit_schedule_goes_on_one_interval_from_now(web: Web) -> None:
+def test_resuming_a_pipelit_schedule_continues_one_interval_from_now(web: Web) -> None:
     web.post(SCHEDULES, {"name": "report", "workflow_id": "note", "interval_seconds": 3600})
     web.post(at(operation="pause/"))
     web.rig.advance()
@@ -172,7 +172,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-def test_what_is_refused_names_its_field_and_writes_nothing(web: Web) -> None:
+def test_a_refused_create_names_its_field_and_writes_nothing(web: Web) -> None:
     with every_row() as row:
         for name, body, field, code in REFUSED:
             with row(name):
@@ -183,9 +183,6 @@ def test_what_is_refused_names_its_field_and_writes_nothing(web: Web) -> None:
 
 def test_an_external_type_needs_no_registered_workflow(web: Web) -> None:
     assert web.create(workflow="video.transcode", executor="external")["executor"] == "external"
-
-
-# ---- listing
 
 
 def ids(web: Web, **params: Any) -> list[str]:
@@ -249,10 +246,7 @@ def test_a_wrong_filter_is_refused(any_web: Web) -> None:
                 assert any_web.get(SCHEDULES, params=params).status_code == 422
 
 
-# ---- upsert, update, delete
-
-
-def test_put_creates_then_leaves_then_changes(any_web: Web) -> None:
+def test_put_creates_then_leaves_unchanged_then_updates(any_web: Web) -> None:
     first = any_web("PUT", at(), MINUTELY)
     assert (first.status_code, first.headers["x-outcome"]) == (201, "created")
     again = any_web("PUT", at(), MINUTELY)
@@ -262,13 +256,13 @@ def test_put_creates_then_leaves_then_changes(any_web: Web) -> None:
     assert any_web("PUT", at(), MINUTELY).json()["queue"] is None
 
 
-def test_put_pauses_only_when_told(web: Web) -> None:
+def test_put_pauses_only_when_paused_is_sent(web: Web) -> None:
     assert web("PUT", at(), {**MINUTELY, "paused": True}).json()["status"] == "paused"
     assert web("PUT", at(), MINUTELY).json()["status"] == "paused"
     assert web("PUT", at(), {**MINUTELY, "paused": False}).json()["status"] == "active"
 
 
-def test_patch_changes_what_is_said_and_leaves_the_rest(any_web: Web) -> None:
+def test_patch_changes_only_the_sent_fields(any_web: Web) -> None:
     any_web.create(queue="high", labels={"a": "b"}, max_retries=7, retry={"factor": 4.0}, name="Ours", kwargs={"x": 1})
     changed = any_web("PATCH", at(), {"queue": None, "timeout_seconds": 5, "retry": {"base": 9}}).json()
     assert (changed["queue"], changed["timeout"], changed["labels"]) == (None, 5, {"a": "b"})
@@ -278,7 +272,7 @@ def test_patch_changes_what_is_said_and_leaves_the_rest(any_web: Web) -> None:
     assert any_web("PATCH", at(), {"retry": None}).json()["max_retries"] == 3
 
 
-def test_patch_of_the_timing_keeps_what_is_not_said(web: Web) -> None:
+def test_patch_of_the_timing_keeps_absent_fields(web: Web) -> None:
     web.create(interval=None, cron="0 2 * * *", timezone="Europe/Berlin", end_at="2027-01-01T00:00:00Z")
     later = web("PATCH", at(), {"cron": "0 3 * * *"}).json()
     assert later["spec"] == {
@@ -298,14 +292,14 @@ def test_patch_refuses_an_unregistered_workflow_and_another_executor(web: Web) -
 
 
 @pytest.mark.parametrize("form", ["etag", "version", "weak", "any"])
-def test_if_match_admits_the_version_that_was_read(web: Web, form: str) -> None:
+def test_if_match_with_the_current_version_is_accepted(web: Web, form: str) -> None:
     web.create()
     etag = web.get(at()).headers["etag"]
     condition = {"etag": etag, "version": '"1"', "weak": f"W/{etag}", "any": "*"}[form]
     assert web("PATCH", at(), {"note": "mine"}, headers={"If-Match": condition}).status_code == 200
 
 
-def test_if_match_refuses_what_changed_since(any_web: Web) -> None:
+def test_if_match_with_an_older_version_is_412(any_web: Web) -> None:
     any_web.create()
     etag = any_web.get(at()).headers["etag"]
     assert any_web("PATCH", at(), {"note": "theirs"}).headers["etag"] != etag
@@ -321,7 +315,7 @@ def test_if_match_refuses_a_recreated_schedule_of_the_same_version(web: Web) -> 
     problem(web("PATCH", at(), {"note": "mine"}, headers={"If-Match": etag}), 412, "version_conflict")
 
 
-def test_a_condition_that_cannot_be_honoured_is_refused(web: Web) -> None:
+def test_if_match_where_it_is_not_supported_is_refused(web: Web) -> None:
     web.create()
     problem(web("PATCH", at(), {"note": "x"}, headers={"If-Match": '"what"'}), 400, "malformed")
     problem(web("DELETE", at(), headers={"If-Match": '"1"'}), 400, "malformed")
@@ -348,7 +342,7 @@ def test_purge_leaves_nothing(any_web: Web) -> None:
         any_web.rig.scheduler.newest("report")
 
 
-def test_batch_delete_passes_over_what_is_not_there(any_web: Web) -> None:
+def test_batch_delete_ignores_ids_that_do_not_exist(any_web: Web) -> None:
     for name in ("a", "b", "c"):
         any_web.create(name)
     body = {"schedule_ids": ["a", "nope", "a"], "ids": ["b", 7]}
@@ -358,7 +352,7 @@ def test_batch_delete_passes_over_what_is_not_there(any_web: Web) -> None:
 
 
 @pytest.mark.every_database
-def test_what_is_not_there_is_not_found(any_web: Web) -> None:
+def test_an_unknown_schedule_is_404(any_web: Web) -> None:
     with every_row() as row:
         for method, schedule_id in product(("GET", "PATCH", "DELETE"), ("nope", "no%20id", "%2E%2E", "x%00y")):
             with row(f"{method} {schedule_id}"):

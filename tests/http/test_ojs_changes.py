@@ -23,9 +23,6 @@ def any_ojs(any_web: Web) -> Ojs:
     return Ojs(any_web)
 
 
-# ---- list
-
-
 def names(page: dict[str, Any]) -> list[str]:
     assert page["crons"] == page["cron_jobs"]
     return [job["name"] for job in page["crons"]]
@@ -80,11 +77,8 @@ def test_the_list_filters_by_enabled(ojs: Ojs) -> None:
     [{"limit": 0}, {"limit": "x"}, {"offset": -1}, {"enabled": "maybe"}, {"cursor": "%%%"}, {"cursor": "bm8"}],
     ids=str,
 )
-def test_a_list_that_is_asked_for_wrongly_is_refused(ojs: Ojs, params: dict[str, Any]) -> None:
+def test_an_invalid_list_request_is_refused(ojs: Ojs, params: dict[str, Any]) -> None:
     refused(ojs("GET", CRON, params=params), 400, "invalid_request")
-
-
-# ---- patch
 
 
 def test_disabling_clears_the_next_time_and_enabling_brings_it_back(any_ojs: Ojs) -> None:
@@ -138,9 +132,7 @@ PATCHES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("patch", "seen"), [row[1:] for row in PATCHES], ids=[row[0] for row in PATCHES])
-def test_a_patch_changes_what_it_says_and_leaves_the_rest(
-    ojs: Ojs, patch: dict[str, Any], seen: dict[str, Any]
-) -> None:
+def test_a_patch_changes_only_the_sent_fields(ojs: Ojs, patch: dict[str, Any], seen: dict[str, Any]) -> None:
     before = ojs.registered(**BEFORE)
 
     after = ojs.patched(**patch)
@@ -180,7 +172,7 @@ def test_a_patch_of_a_missing_cron_job_is_not_found(ojs: Ojs) -> None:
     refused(ojs.patch({"args": [1]}), 404, "not_found")
 
 
-def test_whoever_may_only_operate_may_toggle_and_no_more(make_web: MakeWeb) -> None:
+def test_the_operate_role_may_toggle_and_change_nothing_else(make_web: MakeWeb) -> None:
     tokens = [
         f'{{"name": "{role}", "token": "secret-of-the-{role}-role", "role": "{role}"}}'
         for role in ("read", "operate", "admin")
@@ -196,9 +188,6 @@ def test_whoever_may_only_operate_may_toggle_and_no_more(make_web: MakeWeb) -> N
     refused(operate("DELETE", f"{CRON}/daily-report"), 403, "forbidden")
     assert read.cron()["enabled"] is False
     refused(Ojs(web)("GET", CRON), 401, "unauthorized")
-
-
-# ---- beside other surfaces
 
 
 def test_an_expression_that_another_surface_replaced_is_not_shown_any_more(ojs: Ojs) -> None:
@@ -222,7 +211,7 @@ def test_a_schedule_of_another_surface_is_shown_with_an_expression(ojs: Ojs, spe
     assert (job["cron"], job["options"], job["overlap_policy"]) == (expression, {}, "buffer_one")
 
 
-def test_a_patch_leaves_what_other_surfaces_said_of_a_schedule(ojs: Ojs) -> None:
+def test_a_patch_keeps_the_fields_of_other_surfaces(ojs: Ojs) -> None:
     handle = ojs.rig.scheduler.create("native", "note", Every("1h"), queue="high", timeout=30, labels={"a": "b"})
     ojs.patched("native", args=["eu"])
     state = handle.refresh().describe()

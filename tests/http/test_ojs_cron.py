@@ -21,10 +21,7 @@ def ojs(web: Web) -> Ojs:
     return Ojs(web)
 
 
-# ---- register
-
-
-def test_a_registration_is_answered_in_full_under_both_published_names(ojs: Ojs) -> None:
+def test_a_registration_returns_the_cron_job_under_both_published_names(ojs: Ojs) -> None:
     answer = ojs.register(
         cron="0 9 * * *",
         timezone="America/New_York",
@@ -85,7 +82,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("shape", [row[1] for row in SHAPES], ids=[row[0] for row in SHAPES])
-def test_every_published_shape_registers_the_same_cron_job(ojs: Ojs, shape: dict[str, Any]) -> None:
+def test_every_published_form_registers_the_same_cron_job(ojs: Ojs, shape: dict[str, Any]) -> None:
     answer = ojs("POST", CRON, {"name": "daily-report", **shape})
 
     assert answer.status_code == 201, answer.text
@@ -124,7 +121,7 @@ def test_registering_the_same_again_moves_nothing(ojs: Ojs) -> None:
 @pytest.mark.parametrize(
     ("sent", "is_enabled"), [({}, False), ({"enabled": True}, True), ({"enabled": False}, False)], ids=str
 )
-def test_registering_again_leaves_a_disabled_cron_job_so_unless_it_says_otherwise(
+def test_registering_again_keeps_a_cron_job_disabled_unless_enabled_is_sent(
     ojs: Ojs, sent: dict[str, bool], is_enabled: bool
 ) -> None:
     ojs.registered(**HOURLY)
@@ -234,7 +231,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_a_registration_that_is_refused_says_which_field_and_writes_nothing(ojs: Ojs) -> None:
+def test_a_refused_registration_names_its_field_and_writes_nothing(ojs: Ojs) -> None:
     with every_row() as row:
         for name, fields, field in REFUSED:
             with row(name):
@@ -246,12 +243,9 @@ def test_a_registration_that_is_refused_says_which_field_and_writes_nothing(ojs:
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b.c", "x" * 255], ids=["letter", "digit", "all", "longest"])
-def test_a_name_at_the_edge_of_the_rule_is_taken(ojs: Ojs, name: str) -> None:
+def test_names_at_the_limits_are_accepted(ojs: Ojs, name: str) -> None:
     ojs.registered(name=name)
     assert ojs.cron(name)["name"] == name
-
-
-# ---- options
 
 
 def test_options_are_kept_verbatim_and_applied(ojs: Ojs) -> None:
@@ -303,9 +297,6 @@ def test_a_timeout_is_read_in_either_unit(ojs: Ojs, options: dict[str, Any], sec
     assert ojs.rig.scheduler.get("daily-report").describe().timeout == seconds
 
 
-# ---- executors
-
-
 def test_a_type_that_a_process_registered_is_executed_by_rq(ojs: Ojs) -> None:
     ojs.registered(name="local", type="note", args=["eu"])
     ojs.pass_()
@@ -319,10 +310,7 @@ def test_an_import_path_is_never_followed(ojs: Ojs) -> None:
     assert ojs.rig.scheduler.get("daily-report").describe().executor == "external"
 
 
-# ---- remove
-
-
-def test_a_removed_cron_job_is_gone_and_what_it_enqueued_goes_on(ojs: Ojs) -> None:
+def test_a_removed_cron_job_is_404_and_its_enqueued_jobs_continue(ojs: Ojs) -> None:
     registered = ojs.registered()
     ojs.pass_()
 

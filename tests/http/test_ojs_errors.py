@@ -33,9 +33,6 @@ def raw(ojs: Ojs, content: bytes | str, *, method: str = "POST", path: str = CRO
     return ojs(method, path, content=content)
 
 
-# ---- headers and routes
-
-
 REFUSALS = [
     ("GET", "/ojs", 404, "not_found"),
     ("GET", "/ojs/v1/nothing", 404, "not_found"),
@@ -49,7 +46,7 @@ REFUSALS = [
 ]
 
 
-def test_every_refusal_has_the_specs_form_and_headers(ojs: Ojs) -> None:
+def test_every_error_has_the_specs_form_and_headers(ojs: Ojs) -> None:
     with every_row() as row:
         for method, path, status, code in REFUSALS:
             with row(f"{method} {path}"):
@@ -88,7 +85,7 @@ def test_health_is_ok_while_the_backends_answer(ojs: Ojs) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "ok")
 
 
-def test_whoever_asks_too_often_is_told_when_to_come_back(make_web: MakeWeb) -> None:
+def test_a_request_beyond_the_rate_is_429_with_retry_after(make_web: MakeWeb) -> None:
     ojs = Ojs(make_web(app={"limits": Limits(rate=0.001, burst=1)}))
     ojs("GET", CRON)
     answer = ojs("GET", CRON)
@@ -96,10 +93,7 @@ def test_whoever_asks_too_often_is_told_when_to_come_back(make_web: MakeWeb) -> 
     assert int(answer.headers["retry-after"]) >= 1
 
 
-# ---- tenants
-
-
-def test_a_tenant_sees_nothing_of_another(make_web: MakeWeb) -> None:
+def test_cron_jobs_of_another_namespace_are_not_visible(make_web: MakeWeb) -> None:
     entries = [
         {"name": name, "token": f"{TOKEN}-{name}", "role": "admin", "namespaces": [name]} for name in ("red", "blue")
     ]
@@ -127,8 +121,6 @@ def test_the_same_name_is_free_in_every_namespace(ojs: Ojs) -> None:
     assert other.register().status_code == 201
     assert (ojs.listed()["count"], other.listed()["count"]) == (1, 1)
 
-
-# ---- hostile bodies
 
 DEEP = 100_000
 MALFORMED: list[tuple[str, bytes]] = [
@@ -168,7 +160,7 @@ def test_a_malformed_body_is_refused_everywhere_and_writes_nothing(ojs: Ojs) -> 
                 assert ojs.listed()["count"] == 1
 
 
-def test_a_huge_body_is_refused_unread(ojs: Ojs) -> None:
+def test_a_body_beyond_the_limit_is_refused_without_reading_it(ojs: Ojs) -> None:
     refused(raw(ojs, b'{"name": "' + b"x" * 2**21), 413, "too_large")
     assert ojs.listed()["count"] == 0
 
@@ -197,9 +189,6 @@ def test_no_value_of_any_option_makes_the_server_fail(ojs: Ojs, field: str) -> N
             assert answer.status_code in {200, 201, 400}, (name, value)
 
 
-# ---- backends that are away
-
-
 @pytest.fixture
 def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeyServer) -> Ojs:
     """The surface over a PostgreSQL and a Valkey of this test alone."""
@@ -211,9 +200,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     return Ojs(web)
 
 
-def test_a_database_that_is_away_is_told_with_503_and_nothing_is_lost(
-    outage: Ojs, own_postgres: PostgresServer
-) -> None:
+def test_an_unavailable_database_is_503_and_nothing_is_lost(outage: Ojs, own_postgres: PostgresServer) -> None:
     outage.registered()
     own_postgres.stop()
     requests = [
@@ -233,9 +220,7 @@ def test_a_database_that_is_away_is_told_with_503_and_nothing_is_lost(
     assert (outage.listed()["count"], outage.cron()["enabled"]) == (1, True)
 
 
-def test_a_registration_while_redis_is_away_is_durable_and_fires_when_it_is_back(
-    outage: Ojs, own_valkey: ValkeyServer
-) -> None:
+def test_a_registration_while_redis_is_unavailable_fires_when_it_is_back(outage: Ojs, own_valkey: ValkeyServer) -> None:
     own_valkey.stop()
     assert outage.register().status_code == 201
     answer = outage("GET", "/ojs/v1/health")

@@ -39,10 +39,7 @@ def told(signals: list[dict[str, Any]]) -> list[str]:
     return [signal["event"] for signal in signals]
 
 
-# ---- firing
-
-
-def test_a_firing_is_fetchable_within_a_second_of_its_minute(ojs: Ojs) -> None:
+def test_a_fired_job_is_fetchable_within_a_second_of_its_minute(ojs: Ojs) -> None:
     ojs.registered()
     ojs.rig.advance(59 * SECOND)
     ojs.rig.dispatch()
@@ -88,7 +85,7 @@ def test_many_missed_occurrences_are_caught_up_by_one(ojs: Ojs) -> None:
     assert ojs.cron()["next_run_at"] == "2026-01-15T13:01:00.000Z"
 
 
-def test_every_30m_counts_from_its_registration_and_a_star_from_the_hour(ojs: Ojs) -> None:
+def test_at_every_30m_counts_from_registration_and_a_cron_step_from_the_hour(ojs: Ojs) -> None:
     ojs.rig.advance(7 * MINUTE)
     ojs.registered(name="every", cron="@every 30m", overlap_policy="allow")
     ojs.registered(name="star", cron="*/30 * * * *", overlap_policy="allow")
@@ -97,9 +94,6 @@ def test_every_30m_counts_from_its_registration_and_a_star_from_the_hour(ojs: Oj
     ojs.reach("2026-01-15T12:37:00+00:00")
     assert [job["meta"]["cron_name"] for job in ojs.fetch()] == ["every"]
     assert ojs.cron("every")["next_run_at"] == "2026-01-15T13:07:00.000Z"
-
-
-# ---- overlap
 
 
 def test_skip_counts_every_unfinished_job_not_only_active_ones(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
@@ -164,7 +158,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in found]
 
 
-def test_more_than_two_waiting_jobs_are_warned_of(ojs: Ojs, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_than_two_waiting_jobs_log_a_warning(ojs: Ojs, caplog: pytest.LogCaptureFixture) -> None:
     ojs.registered(overlap_policy="enqueue")
     seen = []
     with caplog.at_level(logging.WARNING, "rqsched.chain.runtime"):
@@ -176,7 +170,7 @@ def test_more_than_two_waiting_jobs_are_warned_of(ojs: Ojs, caplog: pytest.LogCa
     assert seen == [[], [], [], [warning.format(3)], [warning.format(4)]]
 
 
-def test_removing_a_cron_cancels_what_waits_behind_its_job(ojs: Ojs) -> None:
+def test_removing_a_cron_cancels_its_waiting_jobs(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="enqueue")
     ojs.pass_()
     ojs.pass_()
@@ -186,10 +180,7 @@ def test_removing_a_cron_cancels_what_waits_behind_its_job(ojs: Ojs) -> None:
     assert ojs.fetch() == []
 
 
-# ---- daylight saving
-
-
-def test_a_reading_that_the_spring_skips_does_not_fire_and_is_told(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
+def test_a_local_time_skipped_by_dst_does_not_fire_and_emits_a_skip(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.rig.clock.set(ojs.rig.clock.now().replace(month=3, day=7, hour=20))
     ojs.registered(cron="30 2 * * *", timezone="America/New_York", overlap_policy="allow")
 
@@ -203,7 +194,7 @@ def test_a_reading_that_the_spring_skips_does_not_fire_and_is_told(ojs: Ojs, sig
     assert [(data["cron_name"], data["reason"]) for data in skipped] == [("daily-report", "dst_skip")]
 
 
-def test_a_reading_that_the_autumn_repeats_fires_at_its_first_showing_only(ojs: Ojs) -> None:
+def test_a_local_time_repeated_by_dst_fires_only_once(ojs: Ojs) -> None:
     ojs.rig.clock.set(ojs.rig.clock.now().replace(month=10, day=31, hour=20))
     ojs.registered(cron="30 1 * * *", timezone="America/New_York", overlap_policy="allow")
 
@@ -214,10 +205,7 @@ def test_a_reading_that_the_autumn_repeats_fires_at_its_first_showing_only(ojs: 
     assert ojs.cron()["next_run_at"] == "2026-11-02T06:30:00.000Z"
 
 
-# ---- signals
-
-
-def test_a_fire_is_told_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
+def test_a_fire_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
     ojs.rig.advance(MINUTE + timedelta(milliseconds=123))
     ojs.rig.dispatch()
@@ -236,7 +224,7 @@ def test_a_fire_is_told_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, An
     }
 
 
-def test_a_skip_is_told_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
+def test_a_skip_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
     ojs.pass_()
     job = ojs.fetched()
@@ -252,9 +240,7 @@ def test_a_skip_is_told_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, An
     }
 
 
-def test_an_occurrence_due_when_its_cron_is_disabled_is_told_as_skipped(
-    ojs: Ojs, signals: list[dict[str, Any]]
-) -> None:
+def test_an_occurrence_due_when_its_cron_is_disabled_emits_a_skip(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
     ojs.rig.advance(MINUTE)
     ojs.patched(enabled=False)

@@ -26,7 +26,7 @@ def fired(ojs: Ojs, **fields: Any) -> None:
     ojs.pass_()
 
 
-def test_nothing_to_do_is_an_empty_array(ojs: Ojs) -> None:
+def test_a_fetch_without_waiting_jobs_returns_an_empty_array(ojs: Ojs) -> None:
     answer = ojs("POST", f"{WORKERS}/fetch", {"queues": ["default"], "worker_id": "w"})
     assert (answer.status_code, answer.json()) == (200, {"jobs": []})
 
@@ -39,7 +39,7 @@ def test_a_fetch_claims_one_job_unless_it_asks_for_more(ojs: Ojs) -> None:
     assert (len(one), len(ojs.fetch(count=10))) == (1, 2)
 
 
-def test_a_job_is_looked_up_from_its_wait_to_its_end(ojs: Ojs) -> None:
+def test_a_job_can_be_read_from_waiting_to_its_end(ojs: Ojs) -> None:
     fired(ojs, args=["eu"], options={"queue": "reports"})
     job = ojs.fetched_from("reports")
     assert ojs.job(job) == job
@@ -83,7 +83,7 @@ def test_a_nack_is_retried_until_its_attempts_are_used_up(ojs: Ojs) -> None:
      (None, "failed"), ({}, "failed"), ([1], "[1]")],
     ids=["code", "message", "text", "none", "empty", "another shape"],
 )  # fmt: skip
-def test_whatever_an_error_looks_like_its_message_is_kept(ojs: Ojs, error: Any, message: str) -> None:
+def test_the_message_of_an_error_of_any_form_is_kept(ojs: Ojs, error: Any, message: str) -> None:
     fired(ojs)
     job = ojs.fetched()
     assert ojs.nack(job, error=error).status_code == 200
@@ -116,7 +116,7 @@ def test_a_job_of_rq_cannot_be_acknowledged_from_outside(ojs: Ojs) -> None:
     refused(ojs.ack({"id": job_id}), 409, "duplicate")
 
 
-def test_ten_minutes_of_silence_give_the_job_to_another_worker(ojs: Ojs) -> None:
+def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs) -> None:
     fired(ojs)
     job = ojs.fetched()
     ojs.patched(enabled=False)
@@ -137,7 +137,7 @@ def test_ten_minutes_of_silence_give_the_job_to_another_worker(ojs: Ojs) -> None
     assert ojs.ack(again, worker_id="worker-2", attempt=2).status_code == 200
 
 
-def test_a_heartbeat_keeps_jobs_and_names_those_to_cancel(ojs: Ojs) -> None:
+def test_a_heartbeat_keeps_jobs_active_and_returns_those_to_cancel(ojs: Ojs) -> None:
     ojs.registered(name="kept")
     ojs.registered(name="stopped", overlap_policy="cancel_previous")
     ojs.pass_()
@@ -180,7 +180,7 @@ REFUSED: list[tuple[str, str, Any]] = [
 ]
 
 
-def test_what_a_worker_asks_for_wrongly_is_refused(ojs: Ojs) -> None:
+def test_an_invalid_worker_request_is_refused(ojs: Ojs) -> None:
     fired(ojs)
     with every_row() as row:
         for name, path, body in REFUSED:

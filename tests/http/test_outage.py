@@ -24,7 +24,9 @@ def redis_web(make_web: MakeWeb, own_valkey: ValkeyServer) -> Web:
     return make_web(redis_url=own_valkey.url)
 
 
-def test_redis_away_delays_links_and_refuses_nothing(redis_web: Web, own_valkey: ValkeyServer) -> None:
+def test_while_redis_is_unavailable_requests_succeed_and_links_follow_later(
+    redis_web: Web, own_valkey: ValkeyServer
+) -> None:
     own_valkey.stop()
     answer = redis_web.get("/readyz")
     assert (answer.status_code, answer.json()["redis"], answer.json()["database"]) == (503, False, True)
@@ -41,7 +43,7 @@ def test_redis_away_delays_links_and_refuses_nothing(redis_web: Web, own_valkey:
 
 
 @pytest.mark.postgres
-def test_sql_away_is_503_with_retry_after_and_recovers_by_itself(
+def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
     make_web: MakeWeb, own_postgres: PostgresServer
 ) -> None:
     web = make_web(database_url=migrated(own_postgres))

@@ -103,7 +103,7 @@ def test_every_operation_succeeds_as_documented(unlimited: Web, surface: str) ->
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("surface", SURFACES)
-def test_answers_to_generated_requests_are_as_documented(unlimited: Web, surface: str, mode: GenerationMode) -> None:
+def test_responses_to_generated_requests_are_as_documented(unlimited: Web, surface: str, mode: GenerationMode) -> None:
     operations = operations_of(unlimited, surface)
     assert len(operations) >= OPERATIONS[surface]
     assert [faults for operation in operations if (faults := ask(unlimited, operation, mode))] == []

@@ -31,7 +31,7 @@ def shown(web: Web) -> str:
     return repr(events) + web.get("/openapi.json").text + web.get("/readyz").text
 
 
-def test_a_token_is_in_no_answer_log_or_audit_event(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_appears_in_no_response_log_or_audit_event(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
     web = make_web(tokens=ENTRIES)
     right, wrong = web.acting_as(TOKEN), web.acting_as(WRONG)
     with caplog.at_level(logging.DEBUG):
@@ -51,9 +51,7 @@ def test_a_configured_token_is_not_shown_and_only_its_digest_is_kept(make_web: M
     assert tokens.find(WRONG[::-1]) is not None
 
 
-def test_how_backends_are_reached_is_not_told_when_they_are_away(
-    make_web: MakeWeb, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_backends_url_is_not_revealed(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
     web = make_web(
         database_url=f"postgresql+psycopg://user:{PASSWORD}@127.0.0.1:{free_port()}/rqsched",
         redis_url=f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",

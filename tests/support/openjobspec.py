@@ -36,8 +36,6 @@ class Ojs:
         assert_carries_what_every_answer_does(answer)
         return answer
 
-    # ---- cron jobs
-
     def register(self, **fields: Any) -> httpx.Response:
         return self("POST", CRON, {**REPORT, **fields})
 
@@ -69,8 +67,6 @@ class Ojs:
         found: dict[str, Any] = answer.json()
         return found
 
-    # ---- time
-
     def pass_(self, span: timedelta = MINUTE) -> None:
         """The clock moves and a dispatcher takes what is due then."""
         self.rig.advance(span)
@@ -80,8 +76,6 @@ class Ojs:
         """The clock reaches an instant and a dispatcher takes what is due then."""
         self.rig.clock.set(datetime.fromisoformat(instant))
         self.rig.dispatch()
-
-    # ---- workers
 
     def fetch(self, *queues: str, count: int = 10, worker_id: str | None = None) -> list[dict[str, Any]]:
         body = {"queues": list(queues or ("default",)), "worker_id": worker_id or self.worker_id, "count": count}
