@@ -144,7 +144,7 @@ def test_the_newest_registered_version_of_the_workflow_runs(waymark: Desk) -> No
     assert newest(waymark.scheduler.get("data_sync:hourly")).result == "redeployed"
 
 
-def test_jitter_delays_each_fire_by_up_to_so_long(waymark: Desk) -> None:
+def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Desk) -> None:
     register(jitter=timedelta(seconds=30))
     schedule = waymark.scheduler.get("data_sync:hourly")
     assert timedelta(0) <= schedule.due_at - schedule.next_run_at <= 30 * SECOND
@@ -188,7 +188,7 @@ def test_arguments_are_checked_and_nothing_is_written(
         use(None)
 
 
-def test_what_is_no_workflow_is_refused(waymark: Desk) -> None:
+def test_a_value_that_cannot_be_a_workflow_is_refused(waymark: Desk) -> None:
     unknown: Any = "nobody"
     with pytest.raises(UnknownWorkflowError):
         await_(schedule_workflow(unknown, schedule_name="x", schedule="@daily"))
@@ -206,7 +206,7 @@ def test_pausing_keeps_the_row_and_stops_firing(waymark: Desk) -> None:
     assert (schedule.status, types(schedule)) == ("paused", ["Created", "Paused"])
 
 
-def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_goes_on(waymark: Desk) -> None:
+def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(waymark: Desk) -> None:
     register()
     await_(pause_schedule(DataSync, schedule_name="hourly"))
     waymark.advance(3 * HOUR + MINUTE)
@@ -227,7 +227,7 @@ def test_without_a_missed_fire_resuming_waits_for_the_next_one(waymark: Desk) ->
     assert await_(resume_schedule(DataSync, schedule_name="hourly")) is True, "an active one stays so"
 
 
-def test_deleted_it_can_be_created_again_under_the_same_name(waymark: Desk) -> None:
+def test_a_deleted_schedule_can_be_created_again_under_the_same_name(waymark: Desk) -> None:
     register()
     first = waymark.scheduler.get("data_sync:hourly")
 
@@ -240,11 +240,11 @@ def test_deleted_it_can_be_created_again_under_the_same_name(waymark: Desk) -> N
 
 
 @pytest.mark.parametrize("call", [pause_schedule, resume_schedule, delete_schedule])
-def test_of_a_schedule_that_is_not_there_they_say_false(waymark: Desk, call: Any) -> None:
+def test_operations_on_an_unknown_schedule_return_false(waymark: Desk, call: Any) -> None:
     assert await_(call(DataSync, schedule_name="nothing")) is False
 
 
-def test_the_list_says_scheduling_state_and_behaviour(waymark: Desk) -> None:
+def test_the_list_shows_timing_state_and_behaviour(waymark: Desk) -> None:
     register(inputs={"region": "eu"}, jitter=timedelta(seconds=5), priority=2)
     waymark.turn(HOUR + 10 * SECOND)
     schedule = waymark.scheduler.get("data_sync:hourly")

@@ -106,7 +106,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("event_type", "story", "expected"), HAPPENINGS.values(), ids=HAPPENINGS.keys())
-def test_the_event_carries_exactly_the_documents_keys(
+def test_an_event_has_exactly_the_keys_of_the_document(
     desk: Desk, event_type: str, story: Story, expected: dict[str, Any]
 ) -> None:
     schedule = desk.create(spec=Cron("* * * * *"), timezone="Europe/Berlin", args=[1], queue="high")
@@ -120,7 +120,7 @@ def test_the_event_carries_exactly_the_documents_keys(
     assert set(event.payload) >= DOCUMENT[event_type]
 
 
-def test_each_type_allows_the_documents_keys_and_ours_are_listed() -> None:
+def test_each_event_type_allows_the_keys_of_the_document_and_the_listed_ones() -> None:
     assert {name: CONTRACT[name] >= keys for name, keys in DOCUMENT.items()} == dict.fromkeys(DOCUMENT, True)
     assert set(CONTRACT) - set(DOCUMENT) == {
         "ScheduleBuffered",
@@ -132,7 +132,7 @@ def test_each_type_allows_the_documents_keys_and_ours_are_listed() -> None:
     }
 
 
-def test_what_the_contract_does_not_know_is_not_written() -> None:
+def test_an_event_outside_the_contract_is_not_written() -> None:
     with pytest.raises(InvalidPayloadError, match="may not carry"):
         Event("SchedulePaused", {"colour": "red"})
     with pytest.raises(InvalidPayloadError, match="not in the audit contract"):
@@ -140,7 +140,7 @@ def test_what_the_contract_does_not_know_is_not_written() -> None:
     assert Event("SchedulePaused", {"command_context": {}}).payload == {"command_context": {}}
 
 
-def test_our_own_types_say_what_the_document_has_no_word_for(any_desk: Desk) -> None:
+def test_our_own_event_types_record_what_the_document_does_not(any_desk: Desk) -> None:
     any_desk.failing = True
     dies = any_desk.create("dies", retry=RetryPolicy(max_retries=0, then="dead"))
     waits = any_desk.create("waits", overlap="buffer_one", max_runs=1)
@@ -209,7 +209,7 @@ COMMANDS: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
-def test_who_asked_is_recorded_with(desk: Desk, command: Callable[[Desk, ScheduleHandle], Any]) -> None:
+def test_the_caller_is_recorded_with_each_operation(desk: Desk, command: Callable[[Desk, ScheduleHandle], Any]) -> None:
     schedule = desk.scheduler.upsert("report", "note", MINUTE)[0]
     if command is COMMANDS["sync"]:
         schedule.delete(purge=True)
@@ -227,7 +227,7 @@ def test_who_asked_is_recorded_with(desk: Desk, command: Callable[[Desk, Schedul
     }
 
 
-def test_attributes_nobody_gave_are_absent_never_blank(desk: Desk) -> None:
+def test_context_attributes_that_are_not_given_are_absent(desk: Desk) -> None:
     created = desk.create(context=CommandContext(principal="ann"))
     assert last(created, "Created")["command_context"] == {"principal": "ann"}
     created.pause(context=CommandContext())
@@ -246,7 +246,7 @@ def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
     assert schedule.refresh().state.event_sequence == 16
 
 
-def test_history_comes_in_pages_from_a_cursor(any_desk: Desk) -> None:
+def test_history_is_read_in_pages_after_a_sequence(any_desk: Desk) -> None:
     schedule = any_desk.create()
     for _ in range(4):
         schedule.pause()
@@ -271,7 +271,7 @@ BAD_PAGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("page", BAD_PAGES.values(), ids=BAD_PAGES.keys())
-def test_a_page_refuses(desk: Desk, page: dict[str, Any]) -> None:
+def test_a_page_of_history_refuses_an_invalid_limit_or_sequence(desk: Desk, page: dict[str, Any]) -> None:
     with pytest.raises(InvalidLimitError):
         desk.create().history(**page)
 
@@ -292,7 +292,7 @@ def test_history_is_readable_after_delete_by_id_and_by_handle(any_desk: Desk) ->
     ]
 
 
-def test_pruned_history_goes_on_with_the_next_sequence(any_desk: Desk) -> None:
+def test_after_pruning_history_continues_with_the_next_sequence(any_desk: Desk) -> None:
     schedule = any_desk.create()
     any_desk.turn()
     any_desk.turn()
@@ -311,7 +311,7 @@ def test_pruned_history_goes_on_with_the_next_sequence(any_desk: Desk) -> None:
     assert events(schedule)[-1].sequence == 6
 
 
-def test_history_is_pruned_only_before_an_instant_somebody_names(desk: Desk) -> None:
+def test_history_is_pruned_only_before_the_given_instant(desk: Desk) -> None:
     desk.create()
     assert desk.scheduler.prune_history(NOON) == 0
     with pytest.raises(InvalidInputError, match="naive"):

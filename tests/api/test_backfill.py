@@ -66,24 +66,26 @@ REFUSED: dict[str, tuple[datetime, datetime, type[Exception]]] = {
 
 @pytest.mark.parametrize(("start", "end", "error"), REFUSED.values(), ids=REFUSED.keys())
 @pytest.mark.parametrize("dry_run", [False, True], ids=["for real", "dry run"])
-def test_it_refuses(desk: Desk, start: datetime, end: datetime, error: type[Exception], dry_run: bool) -> None:
+def test_a_range_that_cannot_be_fired_is_refused(
+    desk: Desk, start: datetime, end: datetime, error: type[Exception], dry_run: bool
+) -> None:
     schedule = desk.create(spec=MINUTELY)
     with pytest.raises(error):
         schedule.backfill(start, end, dry_run=dry_run)
     assert (types(schedule), occurrences(schedule)) == (["Created"], [])
 
 
-def test_a_range_that_holds_no_occurrence_is_done_at_once(desk: Desk) -> None:
+def test_a_range_without_occurrences_is_done_at_once(desk: Desk) -> None:
     result = desk.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
     assert (result.rows, result.backfill.status) == ([], "done")
 
 
-def test_an_interval_from_completion_has_no_past(desk: Desk) -> None:
+def test_a_from_completion_interval_has_nothing_to_backfill(desk: Desk) -> None:
     with pytest.raises(InvalidInputError, match="from_completion"):
         desk.create(spec=Every("1m", from_completion=True)).backfill(NOON - HOUR, NOON)
 
 
-def test_it_works_while_paused_and_leaves_it_paused(any_desk: Desk) -> None:
+def test_a_backfill_of_a_paused_schedule_runs_and_leaves_it_paused(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY)
     schedule.pause()
 
@@ -93,7 +95,7 @@ def test_it_works_while_paused_and_leaves_it_paused(any_desk: Desk) -> None:
     assert (statuses(schedule), schedule.refresh().status) == (["succeeded"] * 3, "paused")
 
 
-def test_under_skip_its_occurrences_run_one_after_another(any_desk: Desk) -> None:
+def test_under_skip_the_runs_of_a_backfill_run_one_after_another(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY)
 
     result = schedule.backfill(NOON - 4 * MINUTE, NOON)
@@ -121,13 +123,15 @@ POLICIES: dict[str, tuple[str, str | None, list[str]]] = {
 
 
 @pytest.mark.parametrize(("policy", "override", "expected"), POLICIES.values(), ids=POLICIES.keys())
-def test_its_runs_follow_the_policy(desk: Desk, policy: str, override: str | None, expected: list[str]) -> None:
+def test_runs_of_a_backfill_follow_its_overlap_policy(
+    desk: Desk, policy: str, override: str | None, expected: list[str]
+) -> None:
     schedule = desk.create(spec=MINUTELY, overlap=policy)
     schedule.backfill(NOON - 3 * MINUTE, NOON, overlap=override)
     assert statuses(schedule) == expected
 
 
-def test_a_dry_run_says_what_would_happen_and_writes_nothing(any_desk: Desk) -> None:
+def test_a_dry_run_returns_what_would_start_and_writes_nothing(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY, max_runs=3)
     schedule.backfill(NOON - 5 * MINUTE, NOON - 4 * MINUTE)
     before = schedule.refresh().state
@@ -148,7 +152,7 @@ def test_the_bound_may_be_raised(desk: Desk) -> None:
     assert len(schedule.backfill(start, NOON, bound=20).rows) == 20
 
 
-def test_what_ran_before_is_reported_and_not_run_again(any_desk: Desk) -> None:
+def test_an_occurrence_that_has_a_run_is_reported_and_not_run_again(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY, overlap="allow")
     any_desk.turn()
     any_desk.turn()
@@ -157,7 +161,7 @@ def test_what_ran_before_is_reported_and_not_run_again(any_desk: Desk) -> None:
     assert outcomes(schedule.backfill(NOON - MINUTE, NOON + 10 * MINUTE)) == ["already_run"] * 3
 
 
-def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_goes_on(any_desk: Desk) -> None:
+def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_continues(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY, overlap="allow")
     any_desk.advance(MINUTE + SECOND)
     assert outcomes(schedule.backfill(NOON, NOON + HOUR)) == ["started", "started"]
@@ -171,7 +175,7 @@ def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_goe
 
 
 @pytest.mark.parametrize(("on_exhausted", "status"), [("done", "done"), ("delete", "deleted")], ids=["done", "delete"])
-def test_max_runs_end_it_and_the_schedule(any_desk: Desk, on_exhausted: str, status: str) -> None:
+def test_max_runs_end_the_backfill_and_the_schedule(any_desk: Desk, on_exhausted: str, status: str) -> None:
     schedule = any_desk.create(spec=MINUTELY, overlap="allow", max_runs=2, on_exhausted=on_exhausted)
 
     result = schedule.backfill(NOON - 5 * MINUTE, NOON)
@@ -182,7 +186,7 @@ def test_max_runs_end_it_and_the_schedule(any_desk: Desk, on_exhausted: str, sta
     assert statuses(schedule) == ["pending", "pending"]
 
 
-def test_max_runs_hold_for_runs_that_wait_their_turn_too(any_desk: Desk) -> None:
+def test_max_runs_count_the_waiting_runs_of_a_backfill(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=MINUTELY, max_runs=2)
     schedule.backfill(NOON - 4 * MINUTE, NOON)
     any_desk.work()
@@ -193,7 +197,7 @@ def test_max_runs_hold_for_runs_that_wait_their_turn_too(any_desk: Desk) -> None
 LONG = timedelta(minutes=2 * CHUNK + 10)
 
 
-def test_progress_is_told_after_each_chunk(desk: Desk) -> None:
+def test_progress_is_called_after_each_chunk(desk: Desk) -> None:
     told: list[tuple[int, str]] = []
     schedule = desk.create(spec=MINUTELY)
     schedule.backfill(NOON - LONG, NOON, progress=lambda done: told.append((done.attempted, done.status)))
@@ -210,7 +214,7 @@ def begun(desk: Desk, **options: Any) -> tuple[Any, str]:
     return schedule, backfill.uid
 
 
-def test_after_a_crash_reconcile_goes_on_where_the_last_commit_ended(any_desk: Desk) -> None:
+def test_after_a_crash_reconcile_continues_a_backfill_after_its_last_commit(any_desk: Desk) -> None:
     schedule, uid = begun(any_desk)
     any_desk.advance(MINUTE)
 
@@ -232,7 +236,7 @@ def _every_run(schedule: Any) -> list[Any]:
     return found[::-1]
 
 
-def test_after_a_crash_its_owner_may_go_on_and_two_who_do_share_the_rest(desk: Desk) -> None:
+def test_two_processes_that_resume_a_crashed_backfill_share_the_rest(desk: Desk) -> None:
     schedule, uid = begun(desk)
     mine, theirs = schedule.resume_backfill(uid), schedule.resume_backfill(uid)
 
@@ -244,7 +248,7 @@ def test_after_a_crash_its_owner_may_go_on_and_two_who_do_share_the_rest(desk: D
         list(desk.create("other").resume_backfill(uid))
 
 
-def test_a_crash_before_redis_followed_loses_no_run(desk: Desk) -> None:
+def test_a_crash_between_commit_and_redis_loses_no_run_of_a_backfill(desk: Desk) -> None:
     schedule, _ = begun(desk, overlap="allow")
     desk.redis.flushall()
     desk.advance(MINUTE)
@@ -255,7 +259,7 @@ def test_a_crash_before_redis_followed_loses_no_run(desk: Desk) -> None:
     assert schedule.refresh().run_count == 2 * CHUNK + 10
 
 
-def test_a_delete_stops_it(desk: Desk) -> None:
+def test_deleting_the_schedule_stops_its_backfill(desk: Desk) -> None:
     schedule = desk.create(spec=MINUTELY)
     steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
     next(steps)
@@ -278,7 +282,7 @@ def opened(desk: Desk, schedule: ScheduleHandle, chunks: int) -> Backfill:
     return open_backfill(desk.runtime, schedule.refresh().state, wanted, new_uid(NOON))
 
 
-def test_between_any_two_chunks_what_is_due_fires(any_desk: Desk) -> None:
+def test_due_schedules_fire_between_two_chunks_of_a_backfill(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=SECONDLY, overlap="allow")
     other = any_desk.create("other", SECONDLY, overlap="allow")
     fired: list[set[str]] = []
@@ -294,7 +298,7 @@ def test_between_any_two_chunks_what_is_due_fires(any_desk: Desk) -> None:
     assert schedule.refresh().next_run_at == NOON + 4 * SECOND
 
 
-def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_desk: Desk) -> None:
+def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_desk: Desk) -> None:
     """Each chunk's commit, when its locks are still held, is the moment at which somebody else asks for a fire."""
     schedule = any_desk.create(spec=SECONDLY, overlap="allow")
     any_desk.create("other", SECONDLY, overlap="allow")
@@ -321,7 +325,7 @@ def test_a_fire_that_must_wait_for_a_chunk_is_served_before_the_next_one(any_des
     assert served == [{"report", "other"}] * 2
 
 
-def test_a_rest_is_longer_than_whoever_waits_looks_away() -> None:
+def test_the_pause_between_chunks_is_longer_than_a_waiting_lock_sleeps() -> None:
     """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
     assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < PAUSE
 
@@ -336,7 +340,7 @@ def by_recover(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("carried_on", [by_its_owner, by_recover])
-def test_whoever_fires_nothing_between_the_chunks_rests_there(
+def test_a_process_that_only_backfills_pauses_between_chunks(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_on: Callable[[ScheduleHandle, str, Desk], None]
 ) -> None:
     schedule, uid = begun(desk)
@@ -350,7 +354,7 @@ def test_whoever_fires_nothing_between_the_chunks_rests_there(
     assert get_backfill(desk.runtime, uid).status == "done"
 
 
-def test_it_streams_in_bounded_memory(desk: Desk) -> None:
+def test_a_backfill_streams_in_bounded_memory(desk: Desk) -> None:
     schedule = desk.create(spec=MINUTELY)
     count = 8 * CHUNK
     peaks: list[int] = []

@@ -33,7 +33,7 @@ class ModuleClass:
         return "by path of a class"
 
 
-def test_a_created_schedule_says_what_it_is_and_is_armed(any_desk: Desk) -> None:
+def test_a_created_schedule_shows_its_fields_and_is_armed(any_desk: Desk) -> None:
     schedule = any_desk.create("nightly", Cron("0 2 * * *"), timezone="America/New_York", note="at 2")
 
     assert (schedule.schedule_id, schedule.namespace, schedule.status) == ("nightly", "default", "active")
@@ -43,7 +43,7 @@ def test_a_created_schedule_says_what_it_is_and_is_armed(any_desk: Desk) -> None
     assert types(schedule) == ["Created"]
 
 
-def test_create_is_strict_and_leaves_the_known_one_alone(any_desk: Desk) -> None:
+def test_create_refuses_a_taken_id_and_changes_nothing(any_desk: Desk) -> None:
     known = any_desk.create(queue="high")
 
     with pytest.raises(ScheduleExistsError, match="use upsert"):
@@ -62,7 +62,7 @@ def test_a_schedule_created_paused_does_not_fire_until_it_is_resumed(any_desk: D
     assert schedule.resume().next_run_at == NOON + DAY + MINUTE
 
 
-def test_created_again_after_delete_it_is_another_schedule(any_desk: Desk) -> None:
+def test_a_schedule_created_again_after_delete_is_a_new_incarnation(any_desk: Desk) -> None:
     first = any_desk.create()
     any_desk.turn()
     first.delete()
@@ -87,7 +87,7 @@ WORKFLOWS = {
 
 
 @pytest.mark.parametrize("named", WORKFLOWS.values(), ids=WORKFLOWS.keys())
-def test_a_workflow_may_be_given_as(desk: Desk, named: Any) -> None:
+def test_a_workflow_is_accepted_as_name_path_function_or_class(desk: Desk, named: Any) -> None:
     schedule = desk.create(workflow=named)
 
     desk.turn()
@@ -97,7 +97,7 @@ def test_a_workflow_may_be_given_as(desk: Desk, named: Any) -> None:
     assert schedule.update(named).workflow == desk.runtime.workflows.name_of(named), "by update, too"
 
 
-def test_a_class_registered_by_the_decorator_goes_by_its_name(desk: Desk) -> None:
+def test_a_class_registered_by_the_decorator_is_known_by_its_name(desk: Desk) -> None:
     @workflow
     class DataSync:
         name = "data_sync"
@@ -116,7 +116,7 @@ def test_a_class_registered_by_the_decorator_goes_by_its_name(desk: Desk) -> Non
     assert (schedule.workflow, newest(schedule).result) == ("data_sync", "eu")
 
 
-def test_a_registered_function_goes_by_its_name(desk: Desk) -> None:
+def test_a_registered_function_is_known_by_its_name(desk: Desk) -> None:
     desk.register("tidy", module_function)
     assert desk.create(workflow=module_function).workflow == "tidy"
 
@@ -130,13 +130,13 @@ NO_WORKFLOWS = {
 
 
 @pytest.mark.parametrize("named", NO_WORKFLOWS.values(), ids=NO_WORKFLOWS.keys())
-def test_a_workflow_nobody_knows_is_refused(desk: Desk, named: str) -> None:
+def test_an_unknown_workflow_is_refused(desk: Desk, named: str) -> None:
     with pytest.raises(UnknownWorkflowError):
         desk.create(workflow=named)
     assert desk.scheduler.list().items == []
 
 
-def test_what_is_no_workflow_at_all_is_refused(desk: Desk) -> None:
+def test_a_value_that_cannot_be_a_workflow_is_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInputError, match="no workflow"):
         desk.create(workflow=42)
 
@@ -159,7 +159,7 @@ NO_IDS = {
 
 
 @pytest.mark.parametrize("schedule_id", IDS.values(), ids=IDS.keys())
-def test_an_id_may_be(desk: Desk, schedule_id: str) -> None:
+def test_a_valid_id_is_accepted(desk: Desk, schedule_id: str) -> None:
     desk.create(schedule_id)
     assert desk.scheduler.get(schedule_id).schedule_id == schedule_id
 
@@ -198,7 +198,7 @@ def test_upsert_says_created_updated_or_unchanged(any_desk: Desk) -> None:
     assert last(schedule, "Updated")["changed_fields"] == ["queue"]
 
 
-def test_upsert_keeps_the_next_time_iff_the_timing_is_the_same(any_desk: Desk) -> None:
+def test_upsert_keeps_the_next_time_exactly_when_the_timing_is_the_same(any_desk: Desk) -> None:
     any_desk.create(spec=Every("10m"))
     any_desk.advance(4 * MINUTE)
 

@@ -88,20 +88,20 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_declaration_is_refused_where_it_stands(desk: Desk, options: dict[str, Any]) -> None:
+def test_an_invalid_declaration_is_refused_at_the_decorated_function(desk: Desk, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         desk.scheduler.every("1m", **options)(lambda_workflow)
     assert desk.scheduler.declarations.all() == []
     assert desk.runtime.workflows.get("lambda_workflow") is None
 
 
-def test_a_wrong_cadence_is_refused_where_it_stands(desk: Desk) -> None:
+def test_an_invalid_timing_is_refused_at_the_decorated_function(desk: Desk) -> None:
     for declare in (lambda: desk.scheduler.cron("61 * * * *"), lambda: desk.scheduler.every("soon")):
         with pytest.raises(InvalidInputError):
             declare()
 
 
-def test_a_builder_says_when_wherever_a_spec_does(any_desk: Desk) -> None:
+def test_a_timing_is_accepted_wherever_a_spec_is(any_desk: Desk) -> None:
     timing = Timing().hourly_at(5).option(queue="high", retry=RetryPolicy(max_retries=0))
 
     created = any_desk.create("created", timing)

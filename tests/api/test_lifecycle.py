@@ -52,14 +52,14 @@ def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> Non
     assert described.policies["retry"]["max_retries"] == 0
 
 
-def test_an_update_that_changes_nothing_leaves_no_trace(any_desk: Desk) -> None:
+def test_an_update_that_changes_nothing_writes_nothing(any_desk: Desk) -> None:
     schedule = any_desk.create(queue="high")
     schedule.update(queue="high", spec=MINUTE)
     assert types(schedule) == ["Created"]
     assert schedule.version == 1
 
 
-def test_an_update_of_what_changed_meanwhile_is_refused_when_asked(any_desk: Desk) -> None:
+def test_an_update_with_an_old_version_is_refused(any_desk: Desk) -> None:
     schedule = any_desk.create()
     version = schedule.version
     any_desk.scheduler.get("report").update(queue="high")
@@ -115,7 +115,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize(("spec", "catch_up", "expected"), RESUMED.values(), ids=RESUMED.keys())
-def test_resume_goes_on(desk: Desk, spec: Any, catch_up: str, expected: datetime) -> None:
+def test_resume_continues_as_its_catch_up_mode_says(desk: Desk, spec: Any, catch_up: str, expected: datetime) -> None:
     by_call, by_option = desk.create("a", spec), desk.create("b", spec, catch_up=catch_up)
     desk.advance(5 * MINUTE)
     by_call.pause()
@@ -126,7 +126,7 @@ def test_resume_goes_on(desk: Desk, spec: Any, catch_up: str, expected: datetime
     assert by_option.resume().next_run_at == expected
 
 
-def test_what_was_missed_while_paused_fires_once_and_then_the_cadence_goes_on(any_desk: Desk) -> None:
+def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=Every("10m"))
     schedule.pause()
     any_desk.advance(35 * MINUTE)
@@ -173,7 +173,7 @@ def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
     assert schedule.next_run_at == NOON + 2 * MINUTE
 
 
-def test_restart_is_for_what_has_ended_and_can_go_on(any_desk: Desk) -> None:
+def test_restart_is_refused_unless_the_schedule_has_ended_and_can_fire_again(any_desk: Desk) -> None:
     schedule = any_desk.create(spec=Once(NOON + MINUTE))
     with pytest.raises(ScheduleStateError, match="running already"):
         schedule.restart()
@@ -203,7 +203,7 @@ def test_delete_is_soft_and_ends_every_operation(any_desk: Desk) -> None:
     assert statuses(schedule) == ["succeeded"]
 
 
-def test_delete_leaves_started_runs_alone_and_drops_what_waits(any_desk: Desk) -> None:
+def test_delete_leaves_started_runs_and_drops_waiting_ones(any_desk: Desk) -> None:
     schedule = any_desk.create(overlap="buffer_all")
     any_desk.fire()
     any_desk.fire()
@@ -268,7 +268,7 @@ def test_a_skipped_trigger_returns_nothing_and_says_why(any_desk: Desk) -> None:
     assert (schedule.skipped_count, schedule.last_skip_reason) == (1, "overlap_policy_skip")
 
 
-def test_a_trigger_may_bring_its_own_policy(any_desk: Desk) -> None:
+def test_a_trigger_may_override_the_overlap_policy(any_desk: Desk) -> None:
     schedule = any_desk.create()
     schedule.trigger()
 

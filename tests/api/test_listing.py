@@ -24,7 +24,7 @@ class ModuleClass:
         return "by path of a class"
 
 
-def test_get_raises_when_there_is_none(any_desk: Desk) -> None:
+def test_get_raises_for_an_unknown_schedule(any_desk: Desk) -> None:
     any_desk.create()
     with pytest.raises(ScheduleNotFoundError):
         any_desk.scheduler.get("other")
@@ -83,7 +83,7 @@ BAD_LISTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("filters", BAD_LISTS.values(), ids=BAD_LISTS.keys())
-def test_a_list_refuses_a_wrong(desk: Desk, filters: dict[str, Any]) -> None:
+def test_list_refuses_an_invalid_filter(desk: Desk, filters: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         desk.scheduler.list(**filters)
 

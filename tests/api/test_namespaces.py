@@ -27,7 +27,7 @@ def test_one_id_in_two_namespaces_is_two_schedules(any_desk: Desk) -> None:
     assert any_desk.seen[0].namespace == "default"
 
 
-def test_every_way_to_find_one_stays_in_its_namespace(any_desk: Desk) -> None:
+def test_every_lookup_stays_in_its_namespace(any_desk: Desk) -> None:
     scheduler = any_desk.scheduler
     any_desk.create("mine")
     any_desk.create("theirs", namespace="billing")
@@ -43,7 +43,7 @@ def test_every_way_to_find_one_stays_in_its_namespace(any_desk: Desk) -> None:
             read("mine", namespace="billing")
 
 
-def test_the_default_is_the_settings(make_desk: MakeDesk, database_url: str) -> None:
+def test_the_default_namespace_is_that_of_the_settings(make_desk: MakeDesk, database_url: str) -> None:
     billing = make_desk(database_url=database_url, namespace="billing")
     default = make_desk(database_url=database_url)
 

@@ -194,7 +194,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
 """Each option: what is given, and what must come of it."""
 
 
-def test_the_table_below_names_every_option() -> None:
+def test_every_option_is_in_the_table_of_checks() -> None:
     assert set(EACH) == set(Options.__annotations__)
 
 
@@ -204,7 +204,7 @@ def two_redis_desk(make_desk: MakeDesk, sqlite_url: str, redis_url: str) -> Desk
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_it_arrives(two_redis_desk: Desk, name: str) -> None:
+def test_each_option_takes_effect_by_create_and_by_update(two_redis_desk: Desk, name: str) -> None:
     options, check = EACH[name]
     spec = Cron("0 9 * * *") if name == "timezone" else Every("1m")
     created = two_redis_desk.create("created", spec, **options)
@@ -243,7 +243,7 @@ def test_the_newest_registered_code_of_a_name_runs(any_desk: Desk) -> None:
     assert newest(schedule).result == "redeployed"
 
 
-def test_a_workflow_that_vanished_fails_its_runs_clearly(any_desk: Desk) -> None:
+def test_a_vanished_workflow_is_named_in_the_error_of_its_runs(any_desk: Desk) -> None:
     schedule = any_desk.create()
     any_desk.runtime.workflows.remove("note")
     any_desk.turn()
@@ -303,14 +303,14 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS.keys())
-def test_what_fits_is_taken(desk: Desk, options: dict[str, Any]) -> None:
+def test_values_at_their_limits_are_accepted(desk: Desk, options: dict[str, Any]) -> None:
     schedule = desk.create(**options)
     desk.fire(2 * MINUTE)
     assert statuses(schedule) == ["pending"]
 
 
 @pytest.mark.parametrize(("options", "error"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_what_is_out_of_bounds_is_refused_and_nothing_is_written(
+def test_values_beyond_their_limits_are_refused_and_nothing_is_written(
     desk: Desk, options: dict[str, Any], error: type[Exception]
 ) -> None:
     known = desk.create("known", Cron("@hourly"))
@@ -326,7 +326,7 @@ def test_what_is_out_of_bounds_is_refused_and_nothing_is_written(
     assert types(known) == ["Created"]
 
 
-def test_nesting_has_a_bound(desk: Desk) -> None:
+def test_deeply_nested_payloads_are_refused(desk: Desk) -> None:
     deep: Any = []
     for _ in range(100):
         deep = [deep]
@@ -348,7 +348,7 @@ def test_a_command_context_that_no_event_could_hold_is_refused(facts: dict[str, 
         CommandContext(**facts)
 
 
-def test_from_completion_goes_with_its_policies_only(desk: Desk) -> None:
+def test_from_completion_refuses_policies_that_need_overlap(desk: Desk) -> None:
     spec = Every(HOUR, from_completion=True)
     for options in ({"overlap": "allow"}, {"jitter": SECOND}):
         with pytest.raises(InvalidPolicyError):

@@ -17,7 +17,7 @@ def scheduled_job(desk: Desk, interval_seconds: int = 300, **options: Any) -> Sc
     return desk.create("daily-report", timedelta(seconds=interval_seconds), **options)
 
 
-def test_the_defaults_are_the_documents(any_desk: Desk) -> None:
+def test_the_defaults_are_those_of_the_document(any_desk: Desk) -> None:
     described = scheduled_job(any_desk).describe()
 
     assert described.policies["retry"]["max_retries"] == 3
@@ -27,7 +27,7 @@ def test_the_defaults_are_the_documents(any_desk: Desk) -> None:
     assert any_desk.seen[0].deadline_at - any_desk.seen[0].started_at == 600 * SECOND
 
 
-def test_the_event_data_is_handed_to_the_workflow(any_desk: Desk) -> None:
+def test_the_event_data_is_passed_to_the_workflow(any_desk: Desk) -> None:
     schedule = scheduled_job(any_desk, kwargs={"report_type": "daily"})
     events: list[dict[str, Any]] = []
     any_desk.register("note", lambda **payload: events.append(current_run().event_data))
@@ -61,7 +61,7 @@ def test_total_repeats_counts_successes_and_the_end_is_done(any_desk: Desk) -> N
     assert any_desk.turn(HOUR) == []
 
 
-def test_zero_repeats_are_no_bound(any_desk: Desk) -> None:
+def test_zero_total_repeats_are_no_limit(any_desk: Desk) -> None:
     schedule = scheduled_job(any_desk, total_repeats=0)
     for _ in range(3):
         any_desk.turn(5 * MINUTE)
@@ -138,7 +138,7 @@ def test_ids_are_deterministic_so_recovery_doubles_nothing(any_desk: Desk) -> No
     assert any_desk.armed() == before == {f"sched-{schedule.uid}-n0-rc0"}
 
 
-def test_recover_arms_what_redis_lost_and_says_how_many(any_desk: Desk) -> None:
+def test_recover_arms_what_redis_lost_and_counts_it(any_desk: Desk) -> None:
     scheduled_job(any_desk)
     any_desk.create("paused").pause()
     any_desk.redis.flushall()
@@ -150,7 +150,7 @@ def test_recover_arms_what_redis_lost_and_says_how_many(any_desk: Desk) -> None:
     assert any_desk.scheduler.recover().repaired == 0
 
 
-def test_deleting_may_be_permanent(any_desk: Desk) -> None:
+def test_delete_with_purge_is_permanent(any_desk: Desk) -> None:
     schedule = scheduled_job(any_desk)
     schedule.delete(purge=True)
     with pytest.raises(ScheduleNotFoundError):

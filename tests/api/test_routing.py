@@ -22,7 +22,7 @@ ROUTES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, int]]] = {
 
 
 @pytest.mark.parametrize(("of_workflow", "of_schedule", "expected"), ROUTES.values(), ids=ROUTES.keys())
-def test_routing_takes_the_first_of_schedule_workflow_settings(
+def test_queue_connection_and_timeout_come_from_schedule_then_workflow_then_settings(
     desk: Desk, of_workflow: dict[str, Any], of_schedule: dict[str, Any], expected: tuple[str, int]
 ) -> None:
     desk.register("note", desk._note, **of_workflow)
@@ -36,7 +36,7 @@ def test_routing_takes_the_first_of_schedule_workflow_settings(
     assert desk.seen[0].deadline_at - desk.seen[0].started_at == seconds * SECOND
 
 
-def test_a_workflow_on_the_queue_of_the_links_is_refused_unless_its_schedule_names_another(desk: Desk) -> None:
+def test_a_workflow_on_the_control_queue_is_refused_unless_its_schedule_names_another(desk: Desk) -> None:
     desk.register("astray", desk._note, queue="rqsched")
     known = desk.create("known")
 
@@ -54,7 +54,7 @@ def test_a_workflow_on_the_queue_of_the_links_is_refused_unless_its_schedule_nam
     assert len(desk.queued("high")) == 1
 
 
-def test_waymarks_registration_of_a_workflow_on_the_queue_of_the_links_is_refused(desk: Desk) -> None:
+def test_schedule_workflow_refuses_a_workflow_on_the_control_queue(desk: Desk) -> None:
     desk.register("astray", desk._note, queue="rqsched")
     aio.use(desk.scheduler)
     try:

@@ -14,7 +14,7 @@ from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, typ
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_a_handle_from_before_a_delete_touches_nothing_of_the_next_incarnation(
+def test_a_handle_of_a_deleted_schedule_does_not_touch_the_next_incarnation(
     desk: Desk, operation: Callable[[ScheduleHandle], Any]
 ) -> None:
     stale = desk.create()
@@ -41,7 +41,7 @@ def test_a_stale_handle_neither_pauses_again_nor_resumes_what_changed(any_desk: 
     assert types(schedule) == ["Created", "Paused", "Resumed"]
 
 
-def test_a_stale_handle_updates_what_is_there_now(any_desk: Desk) -> None:
+def test_a_stale_handle_updates_the_current_state(any_desk: Desk) -> None:
     schedule, stale = any_desk.create(), any_desk.scheduler.get("report")
     schedule.update(queue="high", labels={"a": "b"})
 
@@ -65,7 +65,7 @@ DUE: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
 
 @pytest.mark.parametrize("operation", DUE.values(), ids=DUE.keys())
 @pytest.mark.parametrize("jitter", [timedelta(0), 40 * SECOND], ids=["exact", "jittered"])
-def test_a_due_occurrence_survives(
+def test_a_due_occurrence_survives_every_operation(
     desk: Desk, jitter: timedelta, operation: Callable[[Desk, ScheduleHandle], Any]
 ) -> None:
     schedule = desk.create(jitter=jitter, overlap="allow_all")
@@ -112,7 +112,7 @@ REFUSED: dict[str, Callable[[ScheduleHandle], Any]] = {
 
 
 @pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_refused_writes_nothing(desk: Desk, operation: Callable[[ScheduleHandle], Any]) -> None:
+def test_a_refused_operation_writes_nothing(desk: Desk, operation: Callable[[ScheduleHandle], Any]) -> None:
     schedule = desk.create()
     before = schedule.state
 

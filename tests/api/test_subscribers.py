@@ -23,7 +23,7 @@ def heard(desk: Desk, name: str) -> Messages:
     return messages
 
 
-def test_a_fire_is_told_as_cron_triggered(any_desk: Desk) -> None:
+def test_a_fire_is_emitted_as_cron_triggered(any_desk: Desk) -> None:
     messages = heard(any_desk, "cron.triggered")
     schedule = any_desk.create("daily-report")
 
@@ -44,7 +44,7 @@ def test_a_fire_is_told_as_cron_triggered(any_desk: Desk) -> None:
     ]
 
 
-def test_a_skip_is_told_as_cron_skipped_with_the_run_in_the_way(any_desk: Desk) -> None:
+def test_a_skip_is_emitted_as_cron_skipped_with_the_blocking_run(any_desk: Desk) -> None:
     messages = heard(any_desk, "cron.skipped")
     schedule = any_desk.create()
 
@@ -61,7 +61,7 @@ def test_a_skip_is_told_as_cron_skipped_with_the_run_in_the_way(any_desk: Desk) 
     ]
 
 
-def test_what_was_due_when_it_was_disabled_is_told_so(desk: Desk) -> None:
+def test_an_occurrence_due_at_a_pause_is_emitted_as_skipped(desk: Desk) -> None:
     messages = heard(desk, "cron.skipped")
     schedule = desk.create()
     desk.advance(MINUTE)
@@ -69,7 +69,7 @@ def test_what_was_due_when_it_was_disabled_is_told_so(desk: Desk) -> None:
     assert [message["data"]["reason"] for message in messages] == ["disabled"]
 
 
-def test_a_reading_that_the_clocks_skipped_is_told_so(desk: Desk) -> None:
+def test_a_local_time_that_a_clock_change_skips_is_emitted_as_skipped(desk: Desk) -> None:
     messages = heard(desk, "cron.skipped")
     desk.create(spec=Cron("30 2 * * *", "America/New_York"))
     desk.turn(51 * 24 * HOUR)  # to the 7th of March 2026; on the 8th New York has no 2:30
@@ -79,7 +79,7 @@ def test_a_reading_that_the_clocks_skipped_is_told_so(desk: Desk) -> None:
     ]
 
 
-def test_every_audit_event_is_told_under_its_type_and_under_the_star(any_desk: Desk) -> None:
+def test_every_audit_event_is_emitted_under_its_type_and_under_the_star(any_desk: Desk) -> None:
     paused, everything = heard(any_desk, "SchedulePaused"), heard(any_desk, "*")
     schedule = any_desk.create()
 
@@ -100,7 +100,7 @@ def test_subscribers_are_called_after_the_commit(any_desk: Desk) -> None:
     assert statuses == ["active"], "another connection sees it already"
 
 
-def test_what_is_rolled_back_is_told_to_nobody(desk: Desk) -> None:
+def test_a_rolled_back_change_is_not_emitted(desk: Desk) -> None:
     everything = heard(desk, "*")
     desk.create()
     for refused in (lambda: desk.create(), lambda: desk.scheduler.get("report").resume()):
@@ -124,7 +124,7 @@ def test_a_subscriber_that_raises_harms_nothing(any_desk: Desk, caplog: pytest.L
     assert "subscriber_failed" in {getattr(record, "action", None) for record in caplog.records}
 
 
-def test_an_event_nobody_emits_cannot_be_subscribed_to(desk: Desk) -> None:
+def test_an_unknown_event_name_is_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInputError, match=r"cron\.skipped"):
         desk.scheduler.on("cron.skiped", print)
 

@@ -16,7 +16,7 @@ def declared(schedule_id: str, spec: Any = "@hourly", **options: Any) -> Declara
     return Declaration(schedule_id, "note", spec, options)
 
 
-def test_sync_brings_a_declared_set_about_and_prunes_what_a_sync_made(any_desk: Desk) -> None:
+def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_desk: Desk) -> None:
     scheduler = any_desk.scheduler
     any_desk.create("by-hand")
     any_desk.advance(SECOND)
@@ -35,9 +35,7 @@ def test_sync_brings_a_declared_set_about_and_prunes_what_a_sync_made(any_desk: 
     assert last(scheduler.newest("gone"), "Deleted")["reason"] == "pruned by sync"
 
 
-def test_a_set_of_several_batches_is_brought_about_in_its_order(
-    any_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_of_several_batches_is_created_in_its_order(any_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rqsched.api.scheduler.SYNC_BATCH", 2)
     ids = ["e", "a", "d", "b", "c"]
     assert any_desk.scheduler.sync([declared(one) for one in ids]).created == ids
@@ -84,7 +82,7 @@ BAD_SETS = {
 
 
 @pytest.mark.parametrize("wanted", BAD_SETS.values(), ids=BAD_SETS.keys())
-def test_a_sync_with_anything_wrong_writes_nothing(desk: Desk, wanted: list[Declaration]) -> None:
+def test_a_sync_with_an_invalid_declaration_writes_nothing(desk: Desk, wanted: list[Declaration]) -> None:
     for sync in (desk.scheduler.sync, desk.scheduler.preview_sync):
         with pytest.raises(InvalidInputError):
             sync(wanted)

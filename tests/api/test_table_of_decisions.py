@@ -390,9 +390,9 @@ def _(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_it_is_as_decided(any_desk: Desk, name: str) -> None:
+def test_each_decision_of_the_table_holds(any_desk: Desk, name: str) -> None:
     STORIES[name](any_desk)
 
 
-def test_every_row_has_its_story() -> None:
+def test_every_row_of_the_table_has_a_test() -> None:
     assert tuple(STORIES) == ROWS

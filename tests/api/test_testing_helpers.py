@@ -90,7 +90,7 @@ def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_desk: Desk) 
     assert execute_pending(any_desk.scheduler) == 0
 
 
-def test_execute_pending_may_be_kept_to_some_queues(desk: Desk) -> None:
+def test_execute_pending_may_be_limited_to_some_queues(desk: Desk) -> None:
     high, low = desk.create("high", queue="high"), desk.create("low", queue="low")
     desk.fire()
     execute_pending(desk.scheduler, "high")
@@ -141,7 +141,7 @@ def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
     assert "workflows.py" not in bad.error, "the traceback begins at the workflow"
 
 
-def test_run_schedule_gives_the_run_at_its_end(any_desk: Desk) -> None:
+def test_run_schedule_returns_the_ended_run(any_desk: Desk) -> None:
     any_desk.create()
     assert run_schedule(any_desk.scheduler, "report").result == 1
     any_desk.failing = True
@@ -154,7 +154,7 @@ def test_run_schedule_gives_the_run_at_its_end(any_desk: Desk) -> None:
         run_schedule(any_desk.scheduler, "nobody")
 
 
-def test_assert_has_schedule_gives_it_or_says_what_differs(desk: Desk) -> None:
+def test_assert_has_schedule_returns_it_or_says_what_differs(desk: Desk) -> None:
     desk.create("tidy", Every("1h"))
     scheduler = desk.scheduler
 

@@ -20,7 +20,7 @@ def break_spec(desk: Desk, schedule: ScheduleHandle, spec: str = '{"cron_express
     desk.runtime.database.transact(lambda connection: connection.execute(change))
 
 
-def test_nothing_due_gives_no_row(any_desk: Desk) -> None:
+def test_a_tick_with_nothing_due_returns_no_row(any_desk: Desk) -> None:
     any_desk.create()
     assert any_desk.scheduler.tick() == []
 
@@ -67,7 +67,7 @@ def test_what_is_due_fires_in_order_up_to_the_limit(any_desk: Desk) -> None:
     assert any_desk.scheduler.tick() == []
 
 
-def test_a_tick_may_be_asked_for_another_time(any_desk: Desk) -> None:
+def test_a_tick_takes_another_time(any_desk: Desk) -> None:
     schedule = any_desk.create()
 
     (row,) = any_desk.scheduler.tick(now=NOON + 10 * MINUTE)
@@ -77,7 +77,7 @@ def test_a_tick_may_be_asked_for_another_time(any_desk: Desk) -> None:
     assert any_desk.clock.now() == NOON
 
 
-def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_goes_on(any_desk: Desk) -> None:
+def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_continues(any_desk: Desk) -> None:
     schedule = any_desk.create()
 
     rows = any_desk.fire(10 * MINUTE + SECOND)

@@ -29,7 +29,7 @@ finally:
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
-def test_it_says_what_there_is_without_importing_what_only_commands_need(word: str) -> None:
+def test_help_and_version_do_not_import_what_only_commands_need(word: str) -> None:
     asked = [sys.executable, "-c", PROBE.format(word=word, heavy=HEAVY)]
     answer = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
     assert "rqsched" in answer.stdout
@@ -37,7 +37,7 @@ def test_it_says_what_there_is_without_importing_what_only_commands_need(word: s
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_a_line_of_the_help_is_how_the_commands_own_help_begins(entry: Entry) -> None:
+def test_each_line_of_the_help_begins_the_help_of_its_command(entry: Entry) -> None:
     own = " ".join(COMMANDS[entry.name].loaded.help.split())
     assert own.startswith(entry.line)
     assert entry.line.endswith(".")
@@ -55,6 +55,6 @@ def _names(command: Any) -> list[str]:
     return list(command.commands) if isinstance(command, TyperGroup) else [command.name]
 
 
-def test_every_command_of_every_module_has_its_line() -> None:
+def test_every_command_is_listed_in_the_help() -> None:
     assert sorted(_registered()) == sorted(COMMANDS) == sorted(entry.name for entry in ENTRIES)
     assert all(isinstance(one, Deferred) for one in COMMANDS.values())

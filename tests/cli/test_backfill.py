@@ -16,7 +16,7 @@ def handle(cli: Cli) -> ScheduleHandle:
     return cli.scheduler.create("a", HELLO, Cron("0 * * * *"), overlap="allow_all")
 
 
-def test_a_backfill_answers_a_row_an_occurrence(cli: Cli, handle: ScheduleHandle) -> None:
+def test_a_backfill_prints_one_row_per_occurrence(cli: Cli, handle: ScheduleHandle) -> None:
     answer = cli("backfill", "a", *RANGE, "-o", "json").json
     assert (answer["outcome"], answer["fires_attempted"], answer["counts"]) == ("backfill_started", 3, {"started": 3})
     assert answer["results"][0] == {
@@ -35,13 +35,13 @@ def test_the_same_backfill_again_starts_nothing(cli: Cli, handle: ScheduleHandle
     assert handle.refresh().run_count == 3
 
 
-def test_a_dry_run_says_what_would_start_and_writes_nothing(cli: Cli, handle: ScheduleHandle) -> None:
+def test_a_dry_run_prints_what_would_start_and_writes_nothing(cli: Cli, handle: ScheduleHandle) -> None:
     answer = cli("backfill", "a", *RANGE, "--dry-run", "-o", "json").json
     assert (answer["outcome"], answer["counts"]) == ("dry_run", {"would_start": 3})
     assert len(handle.refresh().history()) == 1
 
 
-def test_a_backfill_for_people_is_a_table_and_a_sum(cli: Cli, handle: ScheduleHandle) -> None:
+def test_a_backfill_prints_a_table_and_a_summary(cli: Cli, handle: ScheduleHandle) -> None:
     lines = cli("backfill", "a", *RANGE, "--overlap-policy", "skip").out.splitlines()
     assert lines[1].split()[:2] == ["2025-01-01T00:00:00Z", "started"]
     assert lines[-1] == "Backfill of a: 1 started, 2 buffered."

@@ -33,7 +33,7 @@ def world(cli: Cli, tmp_path: Path) -> Cli:
 
 
 @pytest.mark.parametrize(("words", "title", "end"), LONG.values(), ids=LONG.keys())
-def test_a_terminal_sees_how_far_it_is(
+def test_a_terminal_shows_a_progress_bar(
     world: Cli, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], title: str, end: str
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -45,5 +45,5 @@ def test_a_terminal_sees_how_far_it_is(
 
 
 @pytest.mark.parametrize(("words", "title"), [row[:2] for row in LONG.values()], ids=LONG.keys())
-def test_a_log_file_is_not_filled_with_it(world: Cli, words: Sequence[str], title: str) -> None:
+def test_a_log_file_gets_no_progress_bar(world: Cli, words: Sequence[str], title: str) -> None:
     assert title not in world(*words).err

@@ -29,7 +29,7 @@ def complete(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Complete:
 
 
 @pytest.mark.parametrize("command", ["describe", "pause", "backfill", "history", "upcoming", "update", "cancel"])
-def test_schedule_ids_that_begin_so(cli: Cli, complete: Complete, command: str) -> None:
+def test_schedule_ids_with_the_prefix_are_offered(cli: Cli, complete: Complete, command: str) -> None:
     for name in ("nightly-eu", "nightly-us", "hourly", "night_"):
         cli.scheduler.create(name, HELLO, Every("1h"))
     cli.scheduler.create("nightly-gone", HELLO, Every("1h")).delete()
@@ -40,18 +40,18 @@ def test_schedule_ids_that_begin_so(cli: Cli, complete: Complete, command: str) 
     assert complete(command, "-n", "other", "n") == ["nightly-other"]
 
 
-def test_the_id_of_a_new_schedule_is_its_owners_to_choose(cli: Cli, complete: Complete) -> None:
+def test_no_id_is_offered_for_a_new_schedule(cli: Cli, complete: Complete) -> None:
     cli.scheduler.create("nightly", HELLO, Every("1h"))
     assert complete("create", "n") == []
 
 
-def test_workflow_names_that_begin_so(cli: Cli, complete: Complete) -> None:
+def test_workflow_names_with_the_prefix_are_offered(cli: Cli, complete: Complete) -> None:
     cli.scheduler.runtime.record_workflows()
     assert complete("create", "new", "cli-h") == [HELLO]
     assert complete("update", "a", "--workflow", "cli-h") == [HELLO]
 
 
-def test_command_names_that_begin_so(complete: Complete) -> None:
+def test_command_names_with_the_prefix_are_offered(complete: Complete) -> None:
     assert complete("re") == ["resume", "restart", "recover"]
 
 
@@ -64,7 +64,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("url", SILENT.values(), ids=SILENT.keys())
-def test_without_a_database_nothing_is_offered_and_nothing_made(
+def test_without_a_database_nothing_is_offered_and_nothing_created(
     complete: Complete, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", url)
@@ -73,7 +73,7 @@ def test_without_a_database_nothing_is_offered_and_nothing_made(
     assert set(Path.cwd().iterdir()) == before
 
 
-def test_the_embedded_default_is_not_begun_by_a_completion(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completion_does_not_start_the_embedded_default(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RQSCHED_DATABASE_URL")
     assert complete("describe", "n") == []
     assert not Path(".rqsched").exists()

@@ -41,7 +41,7 @@ def served(cli: Cli) -> Cli:
     return cli
 
 
-def test_everything_fine_is_exit_code_0(served: Cli) -> None:
+def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     served.scheduler.create("a", HELLO, Every("1h")).trigger()
     found = findings(served, 0)
     assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
@@ -60,13 +60,13 @@ def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
     assert all((finding["advice"] is None) == (finding["level"] == "ok") for finding in found)
 
 
-def test_nobody_to_fire_is_a_problem_only_with_active_schedules(cli: Cli) -> None:
+def test_a_missing_dispatcher_is_a_problem_only_with_active_schedules(cli: Cli) -> None:
     assert levels(cli, 0)["dispatchers"] == "warning"
     cli.scheduler.create("a", HELLO, Every("1h"))
     assert levels(cli, 1)["dispatchers"] == "problem"
 
 
-def test_plain_rq_workers_on_the_control_queue_do_as_well(cli: Cli) -> None:
+def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     redis = cli.scheduler.runtime.transport.redis
     Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()
@@ -89,7 +89,7 @@ def test_dead_links_are_found(served: Cli) -> None:
     assert levels(served, 0)["links"] == "ok"
 
 
-def test_a_link_that_moves_on_between_the_two_looks_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = served.scheduler.create("a", HELLO, Every("25s"))
     look = Transport.live_links
 
@@ -136,7 +136,7 @@ def test_a_redis_of_another_database_is_found(served: Cli) -> None:
         pytest.param({"appendonly": "yes"}, "persistence", "ok", 0, id="appended"),
     ],
 )
-def test_settings_of_redis_are_judged(
+def test_risky_redis_settings_are_found(
     served: Cli, redis_config: Callable[..., None], config: dict[str, str], check: str, level: str, code: int
 ) -> None:
     redis_config(config)
@@ -158,7 +158,7 @@ def redis_config(redis: Redis) -> Any:
         redis.config_set(name, value)
 
 
-def test_servers_that_do_not_answer_are_problems_and_no_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_do_not_answer_are_problems_without_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:////nowhere/at/all.db")
     monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
@@ -173,7 +173,7 @@ def test_a_database_without_tables_is_told_to_upgrade(cli: Cli, monkeypatch: pyt
     assert finding["advice"] == "Run `rqsched db upgrade`."
 
 
-def test_the_table_ends_in_a_verdict(cli: Cli) -> None:
+def test_the_table_ends_with_a_summary(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     out = cli("doctor", code=1).out
     assert out.splitlines()[0].split() == ["Check", "Status", "Found", "What", "To", "Do"]

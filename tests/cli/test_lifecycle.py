@@ -58,7 +58,7 @@ def test_purge_removes_a_deleted_schedule_with_everything(cli: Cli, handle: Sche
     cli("history", "a", code=3)
 
 
-def test_trigger_tells_the_run(cli: Cli, handle: ScheduleHandle) -> None:
+def test_trigger_prints_the_run(cli: Cli, handle: ScheduleHandle) -> None:
     answer = cli("trigger", "a", "-o", "json").json
     assert answer["outcome"] == "triggered"
     assert answer["instance_id"].startswith("schedule:a:manual:")
@@ -98,7 +98,7 @@ def test_an_idempotency_key_starts_one_run(cli: Cli, handle: ScheduleHandle) -> 
     assert handle.refresh().run_count == 1
 
 
-def test_the_answer_says_what_the_schedule_is_now_unless_the_outcome_does(cli: Cli) -> None:
+def test_the_output_has_the_status_unless_the_outcome_says_it(cli: Cli) -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     when = f"next fire {soon:%Y-%m-%dT%H:%M:%SZ}"
     told = [
@@ -119,7 +119,7 @@ def test_the_answer_says_what_the_schedule_is_now_unless_the_outcome_does(cli: C
     ]
 
 
-def test_the_next_fire_that_is_told_has_its_jitter(cli: Cli) -> None:
+def test_the_printed_next_fire_includes_jitter(cli: Cli) -> None:
     told = cli("create", "new", HELLO, "--cron", "0 2 * * *", "--jitter", "20h").out
     due_at = cli.scheduler.get("new").state.due_at
     assert f"next fire {due_at:%Y-%m-%dT%H:%M:%SZ}" in told

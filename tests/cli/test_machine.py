@@ -35,7 +35,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
     monkeypatch.setattr(machines, "expired", answer)
 
 
-def test_one_class_and_event_are_run_now(cli: Cli, tickets: MachineStates) -> None:
+def test_machine_run_sends_the_event_now(cli: Cli, tickets: MachineStates) -> None:
     answer = cli("machine", "run", TICKET, "CLOSE")
 
     assert answer.out == f"Dispatched CLOSE to 2 instance(s) of {TICKET}.\n"
@@ -43,7 +43,7 @@ def test_one_class_and_event_are_run_now(cli: Cli, tickets: MachineStates) -> No
     assert_state(cli.scheduler, machines.Ticket, "t-1", "closed")
 
 
-def test_the_answer_is_one_fact_for_programs_and_names_what_counts_its_targets(
+def test_the_json_output_has_the_run_uid_that_counts_the_targets(
     cli: Cli, tickets: MachineStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, ["t-1", "nobody"])
@@ -60,7 +60,7 @@ def test_the_answer_is_one_fact_for_programs_and_names_what_counts_its_targets(
     assert execute_pending(cli.scheduler, "other") == 2
 
 
-def test_people_are_told_of_ids_that_are_none_of_the_machines(
+def test_the_output_counts_ids_of_other_machines(
     cli: Cli, tickets: MachineStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, ["nobody"])
@@ -68,7 +68,7 @@ def test_people_are_told_of_ids_that_are_none_of_the_machines(
     assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are not its instances.\n"
 
 
-def test_no_instances_are_no_failure(cli: Cli) -> None:
+def test_no_instances_are_a_success(cli: Cli) -> None:
     assert cli("machine", "run", TICKET, "CLOSE", "-o", "json", code=0).json["targets"] == 0
 
 

@@ -14,13 +14,13 @@ from rqsched.store.tables import schedules
 from tests.cli.conftest import HELLO, Cli
 
 
-def test_tick_without_anything_due_says_so(cli: Cli) -> None:
+def test_tick_with_nothing_due_says_so(cli: Cli) -> None:
     cli.scheduler.create("later", HELLO, Every("1h"))
     assert cli("tick").out == "No schedules due.\n"
     assert cli("tick", "--json").json == []
 
 
-def test_tick_fires_what_is_due_and_says_a_line_each(cli: Cli) -> None:
+def test_tick_fires_what_is_due_and_prints_a_line_each(cli: Cli) -> None:
     past = cli.past()
     handle = past.create("a", HELLO, Every("30m"))
     past.create("b", HELLO, Every("30m"), overlap="skip").trigger()
@@ -33,7 +33,7 @@ def test_tick_fires_what_is_due_and_says_a_line_each(cli: Cli) -> None:
     assert cli("tick").out == "No schedules due.\n"
 
 
-def test_tick_takes_a_limit_and_answers_the_rows_of_its_document(cli: Cli) -> None:
+def test_tick_takes_a_limit_and_prints_the_documented_rows(cli: Cli) -> None:
     past = cli.past()
     for name in "ab":
         past.create(name, HELLO, Every("30m"))
@@ -75,7 +75,7 @@ def test_prune_history_deletes_what_is_old_in_one_namespace(cli: Cli) -> None:
     assert cli("prune-history", "--older-than", "24h", "--all-namespaces", "-y", "-o", "json").json["pruned"] == 1
 
 
-def test_prune_history_without_a_terminal_wants_yes(cli: Cli) -> None:
+def test_prune_history_without_a_terminal_requires_yes(cli: Cli) -> None:
     old = cli.past(hours=48).create("a", HELLO, Every("1h"))
     assert "--yes" in cli("prune-history", "--before", "2099-01-01T00:00:00Z", code=2).err
     assert len(old.history()) == 1
@@ -119,7 +119,7 @@ def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
         pytest.param(timedelta(days=5, minutes=59), "5d", id="days"),
     ],
 )
-def test_how_long_it_is_until_a_fire(left: timedelta, told: str) -> None:
+def test_the_time_until_a_fire_is_rounded_for_people(left: timedelta, told: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert until(now, now + left) == told
 

@@ -59,7 +59,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("words", "hint"), INVALID.values(), ids=INVALID.keys())
-def test_create_refuses(cli: Cli, words: list[str], hint: str) -> None:
+def test_create_refuses_invalid_options(cli: Cli, words: list[str], hint: str) -> None:
     answer = cli(*words, code=2)
     assert hint in answer.err
     assert answer.out == ""
@@ -128,7 +128,7 @@ def test_other_commands_refuse_and_write_nothing(cli: Cli, words: list[str], hin
     ],
     ids=" ".join,
 )
-def test_what_does_not_exist_is_exit_code_3(cli: Cli, words: list[str]) -> None:
+def test_an_unknown_schedule_or_run_is_exit_code_3(cli: Cli, words: list[str]) -> None:
     cli.scheduler.create("known", HELLO, Every("1h"))
     answer = cli(*words, code=3)
     assert answer.err.splitlines()[-1].startswith("Error: no ")
@@ -144,13 +144,13 @@ def test_what_does_not_exist_is_exit_code_3(cli: Cli, words: list[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_the_state_forbids_is_exit_code_4(cli: Cli, words: list[str]) -> None:
+def test_a_conflict_with_the_state_is_exit_code_4(cli: Cli, words: list[str]) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     cli.scheduler.create("paused", HELLO, Every("1h"), paused=True)
     assert cli(*words, code=4).err.splitlines()[-1].startswith("Error: ")
 
 
-def test_an_error_is_json_where_the_answer_is(cli: Cli) -> None:
+def test_an_error_is_json_when_the_output_is(cli: Cli) -> None:
     answer = cli("describe", "x", "-o", "jsonl", code=3)
     error = json.loads(answer.err.splitlines()[-1])
     assert error["error"] == "schedule_not_found"

@@ -35,7 +35,7 @@ def test_history_is_the_table_of_the_durable_workflow_cli(cli: Cli, handle: Sche
     assert triggered.endswith(f"wf={run.instance_id} run={run.uid}")
 
 
-def test_history_hints_at_more_and_goes_on_after_a_sequence(cli: Cli, handle: ScheduleHandle) -> None:
+def test_history_hints_at_more_and_continues_after_a_sequence(cli: Cli, handle: ScheduleHandle) -> None:
     first = cli("history", "a", "--limit", "2").out.splitlines()
     assert first[-1] == HINT
     rest = cli("history", "a", "--limit", "3", "--after-sequence", "2").out.splitlines()
@@ -84,7 +84,7 @@ def test_runs_as_a_table_filter_by_status(cli: Cli, handle: ScheduleHandle) -> N
 
 
 @pytest.mark.parametrize(("command", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
-def test_a_run_is_ended_by_number_and_ending_it_again_is_fine(
+def test_a_run_is_ended_by_number_and_again_without_an_error(
     cli: Cli, handle: ScheduleHandle, command: str, status: str
 ) -> None:
     assert cli(command, "a", "1", "-o", "json").json["status"] == status

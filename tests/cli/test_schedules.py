@@ -24,7 +24,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
-def test_every_option_of_create_stands_in_the_schedule(cli: Cli) -> None:
+def test_every_option_of_create_is_stored(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
     facts = cli("describe", "all", "-o", "json").json
     assert facts["spec"]["cron_expressions"] == ["0 2 * * *"]
@@ -54,7 +54,7 @@ def test_every_option_of_create_stands_in_the_schedule(cli: Cli) -> None:
     assert {name: facts[name] for name in wanted} == wanted
 
 
-def test_every_policy_of_create_stands_in_the_schedule(cli: Cli) -> None:
+def test_every_policy_of_create_is_stored(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
     policies = cli("describe", "all", "-o", "json").json["policies"]
     assert policies == {
@@ -217,7 +217,7 @@ def test_an_empty_list_says_so(cli: Cli) -> None:
     assert cli("list", "-o", "json").json == {"schedules": [], "next_page_token": None}
 
 
-def test_describe_tells_the_fields_and_the_next_fires(cli: Cli) -> None:
+def test_describe_shows_the_fields_and_the_next_fires(cli: Cli) -> None:
     cli("create", "a", HELLO, "--cron", "0 2 * * *", "--note", "why")
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["note"] == "why"
@@ -226,13 +226,13 @@ def test_describe_tells_the_fields_and_the_next_fires(cli: Cli) -> None:
     assert "policies" not in told
 
 
-def test_describe_tells_people_only_the_policies_that_are_unusual(cli: Cli) -> None:
+def test_describe_shows_only_policies_that_differ_from_the_default(cli: Cli) -> None:
     cli("create", "a", HELLO, "--every", "1h", "--missed", "skip")
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["policies"] == '{"missed": "skip"}'
 
 
-def test_describe_tells_people_the_first_line_of_an_error(cli: Cli) -> None:
+def test_describe_shows_the_first_line_of_an_error(cli: Cli) -> None:
     handle = cli.scheduler.create("a", BOOM, Every("1h"))
     handle.trigger()
     execute_pending(cli.scheduler)
@@ -241,7 +241,7 @@ def test_describe_tells_people_the_first_line_of_an_error(cli: Cli) -> None:
     assert len(handle.describe().last_error.splitlines()) > 1
 
 
-def test_what_users_stored_cannot_steer_the_terminal(cli: Cli) -> None:
+def test_stored_text_cannot_control_the_terminal(cli: Cli) -> None:
     cli("create", "a", HELLO, "--every", "1h", "--description", "\x1b[31mred [bold]x[/bold]\nline")
     out = cli("describe", "a").out
     assert "\x1b" not in out

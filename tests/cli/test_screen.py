@@ -32,7 +32,7 @@ def written_commands(snapshot: Snapshot) -> list[str]:
 
 @pytest.mark.parametrize("commands_of", [drawn_commands, written_commands], ids=["on the screen", "as lines"])
 @pytest.mark.parametrize("has_schedule", [False, True], ids=["no schedule yet", "a schedule"])
-def test_what_it_says_to_try_next_works(
+def test_the_commands_it_suggests_work(
     cli: Cli, commands_of: Callable[[Snapshot], list[str]], has_schedule: bool
 ) -> None:
     if has_schedule:

@@ -93,7 +93,7 @@ def test_sync_says_what_changed_and_prunes_what_it_made(cli: Cli, tmp_path: Path
     assert cli.ids() == ["by-hand", "a", "b"]
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     cli("sync", write(path, entry("a"), entry("b"), entry("c"), entry("d", paused=True)))
     before = [handle.describe() for handle in cli.scheduler.iter()]
@@ -124,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "hint"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_file_with_one_fault_is_refused_whole(cli: Cli, tmp_path: Path, text: str, hint: str) -> None:
+def test_a_file_with_one_invalid_entry_changes_nothing(cli: Cli, tmp_path: Path, text: str, hint: str) -> None:
     path = tmp_path / "s.json"
     path.write_text(text)
     assert hint in cli("sync", str(path), code=2).err

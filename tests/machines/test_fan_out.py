@@ -49,7 +49,7 @@ RESOLVERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("resolver", RESOLVERS.values(), ids=RESOLVERS.keys())
-def test_a_resolver_names_the_instances(any_desk: Desk, resolver: Any) -> None:
+def test_a_resolver_decides_which_instances_get_the_event(any_desk: Desk, resolver: Any) -> None:
     office = open_office(any_desk, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
     office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3"]))
 
@@ -61,7 +61,7 @@ def test_a_resolver_names_the_instances(any_desk: Desk, resolver: Any) -> None:
     assert [office.states.get(name) for name in ("a-1", "a-3")] == ["expired", "waiting"]
 
 
-def test_a_resolver_class_is_made_without_arguments_unless_told_otherwise(desk: Desk) -> None:
+def test_a_resolver_class_is_created_without_arguments_or_by_make_resolver(desk: Desk) -> None:
     class Everybody:
         def __call__(self) -> list[str]:
             return ["a-1"]
@@ -71,7 +71,7 @@ def test_a_resolver_class_is_made_without_arguments_unless_told_otherwise(desk: 
     assert office.run().result == {"targets": 1, "filtered": 0}
 
 
-def test_ids_of_other_machines_are_filtered_and_counted_and_none_is_sent_to_twice(
+def test_ids_of_other_machines_are_filtered_and_counted_and_each_instance_gets_the_event_once(
     make_desk: MakeDesk, database_url: str
 ) -> None:
     desk = make_desk(database_url=database_url, target_chunk=2)
@@ -90,7 +90,7 @@ def test_ids_of_other_machines_are_filtered_and_counted_and_none_is_sent_to_twic
     assert MachineStates(desk.scheduler, order).get("order-1") == "waiting"
 
 
-def test_a_resolver_that_raises_fails_the_run_which_is_tried_again_later(any_desk: Desk) -> None:
+def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_desk: Desk) -> None:
     def resolve() -> Iterator[str]:
         yield "a-1"
         raise ConnectionError("the model's database is away")
@@ -113,7 +113,7 @@ def test_a_resolver_that_raises_fails_the_run_which_is_tried_again_later(any_des
 
 
 @pytest.mark.parametrize("found", [None, "a-1", 5], ids=["nothing at all", "a text", "a number"])
-def test_a_resolver_that_gives_no_ids_fails_the_run(desk: Desk, found: Any) -> None:
+def test_a_resolver_that_does_not_return_ids_fails_the_run(desk: Desk, found: Any) -> None:
     office = open_office(desk, {"CHECK_EXPIRY": lambda: found})
     run = office.run()
     assert run.status == "retrying"
@@ -171,7 +171,7 @@ def make_order(desk: Desk) -> Any:
     return machine(workflows=desk.runtime.workflows)(Order)
 
 
-def test_a_state_takes_what_a_state_around_it_takes(any_desk: Desk) -> None:
+def test_a_state_takes_the_events_of_its_parent_state(any_desk: Desk) -> None:
     order = make_order(any_desk)
     states = MachineStates(any_desk.scheduler, order)
     states.put_all({"o-1": "shopping cart", "o-2": "payment", "o-3": "abandoned"})
@@ -184,7 +184,7 @@ def test_a_state_takes_what_a_state_around_it_takes(any_desk: Desk) -> None:
     assert [states.get(name) for name in ("o-1", "o-2")] == ["abandoned"] * 2
 
 
-def test_a_machine_in_several_states_at_once_goes_on_in_all_of_them(any_desk: Desk) -> None:
+def test_a_machine_in_parallel_states_gets_the_event_in_all_of_them(any_desk: Desk) -> None:
     order = make_order(any_desk)
     live = order()
     live.ship()
@@ -198,7 +198,7 @@ def test_a_machine_in_several_states_at_once_goes_on_in_all_of_them(any_desk: De
     assert set((states.get("o-1") or "").split()) == {"shipping", "parcel", "sent", "bill", "open_"}
 
 
-def test_each_instance_has_a_job_of_its_own_whose_id_says_schedule_occurrence_and_target(any_desk: Desk) -> None:
+def test_each_instance_has_a_job_whose_id_is_computed_from_schedule_occurrence_and_target(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
@@ -214,9 +214,7 @@ def test_each_instance_has_a_job_of_its_own_whose_id_says_schedule_occurrence_an
     assert [office.count(run) for run in (first, second)] == [{"succeeded": 2}, {"pending": 2}]
 
 
-def test_the_next_chunk_is_put_on_the_queue_when_the_one_before_was_taken(
-    make_desk: MakeDesk, database_url: str
-) -> None:
+def test_the_next_chunk_is_enqueued_after_the_one_before_was_taken(make_desk: MakeDesk, database_url: str) -> None:
     desk = make_desk(database_url=database_url, target_chunk=3)
     office = open_office(desk)
     names = [f"a-{number}" for number in range(8)]
@@ -234,7 +232,7 @@ def test_the_next_chunk_is_put_on_the_queue_when_the_one_before_was_taken(
     assert office.count(run) == {"succeeded": 8}
 
 
-def test_what_redis_lost_is_put_on_the_queue_again(make_desk: MakeDesk, database_url: str) -> None:
+def test_targets_that_redis_lost_are_enqueued_again(make_desk: MakeDesk, database_url: str) -> None:
     desk = make_desk(database_url=database_url, target_chunk=2)
     office = open_office(desk)
     names = ["a-1", "a-2", "a-3"]
@@ -250,9 +248,7 @@ def test_what_redis_lost_is_put_on_the_queue_again(make_desk: MakeDesk, database
     assert office.count(run) == {"succeeded": 3}
 
 
-def test_a_connection_that_is_away_keeps_no_target_of_another_from_its_queue(
-    make_desk: MakeDesk, sqlite_url: str
-) -> None:
+def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_desk: MakeDesk, sqlite_url: str) -> None:
     desk = make_desk(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
     office = open_office(desk)
     office.states.put("a-1")
@@ -276,9 +272,7 @@ def test_a_connection_that_is_away_keeps_no_target_of_another_from_its_queue(
     assert len(desk.redis.keys("rq:job:target-*")) == 1
 
 
-def test_a_run_that_is_cancelled_while_it_names_its_targets_dispatches_none(
-    make_desk: MakeDesk, database_url: str
-) -> None:
+def test_a_run_cancelled_while_it_resolves_dispatches_no_target(make_desk: MakeDesk, database_url: str) -> None:
     desk = make_desk(database_url=database_url, target_chunk=1)
 
     def resolve() -> list[str]:
@@ -313,7 +307,7 @@ def test_targets_go_to_the_queue_and_connection_of_their_run(
 
 
 @pytest.mark.timeout(60)
-def test_a_target_that_fails_or_loops_touches_only_itself(any_desk: Desk) -> None:
+def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_desk: Desk) -> None:
     def act(instance_id: str) -> None:
         if instance_id == "a-2":
             raise RuntimeError("as the test wants it")
@@ -345,7 +339,7 @@ def test_an_instance_that_does_not_take_the_event_is_ignored(any_desk: Desk) -> 
     assert targets_of(any_desk, run, "succeeded") == ["a-3"]
 
 
-def test_a_chart_that_says_nothing_of_what_it_does_not_take_is_ignored_too(desk: Desk) -> None:
+def test_a_statechart_that_silently_ignores_an_event_is_counted_as_ignored(desk: Desk) -> None:
     class Chart(StateChart):
         waiting = State(initial=True)
         done = State(final=True)
@@ -361,7 +355,7 @@ def test_a_chart_that_says_nothing_of_what_it_does_not_take_is_ignored_too(desk:
     assert MachineScheduler.count(desk.scheduler, started.run_uid) == {"ignored": 1, "succeeded": 1}
 
 
-def test_an_instance_that_is_gone_before_its_turn_is_ignored(any_desk: Desk) -> None:
+def test_an_instance_removed_before_its_job_runs_is_ignored(any_desk: Desk) -> None:
     office = open_office(any_desk, load=lambda name: None)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     run = office.start()
@@ -370,7 +364,7 @@ def test_an_instance_that_is_gone_before_its_turn_is_ignored(any_desk: Desk) -> 
     assert office.count(run) == {"ignored": 2}
 
 
-def test_a_workflow_that_vanished_fails_its_targets_with_the_reason(any_desk: Desk) -> None:
+def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put("a-1")
     run = office.start()
@@ -380,7 +374,7 @@ def test_a_workflow_that_vanished_fails_its_targets_with_the_reason(any_desk: De
     assert (row["status"], EXPIRY in row["error"]) == ("failed", True)
 
 
-def test_a_target_whose_horse_died_fails_at_once_and_the_others_go_on(any_desk: Desk) -> None:
+def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     run = office.start()
@@ -417,7 +411,7 @@ def test_an_instance_is_loaded_sent_its_event_and_saved(any_desk: Desk) -> None:
     assert_state(any_desk.scheduler, office.machine, "a-1", "expired")
 
 
-def test_load_may_give_the_machine_itself(any_desk: Desk) -> None:
+def test_load_may_return_the_machine_itself(any_desk: Desk) -> None:
     saved: list[Any] = []
     office = open_office(
         any_desk, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a)
@@ -449,7 +443,7 @@ def test_without_load_and_save_an_instance_is_its_state(any_desk: Desk) -> None:
     assert_state(any_desk.scheduler, Lamp, "hall", "off")
 
 
-def test_an_event_is_sent_anew_when_somebody_else_moved_the_instance_meanwhile(any_desk: Desk) -> None:
+def test_an_event_is_sent_again_when_another_process_moved_the_instance_meanwhile(any_desk: Desk) -> None:
     seen: list[str] = []
 
     class Job(StateMachine):
@@ -475,7 +469,7 @@ def test_an_event_is_sent_anew_when_somebody_else_moved_the_instance_meanwhile(a
     assert_state(any_desk.scheduler, Job, "j-1", "busy")
 
 
-def test_at_its_time_the_schedule_fires_one_event_at_all_matching_instances(any_desk: Desk) -> None:
+def test_a_due_schedule_sends_its_event_to_all_matching_instances(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     schedule = assert_has_schedule(any_desk.scheduler, office.schedule())
@@ -488,7 +482,7 @@ def test_at_its_time_the_schedule_fires_one_event_at_all_matching_instances(any_
     assert office.log == ["a-1", "a-2"]
 
 
-def test_the_timer_of_one_instance_is_a_schedule_of_its_own(any_desk: Desk) -> None:
+def test_a_timer_of_one_instance_is_a_schedule_with_one_occurrence(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
@@ -505,7 +499,7 @@ def test_the_timer_of_one_instance_is_a_schedule_of_its_own(any_desk: Desk) -> N
     assert [office.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
 
 
-def test_an_event_is_sent_by_hand_without_any_schedule(any_desk: Desk) -> None:
+def test_an_event_is_sent_by_hand_without_a_schedule(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.states.put("a-1")
 
@@ -550,7 +544,7 @@ def test_targets_are_read_page_by_page_in_the_resolvers_order(any_desk: Desk) ->
     assert [row["target_id"] for row in (*first, *rest)] == names
 
 
-def test_assert_state_says_what_the_instance_is_in(any_desk: Desk) -> None:
+def test_assert_state_names_the_state_the_instance_is_in(any_desk: Desk) -> None:
     office, scheduler = open_office(any_desk), any_desk.scheduler
     office.states.put("a-1", "approved")
 

@@ -40,7 +40,7 @@ def test_each_event_a_machine_declares_is_a_workflow_with_the_machines_routing()
     assert made.__name__ == "Ticket", "the class itself is left alone"
 
 
-def test_an_event_may_be_named_by_the_machines_own_event() -> None:
+def test_an_event_may_be_given_as_the_event_object_of_the_machine() -> None:
     workflows = Registry()
     made = make_class(None)
     made.schedules = {made.close: None}
@@ -70,12 +70,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("define", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_definition_is_refused_where_it_stands(define: Callable[[], Any], message: str) -> None:
+def test_an_invalid_machine_is_refused_where_it_is_defined(define: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         define()
 
 
-def test_registering_says_when_and_sync_makes_an_ordinary_schedule(any_desk: Desk) -> None:
+def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_desk: Desk) -> None:
     office, scheduler = open_office(any_desk), any_desk.scheduler
 
     office.register().daily_at("00:10").environments(["production"]).without_overlapping()
@@ -88,7 +88,7 @@ def test_registering_says_when_and_sync_makes_an_ordinary_schedule(any_desk: Des
     assert scheduler.sync().unchanged == [EXPIRY]
 
 
-def test_a_machine_has_as_many_schedules_as_it_is_registered_for(any_desk: Desk) -> None:
+def test_one_event_may_be_registered_for_several_schedules(any_desk: Desk) -> None:
     office, scheduler = open_office(any_desk), any_desk.scheduler
     office.register("CHECK_EXPIRY").daily_at("00:10")
     office.register("SEND_REMINDER").daily_at("11:00").environments("production")
@@ -101,7 +101,7 @@ def test_a_machine_has_as_many_schedules_as_it_is_registered_for(any_desk: Desk)
     assert_has_schedule(scheduler, "second-reminder", workflow=REMINDER, spec=Every("5h"))
 
 
-def test_what_is_declared_and_not_registered_never_runs(any_desk: Desk) -> None:
+def test_an_event_that_is_declared_and_not_registered_never_runs(any_desk: Desk) -> None:
     office = open_office(any_desk)
     office.register("CHECK_EXPIRY").daily_at("00:10")
     any_desk.scheduler.sync()
@@ -116,7 +116,7 @@ def test_an_event_that_is_not_declared_is_refused_at_registration(desk: Desk) ->
     assert desk.scheduler.sync().created == []
 
 
-def test_a_class_that_was_not_decorated_is_refused_also_below_one_that_was() -> None:
+def test_a_class_without_the_decorator_is_refused_even_as_a_subclass_of_a_decorated_one() -> None:
     decorated = machine(workflows=Registry())(make_class({"close": None}))
 
     class Below(decorated):  # type: ignore[misc, valid-type]
@@ -127,7 +127,7 @@ def test_a_class_that_was_not_decorated_is_refused_also_below_one_that_was() -> 
             MachineScheduler.register(plain, "close")
 
 
-def test_a_users_own_steps_extend_the_builder(any_desk: Desk) -> None:
+def test_steps_of_the_application_extend_the_builder(any_desk: Desk) -> None:
     class Ours(Timing):
         def nightly(self) -> Ours:
             return self.daily_at("00:10").timezone("Europe/Istanbul")
@@ -142,7 +142,7 @@ def test_a_users_own_steps_extend_the_builder(any_desk: Desk) -> None:
     assert schedule.describe().labels == {"countries": "TR,DE"}
 
 
-def test_registrations_and_decorators_are_one_set_to_sync(desk: Desk) -> None:
+def test_sync_covers_registrations_and_decorators(desk: Desk) -> None:
     office = open_office(desk)
 
     @desk.scheduler.every("1h")
@@ -167,7 +167,7 @@ def test_an_instance_is_put_moved_and_forgotten(any_desk: Desk) -> None:
     assert states.get("a-1") is None
 
 
-def test_the_state_of_a_live_machine_is_put_with_the_states_around_it(any_desk: Desk) -> None:
+def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_desk: Desk) -> None:
     class Order(StateMachine):
         class shopping(State.Compound):  # noqa: N801 - a state
             cart = State(initial=True)
@@ -189,6 +189,6 @@ def test_the_state_of_a_live_machine_is_put_with_the_states_around_it(any_desk: 
     [("a", "unheard_of"), ("a", ""), ("", None), ("a" * 256, None), ("a\n", None)],
     ids=["no such state", "no state", "no id", "a long id", "a line feed"],
 )
-def test_what_no_instance_can_be_is_refused(desk: Desk, instance_id: str, state: str | None) -> None:
+def test_an_invalid_instance_id_or_state_is_refused(desk: Desk, instance_id: str, state: str | None) -> None:
     with pytest.raises(InvalidInputError):
         open_office(desk).states.put(instance_id, state)
