@@ -1,4 +1,4 @@
-"""Signals: what subscribers in this process are told after a commit, in our event types and in Open Job Spec's.
+"""Signals: what subscribers in this process are called with after a commit, in our event types and Open Job Spec's.
 
 The process that commits calls them: fires are committed by the dispatcher of `rqsched worker` (or by a plain
 `rq worker`, or by `tick()`), so a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which those import.

@@ -26,7 +26,7 @@ _DAY_MINUTES = 24 * 60
 
 
 class Timing:
-    """When something happens, said step by step; each step returns the same builder.
+    """When something happens, described step by step; each step returns the same builder.
 
     The steps on the left of the list below say which times of day, the others narrow them down:
     `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,

@@ -9,7 +9,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, overload
@@ -46,7 +46,7 @@ class Workflow:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The routing a schedule takes over when it has none of its own."""
+        """The routing of a schedule that has none of its own."""
         routing = {"queue": self.queue, "connection": self.connection, "timeout": self.timeout}
         return {name: value for name, value in routing.items() if value is not None}
 
@@ -298,11 +298,11 @@ def current_run() -> RunContext:
     return run
 
 
-def enter_run(run: RunContext) -> Any:
+def enter_run(run: RunContext) -> Token[RunContext | None]:
     """Make a run current; pass the result to `leave_run`."""
     return _current.set(run)
 
 
-def leave_run(token: Any) -> None:
+def leave_run(token: Token[RunContext | None]) -> None:
     """Undo `enter_run`."""
     _current.reset(token)

@@ -1,4 +1,4 @@
-"""Identities: uids of rows, ids of RQ jobs and instance ids. Pure; nothing here asks a clock or a database.
+"""Identities: uids of rows, ids of RQ jobs and instance ids. Pure: nothing here reads a clock or a database.
 
 Everything a link or a run job needs is in its id, so it works without its Redis hash. The formats are API:
 they are stored in Redis and SQL, so a change means a migration and an ADR.

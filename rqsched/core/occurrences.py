@@ -20,7 +20,7 @@ from rqsched.core.policy import MissedPolicy
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
 LONGEST_SKEW = timedelta(hours=1)
-"""Two processes' clocks differ by less; a schedule evaluated further ahead has met one that was plainly wrong."""
+"""Two processes' clocks differ by less; a schedule evaluated further ahead was evaluated by a wrong clock."""
 TICK = timedelta(microseconds=1)
 """The smallest difference of two instants."""
 
@@ -35,7 +35,7 @@ def planned_from(schedule: Schedule, now: datetime) -> datetime:
     """Return the instant after which an owner's operation plans: now, or the last evaluated one if that is later.
 
     A process whose clock is ahead may have evaluated the schedule further than now, and what has an outcome does not
-    fire again; only a schedule that met a plainly wrong clock is taken back from it.
+    fire again; a schedule that a wrong clock evaluated is planned from now again.
     """
     is_ahead = timedelta(0) < schedule.evaluated_to - now <= LONGEST_SKEW
     return schedule.evaluated_to if is_ahead else now

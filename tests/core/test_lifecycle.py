@@ -343,14 +343,14 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
         pytest.param(DELAYED, "once", NOON + 5 * MINUTE, None, id="from completion, once"),
     ],
 )
-@pytest.mark.parametrize("said", ["by the call", "by the schedule"])
+@pytest.mark.parametrize("given", ["by the call", "by the schedule"])
 def test_a_schedule_resumes_where_catch_up_says(
-    spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, said: str
+    spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, given: str
 ) -> None:
-    policies = Policies(resume=catch_up if said == "by the schedule" else "next", retry=CONTINUE)
+    policies = Policies(resume=catch_up if given == "by the schedule" else "next", retry=CONTINUE)
     paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
-    mode = CatchUp(catch_up) if said == "by the call" else None
+    mode = CatchUp(catch_up) if given == "by the call" else None
     change = decide_resume(paused, [], now=now, catch_up=mode)
     after = change.after
     assert (after.status, after.n, after.paused_at) == (ScheduleStatus.ACTIVE, paused.n + 1, None)
