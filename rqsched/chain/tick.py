@@ -68,9 +68,9 @@ def _rows(runtime: Runtime, result: Fired) -> list[dict[str, Any]]:
         "last_fired_at": schedule.last_run_at and iso_utc(schedule.last_run_at),
         "next_fire_at": schedule.due_at and iso_utc(schedule.due_at),
     }
-    facts = {name: value for name, value in times.items() if value is not None}
+    known = {name: value for name, value in times.items() if value is not None}
     rows = [_row(event) for event in result.change.events if event.type in _OUTCOMES]
-    return [{"schedule_id": schedule.schedule_id, **row, **facts} for row in rows]
+    return [{"schedule_id": schedule.schedule_id, **row, **known} for row in rows]
 
 
 def _row(event: Event) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def _row(event: Event) -> dict[str, Any]:
     outcome = payload.get("outcome") or _OUTCOMES[event.type]
     if payload.get("reason") == "buffer_full":
         outcome = "buffer_full"
-    facts = {
+    fields = {
         "run_id": event.run_uid,
         "reason": payload.get("reason"),
         "occurrence_time": payload.get("occurrence_time"),
     }
     row = {"instance_id": event.instance_id, "outcome": outcome}
-    return row | {name: value for name, value in facts.items() if value is not None}
+    return row | {name: value for name, value in fields.items() if value is not None}
 
 
 def _name(runtime: Runtime, link_id: str) -> str:

@@ -203,8 +203,8 @@ def _spoil(world: World) -> None:
         connection.execute(sa.update(run_rows).where(run_rows.c.uid == silent).values(sightings=3, seen_beat=0))
         gone = {"status": "cancelled", "ended_at": world.clock.now()}
         connection.execute(sa.update(run_rows).where(run_rows.c.uid == ahead).values(gone))
-        nextless = {"next_run_at": None, "due_at": None}
-        connection.execute(sa.update(schedule_rows).where(schedule_rows.c.schedule_id == "pending").values(nextless))
+        no_time = {"next_run_at": None, "due_at": None}
+        connection.execute(sa.update(schedule_rows).where(schedule_rows.c.schedule_id == "pending").values(no_time))
         metadata.set_value(connection, "tzdata", "older")
 
     world.scheduler.recover()

@@ -1,0 +1,160 @@
+"""Names that were retired for a word of docs/glossary.md do not come back: in code, metrics, JSON keys or log actions.
+
+Columns, Redis keys, migrations and the decisions of docs/adr keep what they have.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.processes import REPOSITORY
+
+MODULES = {
+    "answers": "responses",
+    "asking": "requests",
+    "beat": "heartbeat",
+    "bodies": "schemas",
+    "catchup": "occurrences",
+    "days": "cron_days",
+    "declaring": "declarations",
+    "definition": "options",
+    "draft": "change_builder",
+    "facts": "metadata",
+    "fields": "convert",
+    "forms": "schemas",
+    "keys": "idempotency",
+    "lane": "job_queue",
+    "links": "firing, or reconcile/links",
+    "member": "members",
+    "offer": "overlap",
+    "presence": "heartbeat",
+    "reading": "requests",
+    "registration": "convert",
+    "scans": "reconcile_queries",
+    "scripts": "lua",
+    "sending": "http",
+    "settlement": "settle",
+    "shapes": "schemas",
+    "tally": "telemetry",
+}
+"""Files of the package that were renamed, and what an alias of an import must not bring back."""
+
+NAMES = {
+    "Draft": "ChangeBuilder",
+    "Ending": "AttemptOutcome",
+    "Lane": "JobQueue",
+    "Offer": "StartRequest",
+    "Survey": "DueOccurrences",
+    "Verdict": "OverlapDecision, AttemptResult",
+    "beat_interval": "heartbeat_interval",
+    "begin_epoch": "flush marker",
+    "breathe": "pause_between_chunks",
+    "epoch_key": "database id",
+    "foreign_epoch": "database id",
+    "has_epoch": "database id",
+    "lane": "job_queue",
+    "lifeless": "without_heartbeat",
+    "mark_epoch": "database id",
+    "mend": "repair",
+    "mend_failed": "repair_failed",
+    "mended": "repaired",
+    "nextless": "without_next_time",
+    "rqsched_mended_total": "rqsched_repaired_total",
+    "sight": "compare_heartbeats",
+    "survey": "classify_due",
+    "take_turn": "acquire_interval",
+    "timed_otherwise": "with_old_tzdata",
+}
+"""Classes, functions, parameters, metrics, JSON keys and log actions, with what replaced them."""
+
+IN_FOLDER = {
+    "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build", "facts": "payload, fields"},
+    "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker", "facts": "metadata"},
+    "rqsched/transport": {
+        "Kind": "JobKind",
+        "Post": "JobSpec",
+        "Presence": "heartbeat",
+        "tally": "telemetry",
+        "witness": "flush_marker",
+    },
+    "rqsched/dev": {"Frame": "Snapshot", "News": "EventLog", "Place": "Location"},
+}
+"""Names that were retired in one folder only; elsewhere they are plain words."""
+
+FAMILIES = {REPOSITORY / "rqsched" / "chain" / "reconcile" / "links.py"}
+"""Files of a package that are named after what they repair."""
+FOLDERS = ("rqsched", "tests", "benchmarks", "examples")
+KEPT = ("migrations", "adr")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+CODE_IN_PAGE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def sources() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from (path for path in (REPOSITORY / folder).rglob("*.py") if not {*KEPT} & {*path.parts})
+
+
+def pages() -> Iterator[Path]:
+    yield from (path for path in (REPOSITORY / "docs").rglob("*.md") if not {*KEPT} & {*path.parts})
+    yield from REPOSITORY.glob("*.md")
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Every identifier of a file, and every text that is nothing but one: a JSON key, a metric, a log action."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type == tokenize.NAME:
+            yield token.start[0], token.string.lstrip("_")
+        elif token.type == tokenize.STRING:
+            text = token.string.strip("rbfu").strip("\"'")
+            if IDENTIFIER.fullmatch(text):
+                yield token.start[0], text
+
+
+def test_no_retired_name_is_in_the_code() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{line}: {name} is now {NAMES[name]}"
+        for path in sources()
+        if path != Path(__file__)
+        for line, name in names_in(path)
+        if name in NAMES
+    ]
+    assert found == []
+
+
+def test_no_name_comes_back_in_the_folder_where_it_was_retired() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{line}: {name} is now {names[name]}"
+        for folder, names in IN_FOLDER.items()
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for line, name in names_in(path)
+        if name in names
+    ]
+    assert found == []
+
+
+def test_no_retired_name_is_in_the_docs() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {name} is now {NAMES[name]}"
+        for path in pages()
+        for code in CODE_IN_PAGE.findall(path.read_text())
+        for name in IDENTIFIER.findall(code)
+        if name in NAMES and path.name != "CHANGELOG.md"
+    ]
+    assert found == []
+
+
+def test_no_file_and_no_alias_has_a_retired_name() -> None:
+    package = [path for path in sources() if path.is_relative_to(REPOSITORY / "rqsched")]
+    files = [str(path.relative_to(REPOSITORY)) for path in package if path.stem in MODULES and path not in FAMILIES]
+    alias = re.compile(r"^(?:from [\w.]+ )?import [\w.]+ as (\w+)$", re.MULTILINE)
+    aliases = [
+        f"{path.relative_to(REPOSITORY)}: as {name}"
+        for path in sources()
+        for name in alias.findall(path.read_text())
+        if name in MODULES
+    ]
+    assert files + aliases == []
