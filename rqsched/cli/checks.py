@@ -204,11 +204,8 @@ def _connections(runtime: Runtime) -> Answer:
 
 
 def _depth(runtime: Runtime) -> Answer:
-    transport, now = runtime.transport, runtime.now().timestamp()
-    waiting = int(transport.redis.llen(transport.list_key)) + int(
-        transport.redis.zcount(transport.scheduled_key, "-inf", now)
-    )
-    armed = int(transport.redis.zcard(transport.scheduled_key))
+    transport = runtime.transport
+    waiting, armed = transport.count_due(now=runtime.now()), transport.count_armed()
     level = Level.WARNING if waiting > DEEP else Level.OK
     return level, f"{waiting} due, {armed} armed on {transport.control.name!r}"
 

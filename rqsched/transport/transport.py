@@ -266,6 +266,20 @@ class Transport:
         else:
             time.sleep(seconds)
 
+    def count_armed(self) -> int:
+        """Return how many links are in the scheduled set, leased ones included."""
+        return int(cast(Any, self.redis.zcard(self.scheduled_key)))
+
+    def count_due(self, *, now: datetime) -> int:
+        """Return how many links are due and not leased."""
+        waiting = cast(Any, self.redis.llen(self.list_key))
+        return int(waiting) + int(cast(Any, self.redis.zcount(self.scheduled_key, "-inf", now.timestamp())))
+
+    def acquire_interval(self, interval: timedelta) -> bool:
+        """Take this interval's pass of reconcile for this process; True for one process an interval."""
+        milliseconds = int(interval.total_seconds() * 1000)
+        return bool(self.redis.set(self.interval_key, 1, nx=True, px=milliseconds))
+
     def database_id(self) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush."""
         owner = self._patiently(lambda: self.redis.get(self.database_id_key))

@@ -118,7 +118,7 @@ def fill(database: Database) -> None:
     write(database, *[_created_at(change, NOW + timedelta(seconds=n)) for n, change in enumerate(changes)], created())
     write(database, *[_with_runs(change.after, range(1, 6), RunStatus.PENDING) for change in changes])
     write(database, _with_runs(created().after, range(1, 300), RunStatus.SUCCEEDED))
-    if not database.is_sqlite:  # which has no statistics unless somebody asks for them, and nobody does
+    if not database.is_sqlite:  # SQLite has no statistics: nothing here asks for them
         database.transact(lambda connection: connection.exec_driver_sql("ANALYZE"))
 
 

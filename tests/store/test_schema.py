@@ -1,4 +1,4 @@
-"""How a database gets its tables: once, whoever asks, and never over somebody else's."""
+"""How a database gets its tables: once, however many processes ask, and never over foreign ones."""
 
 from __future__ import annotations
 

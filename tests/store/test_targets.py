@@ -17,7 +17,7 @@ RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
 
 ASKED: dict[str, tuple[Ask, str]] = {
     "targets to deliver again": (lambda c: targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
-    "fan-outs to go on with": (lambda c: targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
+    "fan-outs to continue": (lambda c: targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
     "the next targets of a run": (
         lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",
@@ -99,7 +99,7 @@ def test_a_state_is_replaced_once_also_when_the_answer_was_lost(database: Databa
 
     assert move("paid")
     assert move("paid"), "asked again after a lost answer"
-    assert not move("shipped"), "somebody else was first"
+    assert not move("shipped"), "another process was first"
 
 
 def test_targets_named_again_are_numbered_after_those_that_are_known(database: Database) -> None:

@@ -104,7 +104,7 @@ def test_a_run_on_an_unknown_connection_stays_pending_and_is_not_redelivered(rig
 
 
 def test_a_queue_that_takes_no_job_delays_no_other_queue(rig: Rig) -> None:
-    rig.redis.set("rq:queue:broken", "somebody's text")
+    rig.redis.set("rq:queue:broken", "a foreign text")
     broken, sound = rig.create("broken", queue="broken"), rig.create("sound")
     rig.advance()
 

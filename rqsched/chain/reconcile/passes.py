@@ -52,9 +52,8 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
 
 def acquire_interval(runtime: Runtime) -> bool:
     """Tell whether this process is the one that reconciles in this interval; with Redis down none is."""
-    milliseconds = int(runtime.settings.reconcile_interval.total_seconds() * 1000)
     try:
-        return bool(runtime.transport.redis.set(runtime.transport.interval_key, 1, nx=True, px=milliseconds))
+        return runtime.transport.acquire_interval(runtime.settings.reconcile_interval)
     except RedisError:
         return False
 

@@ -64,7 +64,7 @@ def read_redis(runtime: Runtime) -> RedisGauges | None:
     redis: Redis = runtime.transport.redis
     queue = runtime.transport.control
     try:
-        scheduled = int(redis.zcard(runtime.transport.scheduled_key))
+        scheduled = runtime.transport.count_armed()
         live = len(telemetry.live_dispatchers(redis, queue.name))
         return RedisGauges(scheduled, live, telemetry.read_passes(redis, queue.name))
     except RedisError:
