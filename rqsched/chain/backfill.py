@@ -15,11 +15,10 @@ from itertools import islice
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
-from rqsched.core.ids import backfill_instance_id
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, for_backfill
-from rqsched.core.start import BackfillRow, decide_backfill
+from rqsched.core.start import BackfillRow, decide_backfill, preview_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import backfills, changes
 from rqsched.store.backfills import Backfill
@@ -182,18 +181,8 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     found = runtime.database.read(
         lambda connection: changes.occurrences_run(connection, {schedule.uid: start_at}, end_at)
     )
-    ran = found.get(schedule.uid, frozenset())
-    room = schedule.remaining
-    rows = []
-    for nominal in schedule.spec.between(start_at, end_at):
-        if nominal in ran:
-            rows.append(BackfillRow(nominal, None, "already_run"))
-        elif room == 0:
-            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
-        else:
-            room = None if room is None else room - 1
-            rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))
-    return rows
+    nominals = schedule.spec.between(start_at, end_at)
+    return preview_backfill(schedule, nominals, found.get(schedule.uid, frozenset()))
 
 
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:

@@ -279,7 +279,7 @@ def work(runtime: Runtime, queues: Sequence[str]) -> None:
 def _end_scheduler_with(worker: Worker) -> None:
     """Let RQ's scheduler die with its worker instead of holding its lock as an orphan.
 
-    Called in each process that multiprocessing forks below the worker; those of a run are none of ours.
+    Called in each process that multiprocessing forks below the worker; those that a run forks are left alone.
     """
     if os.getppid() == worker.pid:
         die_with_parent(worker.pid)

@@ -10,7 +10,7 @@ from typing import Any
 from rqsched.core.audit import CommandContext
 from rqsched.core.change import ChangeBuilder
 from rqsched.core.endings import complete_if_over, end_exhausted
-from rqsched.core.ids import iso_utc
+from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, refuse
 from rqsched.core.policy import OverlapPolicy, for_backfill
@@ -130,3 +130,18 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
         return replace(row, outcome="started")
     return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
+
+
+def preview_backfill(schedule: Schedule, nominals: Iterable[datetime], ran: frozenset[datetime]) -> list[BackfillRow]:
+    """Return what a backfill would do with each occurrence, `ran` being those that have a run; nothing is decided."""
+    room = schedule.remaining
+    rows = []
+    for nominal in nominals:
+        if nominal in ran:
+            rows.append(BackfillRow(nominal, None, "already_run"))
+        elif room == 0:
+            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
+        else:
+            room = None if room is None else room - 1
+            rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))
+    return rows

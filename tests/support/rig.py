@@ -93,13 +93,13 @@ class Rig:
         work(self.runtime, *queues, serializer=serializer)
 
     def occur(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
-        """The clock reaches the next occurrence and it fires; gives the newest run."""
+        """The clock reaches the next occurrence and it fires; returns the newest run."""
         self.advance(span)
         self.fire(schedule.refresh())
         return newest(schedule)
 
     def turn(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
-        """The next occurrence fires and its run is executed; gives the run as it is then."""
+        """The next occurrence fires and its run is executed; returns the run as it is then."""
         run = self.occur(schedule, span)
         self.work()
         return run.refresh()
@@ -155,7 +155,7 @@ def job_id(run: Run, **others: int) -> RunJobId:
 
 
 def turn(rig: Rig, target: Callable[..., Any], **options: Any) -> RunHandle:
-    """One run of this workflow is executed, without retries; gives the run."""
+    """One run of this workflow is executed, without retries; returns the run."""
     rig.register("target", target)
     return rig.turn(rig.create(runs="target", retry=ONCE, **options))
 
