@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= .rqsched
 ARGS   ?=
-INNER  := tests/contract tests/spec tests/core tests/store tests/transport
+INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests/chain
 # Each pytest worker starts its own Valkey and PostgreSQL. One more than two cores: many tests wait for processes.
 WORKERS ?= 3
 
@@ -30,7 +30,7 @@ test: $(VENV)/.dev ## before every push: every behaviour and invariant, real Val
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
-quick: $(VENV)/.dev ## while you write: the inner layers and the contracts, on SQLite (2 minutes)
+quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (2 minutes)
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
