@@ -137,7 +137,7 @@ def test_an_unknown_workflow_is_refused(desk: Desk, named: str) -> None:
 
 
 def test_a_value_that_cannot_be_a_workflow_is_refused(desk: Desk) -> None:
-    with pytest.raises(InvalidInputError, match="no workflow"):
+    with pytest.raises(InvalidInputError, match="not a workflow"):
         desk.create(workflow=42)
 
 
