@@ -1,4 +1,4 @@
-"""`python worker.py [QUEUES]`: recover what went stale, then be an `rqsched worker`."""
+"""`python worker.py [QUEUES]`: repair stale links and runs, then run as an `rqsched worker`."""
 
 import logging
 import sys

@@ -113,7 +113,7 @@ REFUSED = {
     "no timing": ('[{"id": "a", "workflow": "cli-hello"}]', "cron, interval, once or spec"),
     "a bad cron": ('[{"id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
     "two timings": ('[{"id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
-    "an unknown key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "colour": 1}]', "colour: is not an option"),
+    "an unknown key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "colour": 1}]', "colour: is not an"),
     "an unknown retry key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": {"x": 1}}]', "retry.x"),
     "a word for retry": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": "often"}]', "retry"),
     "a word for paused": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "paused": "yes"}]', "paused"),
