@@ -57,6 +57,7 @@ class Request:
     named: Named
     """Which schedule."""
     definition: Definition
+    """What its owner declares."""
     note: str | None = None
     """Text for people; None leaves a known schedule's note as it is."""
     paused: bool | None = None

@@ -156,6 +156,7 @@ class Policy:
     """The options about overlap, missed occurrences, failures and limits."""
 
     overlap: Overlap = None
+    """What a fire does while an earlier run is unfinished; None leaves it as it is."""
     buffer_limit: Annotated[
         int | None, typer.Option("--buffer-limit", help="The most runs that wait.", rich_help_panel=POLICY)
     ] = None

@@ -52,6 +52,7 @@ class Session:
         typer.Option("--reason", help="Why; recorded with the audit event of the change.", rich_help_panel=_PANEL),
     ] = None
     verbose: Verbose = 0
+    """How often -v was given: each time more is logged."""
 
     def __enter__(self) -> Session:
         """Keep standard output for results: what a user's module prints goes to standard error."""
