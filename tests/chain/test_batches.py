@@ -20,8 +20,7 @@ from tests.support.rig import SECOND, Rig, events, failing, link_id, newest, out
 
 def poison(rig: Rig, schedule: ScheduleHandle) -> None:
     """Its row can be read but not be evaluated, as after a downgrade that does not know its policy."""
-    policies = schedule.state.definition.policies.replace('"skip"', '"unheard-of"')
-    broken = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies=policies)
+    broken = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies='{"overlap":"unheard-of"}')
     rig.runtime.database.transact(lambda connection: connection.execute(broken))
 
 

@@ -135,7 +135,7 @@ def test_a_row_that_cannot_be_repaired_starves_no_other(any_rig: Rig) -> None:
 def test_a_run_that_cannot_be_settled_starves_no_other(rig: Rig) -> None:
     first, run_1 = started(rig, schedule_id="first")
     _, run_2 = started(rig, schedule_id="second")
-    set_columns(rig, first, policies="{}")
+    set_columns(rig, first, policies='{"overlap":"unheard-of"}')
     for _ in range(4):
         counts = repaired(rig)
         rig.advance(15 * SECOND)

@@ -69,7 +69,7 @@ def test_metrics_count_a_run_that_was_open_at_the_first_scrape(web: Web) -> None
 
 def test_metrics_count_deaths_misses_and_failed_fires(web: Web) -> None:
     web.rig.register("fail", lambda: 1 / 0)
-    web.create(workflow="fail", max_retries=0)
+    web.create(workflow="fail", retry={"max_retries": 0, "then": "dead"})
     web.create("late")
     scrape(web)
     web.rig.advance(MINUTE * 10)
