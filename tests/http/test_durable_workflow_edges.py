@@ -161,14 +161,14 @@ def test_an_invalid_sequence_is_refused(control_plane: Web, after: str) -> None:
 
 def test_a_trigger_that_fails_unexpectedly_reveals_only_its_kind(any_control_plane: Web) -> None:
     created(any_control_plane)
-    broken = sa.update(schedules).values(policies='{"secret": 1}')
+    broken = sa.update(schedules).values(policies='{"retry": "secret"}')
     any_control_plane.rig.runtime.database.transact(lambda connection: connection.execute(broken))
 
     answer = any_control_plane.post(f"{PATH}/invoices/trigger")
 
     body = answer.json()
     assert (answer.status_code, body["outcome"], body["schedule_id"]) == (500, "trigger_failed", "invoices")
-    assert body["reason"] == "KeyError"
+    assert body["reason"] == "AttributeError"
     assert "secret" not in answer.text
 
 

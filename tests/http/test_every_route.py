@@ -20,7 +20,7 @@ from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
 from tests.http.conftest import MakeWeb
 from tests.support.invariants import check_invariants
-from tests.support.population import body_of, contents, documented, request, seeded
+from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.support.web import Web
@@ -76,44 +76,44 @@ def world(
     clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
     with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as rig:
         web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
-        yield web, seeded(web.acting_as(secret("ADMIN")))
+        yield web, populate(web.acting_as(secret("ADMIN")))
 
 
 def test_these_are_all_the_routes(world: tuple[Web, dict[str, str]]) -> None:
-    assert set(documented(world[0])) == PUBLIC | set(NEEDED)
+    assert set(documented_operations(world[0])) == PUBLIC | set(NEEDED)
 
 
 @pytest.mark.parametrize("label", NEEDED)
 def test_every_route_without_a_known_token_is_401(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
-    before = contents(web)
+    before = stored_contents(web)
     for headers in ({}, {"authorization": f"Bearer {secret('nobody')}"}, {"authorization": secret("ADMIN")}):
-        answer = request(web, label, known, body_of(label, known), headers=headers)
+        answer = request(web, label, known, minimal_body(label, known), headers=headers)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert contents(web) == before
+    assert stored_contents(web) == before
 
 
 @pytest.mark.parametrize("label", [label for label, role in NEEDED.items() if role > Role.READ])
 def test_a_lesser_role_is_forbidden_and_changes_nothing(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
-    before = contents(web)
+    before = stored_contents(web)
     for role in [role for role in Role if role < NEEDED[label]]:
-        answer = request(web.acting_as(secret(role.name)), label, known, body_of(label, known))
+        answer = request(web.acting_as(secret(role.name)), label, known, minimal_body(label, known))
         assert answer.status_code == 403, answer.text
-    assert contents(web) == before
+    assert stored_contents(web) == before
 
 
 @pytest.mark.parametrize("label", sorted(set(NEEDED) - SHARED))
 def test_another_namespace_does_not_exist_for_a_tenant(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
-    tenant, before = web.acting_as(secret("tenant")), contents(web)
+    tenant, before = web.acting_as(secret("tenant")), stored_contents(web)
     named, unknown = (
-        request(tenant, label, known, body_of(label, known), headers={"X-Namespace": name})
+        request(tenant, label, known, minimal_body(label, known), headers={"X-Namespace": name})
         for name in ("default", "never-made")
     )
     assert (named.status_code, unknown.status_code) == (404, 404)
     assert without_id(named, "default") == without_id(unknown, "never-made")
-    assert contents(web) == before
+    assert stored_contents(web) == before
 
 
 def without_id(answer: httpx.Response, namespace: str) -> str:
@@ -124,10 +124,10 @@ def without_id(answer: httpx.Response, namespace: str) -> str:
 @pytest.mark.parametrize("label", [label for label in sorted(NEEDED) if "{" in label and label != f"PUT {ONE}"])
 def test_an_id_of_another_namespace_is_not_found_in_ones_own(world: tuple[Web, dict[str, str]], label: str) -> None:
     web, known = world
-    before = contents(web)
-    answer = request(web.acting_as(secret("tenant")), label, known, body_of(label, known))
+    before = stored_contents(web)
+    answer = request(web.acting_as(secret("tenant")), label, known, minimal_body(label, known))
     assert answer.status_code == 404, answer.text
-    assert contents(web) == before
+    assert stored_contents(web) == before
 
 
 WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {"GET /metrics", "GET /api/cluster/info"}
@@ -138,7 +138,7 @@ ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health"}
 
 def in_order(web: Web) -> list[str]:
     """Every route, deletions last."""
-    return sorted(documented(web), key=lambda label: ("delete" in label.lower(), label))
+    return sorted(documented_operations(web), key=lambda label: ("delete" in label.lower(), label))
 
 
 @pytest.fixture
@@ -148,14 +148,14 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     with closing(Database(url)) as database:
         schema.upgrade(database)
     web = make_web(app={"limits": Limits(rate=0)}, database_url=url, redis_url=own_valkey.url)
-    known = seeded(web)
+    known = populate(web)
     web.rig.runtime.database.patience = Patience(total=timedelta(0))
     return web, known
 
 
 def asked(web: Web, label: str, known: dict[str, str]) -> httpx.Response:
-    has_body = "requestBody" in documented(web)[label]
-    return request(web, label, known, body_of(label, known) if has_body else None)
+    has_body = "requestBody" in documented_operations(web)[label]
+    return request(web, label, known, minimal_body(label, known) if has_body else None)
 
 
 def is_unavailable(answer: httpx.Response) -> bool:
@@ -167,7 +167,7 @@ def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     outage: tuple[Web, dict[str, str]], own_postgres: PostgresServer
 ) -> None:
     web, known = outage
-    before = contents(web)
+    before = stored_contents(web)
     own_postgres.stop()
     answers: dict[str, Any] = {label: asked(web, label, known) for label in in_order(web)}
     assert {label for label, answer in answers.items() if not is_unavailable(answer)} == WITHOUT_SQL
@@ -175,7 +175,7 @@ def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
 
     own_postgres.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="the database to be back")
-    assert contents(web) == before
+    assert stored_contents(web) == before
     check_invariants(web.rig.runtime)
 
 

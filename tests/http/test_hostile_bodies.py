@@ -14,7 +14,7 @@ from rqsched.http import Limits, create_app
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
 from tests.http.test_bodies import MALFORMED
-from tests.support.population import body_of, contents, documented, request, seeded
+from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.servers import ValkeyServer
 from tests.support.web import Web
 
@@ -46,7 +46,7 @@ def world(
     clock = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
     with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url) as rig:
         web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
-        yield web, seeded(web)
+        yield web, populate(web)
 
 
 class Door:
@@ -54,12 +54,12 @@ class Door:
 
     def __init__(self, web: Web, known: dict[str, str], label: str) -> None:
         self.web, self.known, self.label = web, known, label
-        self.before = contents(web)
+        self.before = stored_contents(web)
 
     def refuses(self, statuses: set[int], body: Any = None, content: bytes | None = None) -> None:
         answer = request(self.web, self.label, self.known, body, content=content)
         assert answer.status_code in statuses, (body, content, answer.text)
-        assert contents(self.web) == self.before, (body, content)
+        assert stored_contents(self.web) == self.before, (body, content)
 
 
 @pytest.fixture(params=ROUTES)
@@ -71,7 +71,7 @@ def bodies(web: Web) -> dict[str, dict[str, Any]]:
     """The schema of every body in the document, by route."""
     return {
         label: operation["requestBody"]["content"]["application/json"]["schema"]
-        for label, operation in documented(web).items()
+        for label, operation in documented_operations(web).items()
         if "requestBody" in operation
     }
 
@@ -115,4 +115,4 @@ def test_a_field_of_another_type_is_refused(door: Door) -> None:
     wrong = list(wrong_fields(bodies(door.web)[door.label], document["components"]["schemas"]))
     assert len(wrong) >= 3
     for name, value in wrong:
-        door.refuses({400, 422}, body={**body_of(door.label, door.known), name: value})
+        door.refuses({400, 422}, body={**minimal_body(door.label, door.known), name: value})

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
-from tests.support.population import HEADERS, body_of, seeded
+from tests.support.population import HEADERS, minimal_body, populate
 from tests.support.sizes import sized
 from tests.support.web import Web
 
@@ -58,7 +58,7 @@ def faults_of(case: Any, answer: Any) -> dict[str, str]:
 
 def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
     """Send generated requests; gives one example of each fault. Every other one names what is there."""
-    known, numbers, faults = seeded(web), count(), dict[str, str]()
+    known, numbers, faults = populate(web), count(), dict[str, str]()
 
     @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate], deadline=None, derandomize=True,
               database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -67,7 +67,7 @@ def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
         if next(numbers) % 2 == 0:
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
             if isinstance(case.body, dict):
-                case.body.update(body_of(operation.label, known))
+                case.body.update(minimal_body(operation.label, known))
         faults.update(faults_of(case, case.call(headers=HEADERS)))
 
     try:
@@ -91,9 +91,11 @@ def unlimited(make_web: MakeWeb) -> Web:
 @pytest.mark.parametrize("surface", SURFACES)
 def test_every_operation_succeeds_as_documented(unlimited: Web, surface: str) -> None:
     for operation in operations_of(unlimited, surface):
-        known = seeded(unlimited)
+        known = populate(unlimited)
         names = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
-        body = {"body": body_of(operation.label, known), "media_type": "application/json"} if operation.body else {}
+        body = (
+            {"body": minimal_body(operation.label, known), "media_type": "application/json"} if operation.body else {}
+        )
         case = operation.Case(path_parameters=names, **body)
         answer = case.call(headers=HEADERS)
         expected = {REFUSED[operation.label]} if operation.label in REFUSED else {200, 201, 204}

@@ -14,7 +14,7 @@ from rqsched.http.auth import Tokens
 from rqsched.store.database import Patience
 from rqsched.store.tables import audit_events
 from tests.http.conftest import MakeWeb
-from tests.support.population import documented, request, seeded
+from tests.support.population import documented_operations, populate, request
 from tests.support.servers import free_port
 from tests.support.web import SCHEDULES, Web, at
 
@@ -35,8 +35,8 @@ def test_a_token_appears_in_no_response_log_or_audit_event(make_web: MakeWeb, ca
     web = make_web(tokens=ENTRIES)
     right, wrong = web.acting_as(TOKEN), web.acting_as(WRONG)
     with caplog.at_level(logging.DEBUG):
-        known = seeded(right)
-        answers = [request(one, label, known) for label in documented(web) for one in (right, wrong)]
+        known = populate(right)
+        answers = [request(one, label, known) for label in documented_operations(web) for one in (right, wrong)]
     assert {200, 400, 401, 404, 422} <= {answer.status_code for answer in answers}
     told = "".join(answer.text + repr(answer.headers) for answer in answers) + caplog.text + shown(web)
     assert '"principal":"ci"' in told

@@ -1,4 +1,4 @@
-"""A caller of the Open Job Spec surface: cron jobs registered, workers that fetch, and what every answer must carry."""
+"""A client of the Open Job Spec surface: registers cron jobs, fetches jobs, and checks every response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CRON = "/ojs/v1/cron"
 WORKERS = "/ojs/v1/workers"
 MEDIA_TYPE = "application/openjobspec+json"
 REPORT = {"name": "daily-report", "cron": "* * * * *", "type": "report.generate"}
-"""A cron job each minute; no process knows its type, so that a worker of another language executes it."""
+"""A cron job each minute. No process registers its type, so it waits for an external worker."""
 
 
 @dataclass
@@ -33,14 +33,14 @@ class Ojs:
     def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         headers = {"content-type": MEDIA_TYPE, **options.pop("headers", {})}
         answer = self.web(method, path, body, headers=headers, **options)
-        assert_carries_what_every_answer_does(answer)
+        assert_common_headers(answer)
         return answer
 
     def register(self, **fields: Any) -> httpx.Response:
         return self("POST", CRON, {**REPORT, **fields})
 
     def registered(self, **fields: Any) -> dict[str, Any]:
-        """A cron job that was registered just now, or changed."""
+        """Register or replace a cron job; returns it."""
         answer = self.register(**fields)
         assert answer.status_code in {200, 201}, answer.text
         found: dict[str, Any] = answer.json()["cron_job"]
@@ -85,7 +85,7 @@ class Ojs:
         return jobs
 
     def fetched(self, **options: Any) -> dict[str, Any]:
-        """The one job that waits, claimed."""
+        """Claim the only waiting job."""
         (job,) = self.fetch(**options)
         return job
 
@@ -119,17 +119,17 @@ class Ojs:
         return found
 
 
-def assert_carries_what_every_answer_does(answer: httpx.Response) -> None:
-    """Errors and unknown routes too."""
+def assert_common_headers(answer: httpx.Response) -> None:
+    """Check the headers of every response, errors and unknown routes included."""
     assert answer.headers["content-type"] == MEDIA_TYPE
     assert answer.headers["ojs-version"] == "1.0"
     assert answer.headers["x-request-id"]
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Expect an error of this status and code; gives it."""
+    """Expect an error with this status and code; returns it."""
     assert answer.status_code == status, answer.text
-    assert_carries_what_every_answer_does(answer)
+    assert_common_headers(answer)
     assert set(answer.json()) == {"error"}
     error: dict[str, Any] = answer.json()["error"]
     assert error["code"] == code, error

@@ -1,4 +1,4 @@
-"""One of everything there is, and for every operation of the three surfaces the least body it takes."""
+"""A schedule, run, job and backfill for requests to refer to, and a minimal body for every operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.openjobspec import REPORT, Ojs
 from tests.support.web import MINUTELY, Web, at
 
 HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
-"""Else the other surfaces would refuse everything before they look at it."""
+"""Without them the other surfaces refuse every request."""
 PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
 WORKER = {"queues": ["default"], "worker_id": "worker-1"}
 ACTION = {"action": {"workflow_type": "note"}, "spec": {"intervals": [{"every": "PT1M"}]}}
@@ -27,11 +27,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/schedules": ACTION,
     "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
 }
-"""What a body needs at least; else nothing that is generated would be taken."""
+"""The minimal bodies, so that generated requests are not all refused."""
 
 
-def seeded(web: Web) -> dict[str, str]:
-    """Put one of everything there; gives the path parameters that name them."""
+def populate(web: Web) -> dict[str, str]:
+    """Create one of each; returns the path parameters that name them."""
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
     ojs = Ojs(web)
     ojs.registered(enabled=True, overlap_policy="allow")
@@ -47,7 +47,7 @@ def seeded(web: Web) -> dict[str, str]:
     }
 
 
-def body_of(label: str, known: dict[str, str]) -> dict[str, Any]:
+def minimal_body(label: str, known: dict[str, str]) -> dict[str, Any]:
     if label.endswith(("/ack", "/nack")):
         return {"job_id": known["job_id"]}
     if label.endswith("/heartbeat"):
@@ -56,18 +56,18 @@ def body_of(label: str, known: dict[str, str]) -> dict[str, Any]:
 
 
 def request(web: Web, label: str, known: dict[str, str], body: Any = None, **options: Any) -> httpx.Response:
-    """Send to a route, named as the document has it (`POST /api/v1/schedules/`), about what is there."""
+    """Send to a route of the OpenAPI document (`POST /api/v1/schedules/`) with the known path parameters."""
     method, _, path = label.partition(" ")
     return web(method, path.format(**known), body, **{**options, "headers": {**HEADERS, **options.get("headers", {})}})
 
 
-def documented(web: Web) -> dict[str, dict[str, Any]]:
+def documented_operations(web: Web) -> dict[str, dict[str, Any]]:
     """Every operation of the OpenAPI document, by route."""
     paths = web.get("/openapi.json").json()["paths"]
     return {f"{method.upper()} {path}": found for path, methods in paths.items() for method, found in methods.items()}
 
 
-def contents(web: Web) -> list[Any]:
+def stored_contents(web: Web) -> list[Any]:
     """Every row of SQL, and the name of every queue and job of RQ."""
     rig = web.rig
     tables = [sa.select(table) for table in metadata.sorted_tables]

@@ -1,4 +1,4 @@
-"""A caller of the application: plain requests in, answers out, and the rig behind it."""
+"""An HTTP client of the application in process, with the rig behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTELY = {"workflow": "note", "interval": "1m"}
 
 @dataclass
 class Web:
-    """Speaks to an application in process, each request in an event loop of its own."""
+    """Sends requests to an application in process, each in its own event loop."""
 
     app: FastAPI
     rig: Rig
@@ -55,7 +55,7 @@ class Web:
         return self("POST", path, body, **options)
 
     def create(self, schedule_id: str = "report", **fields: Any) -> dict[str, Any]:
-        """A schedule every minute; gives the answer's body."""
+        """Create a schedule that fires every minute; returns the response's body."""
         answer = self.post(SCHEDULES, {"schedule_id": schedule_id, **MINUTELY, **fields})
         assert answer.status_code == 201, answer.text
         created: dict[str, Any] = answer.json()
@@ -68,17 +68,17 @@ class Web:
         return found
 
     def acting_as(self, token: str) -> Web:
-        """The same application, as the holder of a token sees it."""
+        """Return a client of the same application with a token."""
         return Web(self.app, self.rig, {**self.headers, "authorization": f"Bearer {token}"}, self.peer, self.host)
 
 
 def at(schedule_id: str = "report", operation: str = "") -> str:
-    """The path of a schedule, or of an operation on it."""
+    """Return the path of a schedule, or of an operation on it."""
     return f"{SCHEDULES}{schedule_id}/{operation}"
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Expect problem details with this status and code; gives them."""
+    """Expect problem details with this status and code; returns them."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = answer.json()
