@@ -72,8 +72,9 @@ NAMES = {
 """Classes, functions, parameters, metrics, JSON keys and log actions, with what replaced them."""
 
 IN_FOLDER = {
-    "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build", "facts": "payload, fields"},
-    "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker", "facts": "metadata"},
+    "rqsched": {"facts": "payload, fields, labels, metadata: the one it is"},
+    "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
+    "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker"},
     "rqsched/transport": {
         "Kind": "JobKind",
         "Post": "JobSpec",
