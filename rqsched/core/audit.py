@@ -28,6 +28,11 @@ COMPLETED = "ScheduleCompleted"
 DIED = "ScheduleDied"
 RECOVERED = "ScheduleRecovered"
 
+REMAINING_EXHAUSTED = "remaining_actions_exhausted"
+"""The reason of a skip for which `max_runs` leaves no run."""
+NOT_TRIGGERABLE = "status_not_triggerable"
+"""The reason of a skip whose schedule is in a status that starts nothing."""
+
 _DEFINED = frozenset({"spec", "action", "overlap_policy", "next_fire_at"})
 _STARTED = frozenset(
     {

@@ -18,7 +18,7 @@ SPEC_ENDED = "spec_ended"
 
 def complete(builder: ChangeBuilder, reason: str) -> None:
     """Set the schedule done and record why."""
-    write_off(builder, "remaining_actions_exhausted")
+    write_off(builder, audit.REMAINING_EXHAUSTED)
     _stop(builder, ScheduleStatus.DONE, reason)
     dropped = builder.drop_buffer()
     builder.record(audit.COMPLETED, reason=reason, completed_at=builder.now, dropped_buffered=dropped)
@@ -49,7 +49,7 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
 
     Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
     """
-    write_off(builder, "remaining_actions_exhausted" if reason == EXHAUSTED else "deleted")
+    write_off(builder, audit.REMAINING_EXHAUSTED if reason == EXHAUSTED else "deleted")
     _stop(builder, ScheduleStatus.DELETED, reason)
     builder.set(deleted_at=builder.now)
     dropped = builder.drop_buffer()
@@ -60,7 +60,7 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
 
 def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
     """Set the schedule dead after `run` failed for good."""
-    write_off(builder, "status_not_triggerable")
+    write_off(builder, audit.NOT_TRIGGERABLE)
     _stop(builder, ScheduleStatus.DEAD, reason)
     dropped = builder.drop_buffer()
     builder.record(

@@ -18,8 +18,17 @@ from rqsched.spec.spec import Spec, SpecLike
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
 EXECUTORS = ("rq", "external")
+"""What may execute a schedule's runs."""
 MAX_JITTER = timedelta(days=1)
+"""The longest jitter."""
+MAX_RUNS = 2**53
+"""The greatest `max_runs`: every JSON reader holds it exactly."""
+MAX_TIMEOUT = 30 * 86_400
+"""The longest timeout in seconds: 30 days."""
+MAX_PRIORITY = 1_000
+"""The greatest priority, and below zero the least."""
 MAX_ENVIRONMENT = 255
+"""Characters of the name of an environment."""
 
 
 class Options(TypedDict, total=False):
@@ -258,7 +267,7 @@ def _count(field: str, least: int, most: int) -> Callable[[Any], int | None]:
 
 
 def _priority(value: Any) -> int:
-    return _count("priority", -1_000, 1_000)(value) or 0
+    return _count("priority", -MAX_PRIORITY, MAX_PRIORITY)(value) or 0
 
 
 def _queue(field: str) -> Callable[[Any], str | None]:
@@ -289,8 +298,8 @@ def _object(field: str) -> Callable[[Any], str]:
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "jitter": _jitter,
-    "max_runs": _count("max_runs", 1, 2**53),
-    "timeout": _count("timeout", 1, 86_400 * 30),
+    "max_runs": _count("max_runs", 1, MAX_RUNS),
+    "timeout": _count("timeout", 1, MAX_TIMEOUT),
     "queue": _queue("queue"),
     "connection": _queue("connection"),
     "priority": _priority,

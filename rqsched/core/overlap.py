@@ -68,7 +68,7 @@ def refuse(builder: ChangeBuilder, occurrence_at: datetime, reason: str, *, bloc
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
     if builder.schedule.remaining == 0:
-        return refuse(builder, request.occurrence_at, "remaining_actions_exhausted")
+        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
     policies = builder.schedule.policies
     policy = request.overlap or policies.overlap
     decision = judge_overlap(
@@ -92,7 +92,7 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Let a run wait its turn whatever the policy says: a backfill under `skip` runs one after another."""
     if builder.schedule.remaining == 0:
-        return refuse(builder, request.occurrence_at, "remaining_actions_exhausted")
+        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
 
 

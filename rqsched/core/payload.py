@@ -10,11 +10,17 @@ from typing import Any
 from rqsched.errors import InvalidPayloadError
 
 ARGUMENT_BYTES = 256 * 1024
+"""The limit of args and kwargs together, as JSON."""
 MEMO_BYTES = 256 * 1024
+"""The limit of a memo, of search attributes and of a command context, each as JSON."""
 NOTE_BYTES = 4 * 1024
+"""The limit of a note or description, as JSON."""
 MAX_LABELS = 64
+"""How many labels a schedule may have."""
 MAX_LABEL_CHARACTERS = 255
+"""The length of a label's name, and of its value."""
 MAX_DEPTH = 64
+"""How deep lists and objects may be nested."""
 
 
 def dumps(value: object) -> str:
@@ -90,7 +96,9 @@ def require_labels(value: Any) -> str:
     for name, text in value.items():
         fits = isinstance(name, str) and isinstance(text, str) and name and len(name) <= MAX_LABEL_CHARACTERS
         if not fits or len(text) > MAX_LABEL_CHARACTERS:
-            raise InvalidPayloadError("labels", f"{name!r}: names and values are texts of at most 255 characters")
+            raise InvalidPayloadError(
+                "labels", f"{name!r}: names and values are texts of at most {MAX_LABEL_CHARACTERS} characters"
+            )
     return json_text("labels", dict(value), MEMO_BYTES)
 
 

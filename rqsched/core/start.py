@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.change import ChangeBuilder
 from rqsched.core.endings import complete_if_over, end_exhausted
 from rqsched.core.ids import backfill_instance_id, iso_utc
@@ -42,9 +42,9 @@ def decide_trigger(
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
-        result = refuse(builder, now, "remaining_actions_exhausted")
+        result = refuse(builder, now, REMAINING_EXHAUSTED)
     elif not can_start:
-        result = refuse(builder, now, "status_not_triggerable")
+        result = refuse(builder, now, NOT_TRIGGERABLE)
     else:
         start = StartRequest(
             RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
@@ -100,7 +100,7 @@ def decide_backfill(
             rows.append(BackfillRow(nominal, None, "already_run"))
             continue
         if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
-            reason = "remaining_actions_exhausted" if builder.schedule.remaining == 0 else "status_not_triggerable"
+            reason = REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else NOT_TRIGGERABLE
             rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
         request = StartRequest(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
@@ -129,7 +129,7 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
         return row
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
         return replace(row, outcome="started")
-    return replace(row, outcome="skipped", reason="remaining_actions_exhausted") if change.drops_buffer else row
+    return replace(row, outcome="skipped", reason=REMAINING_EXHAUSTED) if change.drops_buffer else row
 
 
 def preview_backfill(schedule: Schedule, nominals: Iterable[datetime], ran: frozenset[datetime]) -> list[BackfillRow]:
@@ -140,7 +140,7 @@ def preview_backfill(schedule: Schedule, nominals: Iterable[datetime], ran: froz
         if nominal in ran:
             rows.append(BackfillRow(nominal, None, "already_run"))
         elif room == 0:
-            rows.append(BackfillRow(nominal, None, "skipped", "remaining_actions_exhausted"))
+            rows.append(BackfillRow(nominal, None, "skipped", REMAINING_EXHAUSTED))
         else:
             room = None if room is None else room - 1
             rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))
