@@ -49,11 +49,11 @@ class RunDescription:
     priority: int
     """Above 0, it goes to the front of its queue."""
     overlap: str
-    """The overlap policy it started under."""
+    """The overlap policy it was decided under."""
     is_override: bool
-    """Whether that policy came from the caller instead of the schedule."""
+    """Whether that policy is not the schedule's own, or it comes from a backfill."""
     trigger_number: int | None
-    """Which start of the schedule it is, as `max_runs` counts; None while buffered."""
+    """Which start of the schedule it was; None until it started."""
     labels: dict[str, Any]
     """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
@@ -61,27 +61,27 @@ class RunDescription:
     search_attributes: dict[str, Any]
     """The schedule's search attributes when it was recorded."""
     lineage: dict[str, Any]
-    """Where it comes from: schedule, occurrence and kind."""
+    """The audit event that ties it to its schedule."""
     attempt: int
-    """The current or last attempt; 0 before the first."""
+    """The current attempt, from 1."""
     delivery: int
-    """How often it was put on its queue."""
+    """Which job carries this attempt; a re-delivery takes the next number."""
     worker: str | None
     """The worker of the current or last attempt; None before the first."""
     due_at: datetime | None
-    """When it was due; None for a manual run."""
+    """When it was to start."""
     queued_at: datetime | None
-    """When it was put on its queue; None while buffered."""
+    """When it became pending; None while it waits."""
     started_at: datetime | None
-    """When its newest attempt started; None before the first."""
+    """When the current attempt began; None before."""
     ended_at: datetime | None
     """When it ended; None before that."""
     retry_at: datetime | None
     """When its next attempt is due; None unless it is retrying."""
     heartbeat_at: datetime | None
-    """When its worker last showed that it lives; None before the first attempt."""
+    """External runs: the last sign of life."""
     attempts: list[dict[str, Any]]
-    """One entry per attempt that ended."""
+    """One entry for each ended attempt, the newest 50."""
     result: Any
     """What the workflow returned."""
     error: str | None

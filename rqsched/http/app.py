@@ -16,13 +16,12 @@ import rqsched
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, RqschedError
-from rqsched.http import durable_workflow, health, native, ojs
-from rqsched.http import openapi as document
+from rqsched.http import durable_workflow, health, native, ojs, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.metrics import endpoint as metrics
+from rqsched.http.metrics import endpoint
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard, render_error
 from rqsched.http.surface import DEFAULT
@@ -31,7 +30,7 @@ from rqsched.store.database import Patience
 _log = logging.getLogger(__name__)
 _PATIENCE = Patience(total=timedelta(seconds=3))
 """A caller gets 503 soon instead of waiting as long as a worker does."""
-_REFUSED = (document.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
+_REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
 
@@ -61,9 +60,9 @@ def create_app(
     app.state.rqsched = Wiring(
         scheduler, Authenticator(tokens, authenticate), TokenBuckets(limits), Meter(scheduler.runtime)
     )
-    for module in (native, ojs, durable_workflow, health, metrics):
+    for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)
-    document.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
+    openapi.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)

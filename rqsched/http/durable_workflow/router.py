@@ -6,13 +6,13 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 import rqsched
-from rqsched.http import openapi as document
+from rqsched.http import openapi
 from rqsched.http.dependencies import Read
 from rqsched.http.durable_workflow import responses, schedules
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.http.durable_workflow.responses import REFUSED
 
-router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*document.ANY))
+router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*openapi.ANY))
 router.include_router(schedules.router)
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import backfill as backfills
+from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import iso_utc
@@ -120,7 +120,7 @@ def upcoming(
     responses={202: {"model": BackfillResponse, "description": "It continues; poll Location."}, **PROBLEM.of(409)},
     tags=["backfills"],
 )
-def backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
+def start_backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
     """Fire the occurrences of [start, end) that have passed and have no run yet.
 
     Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
@@ -160,7 +160,7 @@ def _continue(runtime: Runtime, uid: str) -> None:
     """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
     try:
         with _CONTINUING:
-            for _ in backfills.resume(runtime, uid):
+            for _ in backfill.resume(runtime, uid):
                 pass
     except BackendUnavailableError as error:
         _log.warning("backfill %s continues later: %s", uid, error, extra={"action": "backfill_interrupted"})
@@ -176,7 +176,7 @@ def read_backfill(call: Read, uid: BackfillUid) -> Response:
 
 def _find(call: Call, uid: str) -> Backfill:
     runtime = call.scheduler.runtime
-    found = backfills.get_backfill(runtime, uid.upper())
+    found = backfill.get_backfill(runtime, uid.upper())
     schedule = runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
     if schedule is None or schedule.namespace != call.namespace:
         raise BackfillNotFoundError(uid)

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 import rqsched
-from rqsched.http import openapi as document
+from rqsched.http import openapi
 from rqsched.http.dependencies import Read
 from rqsched.http.ojs import cron, responses, workers
 from rqsched.http.ojs.errors import VERSION, OjsResponse
@@ -14,7 +14,7 @@ from rqsched.http.ojs.requests import Versioned
 
 router = APIRouter(
     prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
-    default_response_class=OjsResponse, responses=responses.REFUSED.of(*document.ANY),
+    default_response_class=OjsResponse, responses=responses.REFUSED.of(*openapi.ANY),
 )  # fmt: skip
 
 
