@@ -3,8 +3,10 @@
 >>> from rqsched import Cron, Scheduler, workflow
 >>> @workflow("invoice-sync")
 ... def invoice_sync(region: str) -> None: ...
->>> scheduler = Scheduler.from_env()  # doctest: +SKIP
->>> scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), args=["eu"])  # doctest: +SKIP
+>>> scheduler = Scheduler.from_env()
+>>> schedule = scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), args=["eu"])
+>>> schedule.status
+'active'
 
 Every name is imported at its first use: SQLAlchemy, RQ and pydantic are most of the time that `rqsched --help` or a
 module of workflows would otherwise take.

@@ -20,7 +20,9 @@ SYNC = "sync"
 class Declaration:
     """One schedule of a declared set.
 
-    >>> Declaration("nightly", "invoice-sync", Cron("0 2 * * *"), {"timezone": "Europe/Berlin"})  # doctest: +SKIP
+    >>> hourly = Declaration("hourly", "invoice-sync", Every("1h"), {"timezone": "Europe/Berlin"})
+    >>> scheduler.sync([hourly]).created
+    ['hourly']
     """
 
     schedule_id: str

@@ -19,9 +19,11 @@ from rqsched.store import changes
 class RunHandle:
     """One run: its fields as they were read last, and everything that can be done to it.
 
-    >>> run = scheduler.get("nightly").trigger().run  # doctest: +SKIP
-    >>> run.refresh().status, run.result  # doctest: +SKIP
-    ('succeeded', 42)
+    >>> run = scheduler.get("nightly").trigger().run
+    >>> run.status
+    'pending'
+    >>> run.cancel().status
+    'cancelled'
     """
 
     def __init__(self, runtime: Runtime, run: Run) -> None:
