@@ -171,6 +171,18 @@ class _Orders:
     parent: int
 
 
+def restart_delay(last: float, *, status: int | None, lived: float) -> float:
+    """Return the seconds until a child that ended is started again, given the last delay.
+
+    The delay grows only for a child that ends by itself soon after its start: it would fail again. One that a signal
+    killed (a negative `status`), however often, is needed again at once.
+    """
+    is_killed = status is not None and status < 0
+    if is_killed or lived >= _HEALTHY_AFTER:
+        return _RESTART_AFTER
+    return min(last * 2, _LONGEST_RESTART)
+
+
 class _Keeper:
     """Starts one child, and again when it ended: soon at first, later when it never lives long."""
 
@@ -202,9 +214,8 @@ class _Keeper:
             os.kill(self.process.pid, number)
 
     def _note_end(self, now: float) -> float:
-        is_healthy = now - self._started_at >= _HEALTHY_AFTER
-        self._delay = _RESTART_AFTER if is_healthy else min(self._delay * 2, _LONGEST_RESTART)
         status = self.process.exitcode if self.process is not None else None
+        self._delay = restart_delay(self._delay, status=status, lived=now - self._started_at)
         _log.warning("%s ended with %s; restarting", self.role, status, extra={"action": "child_restarted"})
         return self._delay
 

@@ -33,9 +33,23 @@ UNREACHABLE = (OperationalError, PoolTimeoutError)
 """What is raised while the database does not answer."""
 _READ_ONLY = "rqsched_read_only"
 _BUSY_TIMEOUT_MS = 15_000
-# Serialization failure, deadlock, too many connections, shutdown and start-up of the server, lost connections.
-_TRANSIENT_STATES = ("40001", "40P01", "53300", "57P01", "57P02", "57P03", "08")
-_TRANSIENT_TEXTS = ("database is locked", "database table is locked", "connection is closed", "disk i/o error")
+_CONFLICTS = ("40001", "40P01", "55P03")
+"""Serialization failure, deadlock, lock not available."""
+_OUTAGES = ("08", "25P03", "53", "57", "58")
+"""Lost connections, idle transactions that were ended, insufficient resources (a full disk), operator intervention (the
+server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
+_READ_ONLY_SERVER = "25006"
+"""A write met a read-only server: a standby, before or after a failover."""
+_ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
+"""Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
+_SQLITE_OUTAGES = (
+    "database is locked",
+    "database table is locked",
+    "connection is closed",
+    "disk i/o error",
+    "database or disk is full",
+    "attempt to write a readonly database",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +82,17 @@ def is_transient(error: BaseException) -> bool:
         return True
     state = getattr(error.orig, "sqlstate", None)
     if state:
-        return str(state).startswith(_TRANSIENT_STATES)
+        return _passes(str(state))
     text = str(error.orig).lower()
-    if any(part in text for part in _TRANSIENT_TEXTS):
+    if any(part in text for part in _SQLITE_OUTAGES):
         return True
     return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def _passes(state: str) -> bool:
+    """Return whether a failure of this SQLSTATE may pass without a change of the statement."""
+    is_outage = state.startswith(_OUTAGES) or state == _READ_ONLY_SERVER
+    return state in _CONFLICTS or (is_outage and state not in _ABOUT_THE_STATEMENT)
 
 
 def with_connect_timeout(url: str, seconds: int) -> str:
@@ -162,8 +182,13 @@ class Database:
         with self.engine.connect() as connection:
             if is_read_only:
                 connection.execution_options(**self._snapshot)
-            with connection.begin():
-                return work(connection)
+            try:
+                with connection.begin():
+                    return work(connection)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == _READ_ONLY_SERVER:
+                    connection.invalidate(error)  # the next attempt asks anew which server takes writes
+                raise
 
     @property
     def _snapshot(self) -> dict[str, Any]:

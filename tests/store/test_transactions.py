@@ -323,3 +323,90 @@ def test_an_invalid_statement_is_not_retried(postgres: Database) -> None:
     with pytest.raises(DBAPIError, match="nonsense"):
         postgres.transact(work)
     assert len(attempts) == 1
+
+
+STUMBLE = """
+CREATE SEQUENCE attempts;
+CREATE FUNCTION stumble(state text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('attempts') < 3 THEN
+        RAISE EXCEPTION USING ERRCODE = state, MESSAGE = 'as the test wants it';
+    END IF;
+    RETURN currval('attempts');
+END $$
+"""
+OUTAGES = {
+    "disk full": "53100",
+    "too many connections": "53300",
+    "read-only server": "25006",
+    "idle transaction ended": "25P03",
+    "server stops": "57P01",
+    "idle session ended": "57P05",
+    "i/o error": "58030",
+    "connection failure": "08006",
+    "lock not available": "55P03",
+}
+FAILURES_OF_THE_STATEMENT = {"cancelled": "57014", "out of memory": "53200", "limit exceeded": "53400"}
+
+
+@pytest.fixture
+def stumbling(postgres: Database) -> Database:
+    """A database whose function `stumble` fails twice with the SQLSTATE it is given."""
+    postgres.transact(lambda connection: connection.exec_driver_sql(STUMBLE))
+    return postgres
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("state", OUTAGES.values(), ids=OUTAGES)
+def test_an_outage_of_postgresql_is_waited_out(stumbling: Database, state: str) -> None:
+    query = sa.select(sa.func.stumble(state))
+    assert stumbling.transact(lambda connection: connection.execute(query).scalar_one()) == 3
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("state", OUTAGES.values(), ids=OUTAGES)
+def test_an_outage_of_postgresql_that_lasts_is_a_typed_error(stumbling: Database, state: str) -> None:
+    query = sa.select(sa.func.stumble(state))
+    with pytest.raises(DatabaseUnavailableError):
+        stumbling.transact(lambda connection: connection.execute(query), patience=NO_PATIENCE)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("state", FAILURES_OF_THE_STATEMENT.values(), ids=FAILURES_OF_THE_STATEMENT)
+def test_what_the_same_statement_would_meet_again_is_not_retried(stumbling: Database, state: str) -> None:
+    query = sa.select(sa.func.stumble(state))
+    with pytest.raises(DBAPIError, match="as the test wants it"):
+        stumbling.transact(lambda connection: connection.execute(query))
+    assert (
+        stumbling.transact(lambda connection: connection.execute(sa.text("SELECT nextval('attempts')"))).scalar() == 2
+    )
+
+
+@pytest.mark.postgres
+def test_a_connection_to_a_server_that_takes_no_writes_is_not_used_again(stumbling: Database) -> None:
+    """After a failover the pool must not keep its connections to what is a standby now."""
+    used: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        used.append(connection.execute(PID).scalar_one())
+        connection.execute(sa.select(sa.func.stumble(OUTAGES["read-only server"])))
+
+    stumbling.transact(work)
+
+    assert len(set(used)) == 3, used
+
+
+def test_a_full_disk_under_sqlite_is_waited_out(sqlite: Database) -> None:
+    attempts: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        attempts.append(1)
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        limit = pages if len(attempts) == 1 else 1_000_000
+        connection.exec_driver_sql(f"PRAGMA max_page_count={limit}")
+        connection.exec_driver_sql("CREATE TABLE big AS SELECT zeroblob(100000) AS filler")
+
+    sqlite.transact(work)
+
+    assert len(attempts) == 2
+    assert sqlite.read(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM big").scalar_one()) == 1
