@@ -14,7 +14,8 @@ import pytest
 from tests.support.processes import BIN, REPOSITORY, rqsched_command, running, wait_until
 from tests.support.servers import ValkeyServer
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+# Eleven processes start one after the other; on a crowded machine each takes its time.
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 LOAN = "examples.machines.loans.LoanMachine"
 
 
