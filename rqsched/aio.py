@@ -9,7 +9,10 @@ scheduler passed to `use`, otherwise on one from the environment.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -20,11 +23,11 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import operations
 from rqsched.chain.operations import Named, Request
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.options import define, require_id
+from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.options import define, is_id, require_id
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError
+from rqsched.errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError, ScheduleStateError
 from rqsched.spec.spec import Cron, Every
 
 __all__ = [
@@ -40,6 +43,8 @@ __all__ = [
     "use",
 ]
 
+_LONGEST_NAME = 1_000
+_DIGITS = 20
 WorkflowLike = str | Callable[..., Any]
 """A workflow's name, or the registered function or class."""
 
@@ -49,7 +54,7 @@ class ScheduleInfo:
     """A schedule as Waymark lists it. Instants are aware UTC."""
 
     id: str
-    """The schedule id, `{workflow_name}:{schedule_name}`."""
+    """The schedule id: `{workflow_name}:{schedule_name}` where that names one schedule only, else `w.` and a digest."""
     workflow_name: str
     """The name of the workflow."""
     schedule_name: str
@@ -119,8 +124,7 @@ async def schedule_workflow(
     makes it active and keeps its next time, even when the cadence changed. Raises InvalidInputError for an invalid
     argument; then nothing was written.
     """
-    name = _name_of(workflow)
-    schedule_id = _id_of(name, schedule_name)
+    named = _named(workflow, schedule_name, namespace)
     options = {
         "kwargs": _checked_inputs(inputs),
         "jitter": jitter or timedelta(0),
@@ -128,39 +132,41 @@ async def schedule_workflow(
         "overlap": OverlapPolicy.ALLOW_ALL if allow_duplicate else OverlapPolicy.SKIP,
         "catch_up": CatchUp.ONCE,
     }
-    return await run(_register, name, schedule_id, _spec_of(schedule), options, namespace)
+    return await run(_register, named, _spec_of(schedule), options)
 
 
-def _register(
-    name: str, schedule_id: str, spec: Cron | Every, options: Mapping[str, Any], namespace: str | None
-) -> str:
+def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]) -> str:
     scheduler = _scheduler()
-    defaults = operations.workflow_defaults(scheduler.runtime, name)
+    defaults = operations.workflow_defaults(scheduler.runtime, named.workflow)
     operations.require_queue(scheduler.runtime, defaults.get("queue"))
-    named = Named(require_id(namespace or scheduler.settings.namespace, "namespace"), schedule_id)
-    definition = define(None, options, workflow=name, spec=spec, defaults=defaults)
-    operations.upsert(scheduler.runtime, Request(named, definition, paused=False, keep_next=True))
+    schedule_id = _id_of(named)
+    names = {"workflow": named.workflow, "schedule": named.schedule}
+    definition = define(
+        None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
+    )
+    request = Request(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
+    operations.upsert(scheduler.runtime, request)
     return schedule_id
 
 
 async def pause_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Stop firing; False when there is no such schedule. Pausing a paused one changes nothing."""
-    return await run(_switch, _id_of(_name_of(workflow), schedule_name), namespace, ScheduleStatus.PAUSED)
+    """Stop firing; False when there is no such schedule or it has ended. Pausing a paused one changes nothing."""
+    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.PAUSED)
 
 
 async def resume_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Fire again; a fire missed while paused happens once, immediately. False when there is no such schedule."""
-    return await run(_switch, _id_of(_name_of(workflow), schedule_name), namespace, ScheduleStatus.ACTIVE)
+    """Fire again; a fire missed while paused happens once, immediately. False when there is none or it has ended."""
+    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.ACTIVE)
 
 
 async def delete_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
     """Mark the schedule deleted; its name is free again. False when there is no such schedule."""
-    return await run(_switch, _id_of(_name_of(workflow), schedule_name), namespace, ScheduleStatus.DELETED)
+    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.DELETED)
 
 
-def _switch(schedule_id: str, namespace: str | None, wanted: ScheduleStatus) -> bool:
+def _switch(named: _Registered, wanted: ScheduleStatus) -> bool:
     try:
-        handle = _scheduler().get(schedule_id, namespace)
+        handle = _scheduler().get(_id_of(named), named.namespace)
     except ScheduleNotFoundError:
         return False
     if handle.status == wanted.value:
@@ -170,8 +176,10 @@ def _switch(schedule_id: str, namespace: str | None, wanted: ScheduleStatus) -> 
         ScheduleStatus.ACTIVE: partial(handle.resume, CatchUp.ONCE),
         ScheduleStatus.DELETED: handle.delete,
     }
-    switches[wanted]()
-    return True
+    with suppress(ScheduleStateError):
+        switches[wanted]()
+        return True
+    return False  # a done schedule is neither paused nor resumed
 
 
 async def list_schedules(*, status_filter: str | None = None, namespace: str | None = None) -> list[ScheduleInfo]:
@@ -196,7 +204,7 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
     return ScheduleInfo(
         id=schedule.schedule_id,
         workflow_name=definition.workflow,
-        schedule_name=schedule.schedule_id.removeprefix(f"{definition.workflow}:"),
+        schedule_name=_names_of(schedule)[1],
         schedule_type="interval" if cron is None else "cron",
         cron_expression=cron,
         interval_seconds=None if every is None else every.total_seconds(),
@@ -214,14 +222,60 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
     )
 
 
-def _name_of(workflow: WorkflowLike) -> str:
-    return _scheduler().runtime.workflows.name_of(workflow)
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """What names a schedule here."""
+
+    workflow: str
+    schedule: str
+    namespace: str
 
 
-def _id_of(workflow_name: str, schedule_name: str) -> str:
+def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) -> _Registered:
     if not isinstance(schedule_name, str) or not schedule_name.strip():
         raise InvalidInputError("schedule_name", "is missing; choose a name, such as 'hourly'")
-    return require_id(f"{workflow_name}:{schedule_name}", "schedule_name")
+    if len(schedule_name) > _LONGEST_NAME:
+        raise InvalidInputError("schedule_name", f"is longer than {_LONGEST_NAME} characters")
+    scheduler = _scheduler()
+    name = scheduler.runtime.workflows.name_of(workflow)
+    return _Registered(name, schedule_name, require_id(namespace or scheduler.settings.namespace, "namespace"))
+
+
+def _id_of(named: _Registered) -> str:
+    """Return the id of the schedule of these two names, known or not: no other pair of names has it.
+
+    Of `a:b` and `c`, and of `a` and `b:c`, only one may be `a:b:c`. It is the second's, unless the first was registered
+    under it before ids were told apart.
+    """
+    plain = f"{named.workflow}:{named.schedule}"
+    digest = hashlib.sha256(json.dumps([named.workflow, named.schedule]).encode()).hexdigest()
+    unlike = f"w.{digest[:_DIGITS]}"
+    if not is_id(plain):
+        return unlike
+    known = _known(plain, named.namespace)
+    is_taken = known is not None and _names_of(known) != (named.workflow, named.schedule)
+    is_free = known is None and ":" not in named.workflow
+    return plain if (known is not None and not is_taken) or is_free else unlike
+
+
+def _known(schedule_id: str, namespace: str) -> Schedule | None:
+    try:
+        return _scheduler().get(schedule_id, namespace).state
+    except ScheduleNotFoundError:
+        return None
+
+
+def _names_of(schedule: Schedule) -> tuple[str, str]:
+    """Return the names a schedule was registered under; one of another surface goes by its workflow and its id."""
+    names = loads(schedule.definition.surface).get("waymark")
+    if names:
+        return names["workflow"], names["schedule"]
+    workflow = schedule.definition.workflow
+    return workflow, schedule.schedule_id.removeprefix(f"{workflow}:")
+
+
+def _schedule_name(schedule: Schedule) -> str:
+    return _names_of(schedule)[1]
 
 
 def _spec_of(schedule: str | timedelta) -> Cron | Every:

@@ -211,7 +211,8 @@ def preview_upsert(runtime: Runtime, request: Request) -> str:
         known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
     )
     is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
-    return "updated" if is_switched or not change.is_empty else "unchanged"
+    is_continued = lifecycle.can_continue(change.after, now)
+    return "updated" if is_switched or is_continued or not change.is_empty else "unchanged"
 
 
 def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
@@ -226,6 +227,10 @@ def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, reque
         operation=operation,
         keep_next=request.keep_next,
     )
+    if not request.keep_next:  # Waymark's registration restarts what has ended
+        runs = open_runs(connection, schedule)
+        continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
+        change = combined(change, continued)
     return combined(change, _switched(connection, change.after, request, now, operation))
 
 

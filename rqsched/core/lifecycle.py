@@ -331,6 +331,35 @@ def decide_restart(
     return builder.build(operation)
 
 
+def can_continue(schedule: Schedule, now: datetime) -> bool:
+    """Return whether a done schedule has something ahead of it again: an occurrence, a run and a success to reach."""
+    enough = schedule.policies.max_successes
+    return (
+        schedule.status is ScheduleStatus.DONE
+        and schedule.remaining != 0
+        and (enough is None or schedule.success_count < enough)
+        and next_occurrence(schedule, planned_from(schedule, now)) is not None
+    )
+
+
+def decide_continue(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Make a done schedule active whose owner has declared an end that lies ahead; its counters continue."""
+    if not can_continue(schedule, now):
+        return Change(schedule, schedule)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    _activate(builder, None)
+    _plan_anew(builder)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="declared_again")
+    return builder.build(operation)
+
+
 def decide_delete(
     schedule: Schedule,
     *,

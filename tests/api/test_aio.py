@@ -160,7 +160,7 @@ def test_a_workflow_may_be_named(waymark: Desk) -> None:
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "no name": ({"schedule_name": ""}, ValueError),
     "a blank name": ({"schedule_name": "  "}, ValueError),
-    "a name out of the alphabet": ({"schedule_name": "a/b"}, ValueError),
+    "a name without end": ({"schedule_name": "a" * 1_001}, ValueError),
     "a cron that is none": ({"schedule": "every day"}, ValueError),
     "an interval of nothing": ({"schedule": timedelta(0)}, ValueError),
     "an interval backwards": ({"schedule": timedelta(seconds=-5)}, ValueError),
@@ -348,3 +348,51 @@ def test_an_awaited_operation_does_not_block_the_loop(desk: Desk) -> None:
 async def _note(order: list[str], release: asyncio.Event) -> None:
     order.append("loop")
     release.set()
+
+
+def listed(schedule_id: str) -> ScheduleInfo:
+    [found] = [info for info in await_(list_schedules()) if info.id == schedule_id]
+    assert isinstance(found, ScheduleInfo)
+    return found
+
+
+def test_two_pairs_of_names_that_read_alike_are_two_schedules(waymark: Desk) -> None:
+    waymark.register("a", lambda: None)
+    waymark.register("a:b", lambda: None)
+    pairs = [("a", "b:c"), ("a:b", "c")]
+
+    ids = [await_(schedule_workflow(name, schedule_name=given, schedule="@daily")) for name, given in pairs]
+    again = [await_(schedule_workflow(name, schedule_name=given, schedule="@hourly")) for name, given in pairs]
+
+    assert ids == again
+    assert ids[0] == "a:b:c"
+    assert len(set(ids)) == 2
+    assert [(listed(one).workflow_name, listed(one).schedule_name) for one in ids] == pairs
+    assert await_(pause_schedule("a:b", schedule_name="c"))
+    assert [listed(one).status for one in ids] == ["active", "paused"]
+
+
+def test_a_schedule_keeps_the_id_it_was_registered_under_before_ids_were_told_apart(waymark: Desk) -> None:
+    waymark.register("a:b", lambda: None)
+    waymark.create("a:b:c", Cron("0 * * * *"), "a:b")
+
+    assert await_(schedule_workflow("a:b", schedule_name="c", schedule="@daily")) == "a:b:c"
+
+
+@pytest.mark.parametrize("name", ["every night", "Größe", "日報", "a/b", "x" * 300])
+def test_a_schedule_may_be_named_in_any_letters(waymark: Desk, name: str) -> None:
+    schedule_id = register(schedule_name=name)
+
+    assert register(schedule_name=name) == schedule_id
+    assert listed(schedule_id).schedule_name == name
+    assert await_(delete_schedule(DataSync, schedule_name=name))
+
+
+def test_pause_and_resume_of_a_schedule_that_has_ended_return_false(waymark: Desk) -> None:
+    register()
+    waymark.scheduler.get("data_sync:hourly").update(max_runs=1)
+    waymark.turn(HOUR)
+    assert waymark.scheduler.get("data_sync:hourly").status == "done"
+
+    assert await_(pause_schedule(DataSync, schedule_name="hourly")) is False
+    assert await_(resume_schedule(DataSync, schedule_name="hourly")) is False

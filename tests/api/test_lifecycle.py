@@ -341,3 +341,38 @@ def test_stored_policies_of_an_earlier_format_that_say_the_same_are_no_change(de
     _, outcome = desk.scheduler.upsert("a", "note", MINUTE, retry=RetryPolicy(2, then="continue"))
 
     assert outcome == "unchanged"
+
+
+ENDS = {
+    "the spec": (Once(NOON + MINUTE), {}, Once(NOON + HOUR), {}),
+    "max_runs": (Every("1m"), {"max_runs": 1}, Every("1m"), {"max_runs": 2}),
+    "total_repeats": (Every("1m"), {"total_repeats": 1}, Every("1m"), {"total_repeats": 2}),
+}
+
+
+@pytest.mark.parametrize(("spec", "options", "later_spec", "later"), ENDS.values(), ids=ENDS)
+def test_a_done_schedule_declared_with_an_end_ahead_is_active_and_fires(
+    any_desk: Desk, spec: Any, options: dict[str, Any], later_spec: Any, later: dict[str, Any]
+) -> None:
+    schedule = any_desk.create("a", spec, **options)
+    any_desk.turn(MINUTE)
+    assert (schedule.refresh().status, schedule.run_count) == ("done", 1)
+
+    assert any_desk.scheduler.upsert("a", "note", spec, **options)[1] == "unchanged", "its end is still behind it"
+    _, outcome = any_desk.scheduler.upsert("a", "note", later_spec, **later)
+
+    assert (outcome, schedule.refresh().status) == ("updated", "active")
+    assert last(schedule, "Resumed")["reason"] == "declared_again"
+    any_desk.turn(HOUR)
+    assert (schedule.refresh().run_count, schedule.status) == (2, "done")
+
+
+def test_a_done_schedule_declared_again_as_paused_is_paused(desk: Desk) -> None:
+    schedule = desk.create("a", Once(NOON + MINUTE))
+    desk.turn(MINUTE)
+
+    desk.scheduler.upsert("a", "note", Once(NOON + HOUR), paused=True)
+
+    assert schedule.refresh().status == "paused"
+    schedule.resume()
+    assert schedule.next_run_at == NOON + HOUR
