@@ -147,6 +147,8 @@ def test_the_newest_registered_version_of_the_workflow_runs(waymark: Desk) -> No
 def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Desk) -> None:
     register(jitter=timedelta(seconds=30))
     schedule = waymark.scheduler.get("data_sync:hourly")
+    assert schedule.due_at is not None
+    assert schedule.next_run_at is not None
     assert timedelta(0) <= schedule.due_at - schedule.next_run_at <= 30 * SECOND
     assert await_(list_schedules())[0].jitter_seconds == 30
 

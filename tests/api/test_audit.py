@@ -60,7 +60,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
     ),
     "resumed": (
         "ScheduleResumed",
-        lambda desk, schedule: schedule.pause() and schedule.resume(),
+        lambda desk, schedule: schedule.pause().resume(),
         {"next_fire_at": "2026-01-15T12:01:00Z"},
     ),
     "updated": (
@@ -199,7 +199,7 @@ CONTEXT = CommandContext(principal="ann", request_id="r-1", source="http", reaso
 COMMANDS: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
     "update": lambda desk, schedule: schedule.update(queue="high", context=CONTEXT),
     "pause": lambda desk, schedule: schedule.pause(context=CONTEXT),
-    "resume": lambda desk, schedule: schedule.pause() and schedule.resume(context=CONTEXT),
+    "resume": lambda desk, schedule: schedule.pause().resume(context=CONTEXT),
     "delete": lambda desk, schedule: schedule.delete(context=CONTEXT),
     "trigger": lambda desk, schedule: schedule.trigger(context=CONTEXT),
     "backfill": lambda desk, schedule: schedule.backfill(NOON - MINUTE, NOON, context=CONTEXT),
@@ -327,11 +327,11 @@ SKIPS: dict[str, tuple[str, Story]] = {
         "remaining_actions_exhausted",
         lambda desk, schedule: schedule.update(max_runs=1).trigger() and schedule.trigger(),
     ),
-    "pause of what was due": ("disabled", lambda desk, schedule: desk.advance(MINUTE) and schedule.pause()),
-    "delete of what was due": ("deleted", lambda desk, schedule: desk.advance(MINUTE) and schedule.delete()),
+    "pause of what was due": ("disabled", lambda desk, schedule: (desk.advance(MINUTE), schedule.pause())),
+    "delete of what was due": ("deleted", lambda desk, schedule: (desk.advance(MINUTE), schedule.delete())),
     "another environment": (
         "environment",
-        lambda desk, schedule: schedule.update(environments=["production"]) and desk.fire(),
+        lambda desk, schedule: (schedule.update(environments=["production"]), desk.fire()),
     ),
 }
 

@@ -77,6 +77,7 @@ def test_a_range_that_cannot_be_fired_is_refused(
 
 def test_a_range_without_occurrences_is_done_at_once(desk: Desk) -> None:
     result = desk.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
+    assert result.backfill is not None
     assert (result.rows, result.backfill.status) == ([], "done")
 
 
@@ -181,6 +182,7 @@ def test_max_runs_end_the_backfill_and_the_schedule(any_desk: Desk, on_exhausted
     result = schedule.backfill(NOON - 5 * MINUTE, NOON)
 
     assert outcomes(result) == ["started", "started", "skipped"]
+    assert result.backfill is not None
     assert (result.rows[-1].reason, result.backfill.status) == ("remaining_actions_exhausted", "stopped")
     assert (schedule.status, schedule.status_reason) == (status, "max_runs_exhausted")
     assert statuses(schedule) == ["pending", "pending"]

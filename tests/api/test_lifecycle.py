@@ -165,7 +165,9 @@ def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
     any_desk.failing = True
     schedule = any_desk.create(retry=DIES_AT_ONCE)
     any_desk.turn()
-    assert (schedule.refresh().status, schedule.last_error[:12]) == ("dead", "RuntimeError")
+    last_error = schedule.refresh().last_error
+    assert last_error is not None
+    assert (schedule.status, last_error[:12]) == ("dead", "RuntimeError")
 
     schedule.restart()
 
@@ -251,6 +253,7 @@ def test_a_trigger_starts_a_run_now_and_moves_no_time(any_desk: Desk) -> None:
     any_desk.work()
 
     assert (result.outcome, bool(result), schedule.next_run_at) == ("triggered", True, NOON + MINUTE)
+    assert result.run is not None
     run = result.run.refresh()
     assert (run.kind, run.status, run.occurrence_at) == ("manual", "succeeded", NOON + 20 * SECOND)
     assert result.instance_id == run.instance_id == f"schedule:report:manual:{run.uid.lower()}"
@@ -285,8 +288,12 @@ def test_the_same_idempotency_key_gives_the_same_run(any_desk: Desk) -> None:
 
     again = schedule.trigger(idempotency_key="order-7")
 
+    assert first.run is not None
+    assert again.run is not None
     assert again.run.uid == first.run.uid
-    assert schedule.trigger(idempotency_key="order-8").run.uid != first.run.uid
+    other = schedule.trigger(idempotency_key="order-8").run
+    assert other is not None
+    assert other.uid != first.run.uid
     assert schedule.run_count == 2
     with pytest.raises(InvalidInputError):
         schedule.trigger(idempotency_key="")

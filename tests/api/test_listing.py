@@ -34,8 +34,8 @@ def test_get_raises_for_an_unknown_schedule(any_desk: Desk) -> None:
 
 def test_list_filters_by_everything_given(any_desk: Desk) -> None:
     any_desk.register("other", module_function)
-    facts = {"n": 1, "flag": True, "none": None, 'a"b.c': "x", "text": "1"}
-    any_desk.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=facts, owner="ann")
+    attributes = {"n": 1, "flag": True, "none": None, 'a"b.c': "x", "text": "1"}
+    any_desk.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=attributes, owner="ann")
     any_desk.advance(SECOND)
     any_desk.create("b", workflow="other", labels={"team": "billing"})
     any_desk.advance(SECOND)
@@ -52,7 +52,7 @@ def test_list_filters_by_everything_given(any_desk: Desk) -> None:
     assert (ids(workflow="other"), ids(owner="ann"), ids(owner="bob"), ids(text="A")) == ("b", "a", "", "a")
     assert (ids(labels={"team": "billing"}), ids(labels={"team": "billing", 'a"b.c': "x"})) == ("ab", "a")
     assert (ids(labels={"team": "x"}), ids(labels={"%": "x"}), ids(text="%")) == ("", "", "")
-    for name, value in facts.items():
+    for name, value in attributes.items():
         assert ids(search_attributes={name: value}) == "a", name
     assert (ids(search_attributes={"n": "1"}), ids(search_attributes={"flag": 1})) == ("", "")
 
@@ -96,18 +96,19 @@ def test_describe_says_everything_as_plain_values(any_desk: Desk) -> None:
     )  # fmt: skip
     schedule.trigger()
 
-    facts = schedule.describe().to_dict()
+    described = schedule.describe().to_dict()
 
-    assert facts["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York"}
-    assert (facts["timing"], facts["overlap_policy"]) == ("cron 0 2 * * * America/New_York", "skip")
-    assert (facts["labels"], facts["memo"], facts["search_attributes"]) == (
+    assert described["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York"}
+    assert (described["timing"], described["overlap_policy"]) == ("cron 0 2 * * * America/New_York", "skip")
+    assert (described["labels"], described["memo"], described["search_attributes"]) == (
         {"team": "billing"}, {"origin": "test"}, {"tenant": 42},
     )  # fmt: skip
-    assert (facts["max_runs"], facts["remaining_actions"], facts["run_count"]) == (9, 8, 1)
-    assert (facts["jitter_seconds"], facts["note"], facts["description"], facts["owner"]) == (30, "n", "nightly", "ann")
-    assert facts["latest_instance_id"] == newest(schedule).instance_id
-    assert (facts["last_run_at"], facts["next_run_at"]) == ("2026-01-15T12:00:00Z", "2026-01-16T07:00:00Z")
-    assert facts["args"] == ["eu"]
+    assert (described["max_runs"], described["remaining_actions"], described["run_count"]) == (9, 8, 1)
+    assert (described["jitter_seconds"], described["note"]) == (30, "n")
+    assert (described["description"], described["owner"]) == ("nightly", "ann")
+    assert described["latest_instance_id"] == newest(schedule).instance_id
+    assert (described["last_run_at"], described["next_run_at"]) == ("2026-01-15T12:00:00Z", "2026-01-16T07:00:00Z")
+    assert described["args"] == ["eu"]
 
 
 def test_upcoming_names_the_next_fires(any_desk: Desk) -> None:

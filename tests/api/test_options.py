@@ -74,6 +74,8 @@ def catch_up(desk: Desk, schedule: ScheduleHandle) -> None:
 
 
 def jitter(desk: Desk, schedule: ScheduleHandle) -> None:
+    assert schedule.due_at is not None
+    assert schedule.next_run_at is not None
     delay = schedule.due_at - schedule.next_run_at
     assert timedelta(0) < delay < 50 * SECOND
     assert desk.fire() == []
@@ -249,6 +251,7 @@ def test_a_vanished_workflow_is_named_in_the_error_of_its_runs(any_desk: Desk) -
     any_desk.turn()
     run = newest(schedule)
     assert run.status == "retrying"
+    assert run.error is not None
     assert "no workflow named 'note' is registered" in run.error
 
 
@@ -337,15 +340,15 @@ def test_deeply_nested_payloads_are_refused(desk: Desk) -> None:
 BAD_CONTEXTS: dict[str, dict[str, Any]] = {
     "a principal that is no text": {"principal": 5},
     "a reason over 4 KiB": {"reason": "x" * 5000},
-    "facts that are no JSON": {"context": {"at": timedelta(0)}},
-    "facts that are a list": {"context": [1]},
+    "a context that is no JSON": {"context": {"at": timedelta(0)}},
+    "a context that is a list": {"context": [1]},
 }
 
 
-@pytest.mark.parametrize("facts", BAD_CONTEXTS.values(), ids=BAD_CONTEXTS.keys())
-def test_a_command_context_that_no_event_could_hold_is_refused(facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize("values", BAD_CONTEXTS.values(), ids=BAD_CONTEXTS.keys())
+def test_a_command_context_that_no_event_could_hold_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidPayloadError):
-        CommandContext(**facts)
+        CommandContext(**values)
 
 
 def test_from_completion_refuses_policies_that_need_overlap(desk: Desk) -> None:

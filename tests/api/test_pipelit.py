@@ -80,6 +80,7 @@ def test_a_failing_run_backs_off_and_the_schedule_dies_after_the_last_retry(any_
     for retry in (1, 2, 3):
         run = newest(schedule)
         assert (run.status, schedule.describe().current_retry) == ("retrying", retry)
+        assert run.retry_at is not None
         delays.append(int((run.retry_at - any_desk.clock.now()).total_seconds()))
         any_desk.clock.set(run.retry_at)
         any_desk.turn(timedelta(0))
@@ -87,6 +88,7 @@ def test_a_failing_run_backs_off_and_the_schedule_dies_after_the_last_retry(any_
     assert tuple(delays) == BACKOFF[interval]
     assert schedule.refresh().status == "dead"
     assert (schedule.error_count, schedule.next_run_at) == (4, None)
+    assert schedule.last_error is not None
     assert schedule.last_error.startswith("RuntimeError: as the test wants it")
     assert any_desk.turn(HOUR) == []
     with pytest.raises(ScheduleStateError):

@@ -12,6 +12,7 @@ from tests.support.desk import Desk, newest, statuses
 def test_a_waiting_run_that_is_cancelled_never_starts(any_desk: Desk) -> None:
     schedule = any_desk.create()
     run = schedule.trigger().run
+    assert run is not None
 
     assert run.cancel().status == "cancelled"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -103,7 +103,8 @@ def test_subscribers_are_called_after_the_commit(any_desk: Desk) -> None:
 def test_a_rolled_back_change_is_not_emitted(desk: Desk) -> None:
     everything = heard(desk, "*")
     desk.create()
-    for refused in (lambda: desk.create(), lambda: desk.scheduler.get("report").resume()):
+    refusals: tuple[Callable[[], object], ...] = (desk.create, desk.scheduler.get("report").resume)
+    for refused in refusals:
         with pytest.raises(RqschedError):
             refused()
     assert len(everything) == 1

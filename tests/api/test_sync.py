@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 from rqsched import Cron
 from rqsched.api.declarations import Declaration
+from rqsched.core.options import Options
 from rqsched.errors import InvalidInputError
 from tests.support.desk import SECOND, Desk, last
 
 
-def declared(schedule_id: str, spec: Any = "@hourly", **options: Any) -> Declaration:
+def declared(schedule_id: str, spec: Any = "@hourly", **options: Unpack[Options]) -> Declaration:
     return Declaration(schedule_id, "note", spec, options)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,8 @@ def _(desk: Desk) -> None:
 @row("jitter")
 def _(desk: Desk) -> None:
     schedule = desk.create(jitter=10 * SECOND, spec=Every("1m"))
+    assert schedule.due_at is not None
+    assert schedule.next_run_at is not None
     delay = schedule.due_at - schedule.next_run_at
     assert NOW <= delay <= 10 * SECOND
     assert schedule.upcoming(1) == [schedule.due_at]
@@ -310,7 +313,8 @@ def _(desk: Desk) -> None:
 @row("routing")
 def _(desk: Desk) -> None:
     desk.register("routed", lambda: None, queue="w", timeout=5)
-    for name, options in {"own": {"queue": "s"}, "workflow": {}, "priority": {"priority": 1}}.items():
+    routes: dict[str, dict[str, Any]] = {"own": {"queue": "s"}, "workflow": {}, "priority": {"priority": 1}}
+    for name, options in routes.items():
         desk.create(name, workflow="routed", **options)
     desk.create("settings")
     desk.fire()
@@ -331,7 +335,9 @@ def _(desk: Desk) -> None:
     assert newest(schedule).result == "new"
     desk.runtime.workflows.remove("note")
     desk.turn()
-    assert (newest(schedule).status, "no workflow named" in newest(schedule).error) == ("retrying", True)
+    run = newest(schedule)
+    assert run.error is not None
+    assert (run.status, "no workflow named" in run.error) == ("retrying", True)
 
 
 @row("payload")

@@ -147,6 +147,7 @@ def test_run_schedule_returns_the_ended_run(any_desk: Desk) -> None:
     any_desk.failing = True
     run = run_schedule(any_desk.scheduler, "report")
     assert run.status == "retrying"
+    assert run.error is not None
     assert "as the test wants it" in run.error
     with pytest.raises(InvalidInputError, match="overlap_policy_skip"):
         run_schedule(any_desk.scheduler, "report")
@@ -160,7 +161,7 @@ def test_assert_has_schedule_returns_it_or_says_what_differs(desk: Desk) -> None
 
     assert assert_has_schedule(scheduler, "tidy", workflow="note", spec=Every("1h"), status="active").run_count == 0
 
-    differences = {
+    differences: dict[str, dict[str, Any]] = {
         "schedule 'dusty' does not exist; existing schedules: 'tidy'": {"schedule_id": "dusty"},
         "runs 'note', not 'other'": {"workflow": "other"},
         "is active, not paused": {"status": "paused"},
@@ -169,4 +170,4 @@ def test_assert_has_schedule_returns_it_or_says_what_differs(desk: Desk) -> None
     for message, wanted in differences.items():
         given = {"schedule_id": "tidy", **wanted}
         with pytest.raises(AssertionError, match=message):
-            assert_has_schedule(scheduler, **given)  # type: ignore[arg-type]
+            assert_has_schedule(scheduler, **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -37,7 +37,7 @@ def served(cli: Cli) -> Cli:
     recover(runtime)
     DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now).send()
     queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
-    Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()
+    Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()  # type: ignore[no-untyped-call]
     return cli
 
 
@@ -69,7 +69,7 @@ def test_a_missing_dispatcher_is_a_problem_only_with_active_schedules(cli: Cli) 
 def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     redis = cli.scheduler.runtime.transport.redis
-    Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()
+    Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()  # type: ignore[no-untyped-call]
     assert levels(cli, 0)["dispatchers"] == "ok"
 
 
@@ -144,9 +144,9 @@ def test_risky_redis_settings_are_found(
 
 
 @pytest.fixture
-def redis_config(redis: Redis) -> Any:
+def redis_config(redis: Redis) -> Iterator[Callable[[dict[str, str]], None]]:
     """Sets options of the server, and puts them back."""
-    before: dict[str, Any] = {}
+    before: dict[Any, Any] = {}
 
     def change(options: dict[str, str]) -> None:
         for name, value in options.items():

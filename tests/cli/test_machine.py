@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.testing import assert_state, execute_pending
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Answer, Cli
 from tests.support import cli_machines as machines
 
 TICKET = "tests.support.cli_machines.Ticket"
@@ -47,7 +48,8 @@ def test_the_json_output_has_the_run_uid_that_counts_the_targets(
     cli: Cli, tickets: MachineStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, ["t-1", "nobody"])
-    for output, read in (("json", lambda answer: answer.json), ("jsonl", lambda answer: answer.lines[0])):
+    readers: dict[str, Callable[[Answer], Any]] = {"json": lambda one: one.json, "jsonl": lambda one: one.lines[0]}
+    for output, read in readers.items():
         told = read(cli("machine", "run", TICKET, "EXPIRE", "-o", output, "--queue", "other"))
         assert told == {
             "machine": TICKET,

@@ -26,12 +26,12 @@ EVERYTHING = [
 
 def test_every_option_of_create_is_stored(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
-    facts = cli("describe", "all", "-o", "json").json
-    assert facts["spec"]["cron_expressions"] == ["0 2 * * *"]
-    assert facts["spec"]["instants"] == ["2099-01-01T00:00:00Z"]
-    assert facts["spec"]["intervals"][0]["every"] == "PT1H"
-    assert facts["spec"]["start_at"] == "2025-12-31T23:00:00Z"
-    assert facts["spec"]["end_at"] == "2100-01-01T00:00:00Z"
+    described = cli("describe", "all", "-o", "json").json
+    assert described["spec"]["cron_expressions"] == ["0 2 * * *"]
+    assert described["spec"]["instants"] == ["2099-01-01T00:00:00Z"]
+    assert described["spec"]["intervals"][0]["every"] == "PT1H"
+    assert described["spec"]["start_at"] == "2025-12-31T23:00:00Z"
+    assert described["spec"]["end_at"] == "2100-01-01T00:00:00Z"
     wanted = {
         "status": "paused",
         "timezone": "America/New_York",
@@ -51,7 +51,7 @@ def test_every_option_of_create_is_stored(cli: Cli) -> None:
         "owner": "me",
         "note": "a note",
     }
-    assert {name: facts[name] for name in wanted} == wanted
+    assert {name: described[name] for name in wanted} == wanted
 
 
 def test_every_policy_of_create_is_stored(cli: Cli) -> None:
@@ -145,9 +145,9 @@ def test_update_keeps_the_members_when_only_timezone_or_window_changes(cli: Cli)
 def test_unset_makes_an_option_blank(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
     cli("update", "all", "--unset", "max-runs", "--unset", "labels", "--unset", "jitter", "--unset", "retry")
-    facts = cli("describe", "all", "-o", "json").json
-    assert (facts["max_runs"], facts["labels"], facts["jitter_seconds"]) == (None, {}, 0.0)
-    assert facts["policies"]["retry"]["max_retries"] == 3
+    described = cli("describe", "all", "-o", "json").json
+    assert (described["max_runs"], described["labels"], described["jitter_seconds"]) == (None, {}, 0.0)
+    assert described["policies"]["retry"]["max_retries"] == 3
 
 
 def test_update_with_nothing_new_says_unchanged(cli: Cli) -> None:
@@ -238,7 +238,9 @@ def test_describe_shows_the_first_line_of_an_error(cli: Cli) -> None:
     execute_pending(cli.scheduler)
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["last_error"] == "ValueError: no"
-    assert len(handle.describe().last_error.splitlines()) > 1
+    last_error = handle.describe().last_error
+    assert last_error is not None
+    assert len(last_error.splitlines()) > 1
 
 
 def test_stored_text_cannot_control_the_terminal(cli: Cli) -> None:

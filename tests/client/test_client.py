@@ -105,8 +105,8 @@ def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
     assert without(far.description.to_dict(), differ) == without(near.to_dict(), differ)
 
 
-def without(facts: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in names}
+def without(fields: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def test_update_changes_what_is_given_and_none_is_the_default(client: Client) -> None:

@@ -69,7 +69,7 @@ def test_an_unknown_route_has_this_surfaces_form(control_plane: Web) -> None:
     ids=str,
 )  # fmt: skip
 def test_an_unknown_schedule_is_not_found(control_plane: Web, method: str, operation: str) -> None:
-    body = {} if method in {"PUT", "POST"} else None
+    body: dict[str, Any] | None = {} if method in {"PUT", "POST"} else None
     refused(control_plane(method, f"{PATH}/missing{operation}", body), 404, "schedule_not_found")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,10 +20,10 @@ pytestmark = pytest.mark.every_database
 Samples = dict[tuple[str, ...], float]
 
 
-def scrape(web: Web, **options: object) -> Samples:
+def scrape(web: Web, **options: Any) -> Samples:
     """Every sample of a forced refresh, by name and the values of its labels in their order."""
     web.app.state.rqsched.meter.refresh(force=True)
-    answer = web.get("/metrics", **options)  # type: ignore[arg-type]
+    answer = web.get("/metrics", **options)
     assert answer.status_code == 200, answer.text
     families = text_string_to_metric_families(answer.text)
     samples = [sample for family in families for sample in family.samples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -63,7 +64,8 @@ WRONG = [
 def test_an_operation_in_a_wrong_status_is_refused_and_changes_nothing(
     web: Web, operation: str, status: str, code: int
 ) -> None:
-    {"active": web.create, "paused": lambda: make_paused(web), "dead": lambda: make_dead(web)}[status]()
+    makers: dict[str, Callable[[Web], object]] = {"active": Web.create, "paused": make_paused, "dead": make_dead}
+    makers[status](web)
     before = web.read()
     found = problem(web.post(at(operation=f"{operation}/")), code, "invalid_state")
     assert status in found["detail"]
@@ -217,6 +219,7 @@ def test_a_large_backfill_continues_after_the_response(any_web: Web) -> None:
     assert answer.json()["attempted"] == backfills.CHUNK
     location = answer.headers["location"]
     done = wait_until(lambda: found if (found := web.get(location).json())["status"] == "done" else None, timeout=30)
+    assert done is not None
     assert (done["attempted"], done["started"]) == (18 * 60, 18 * 60)
     problem(web.get(location, headers={"X-Namespace": "elsewhere"}), 404, "backfill_not_found")
     problem(web.get("/api/v1/backfills/nope/"), 404, "backfill_not_found")

@@ -87,7 +87,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     assert (policies["buffer_limit"], policies["missed"], policies["catch_up_window"]) == (3, "all", 3600.0)
     assert (policies["catch_up_limit"], policies["resume"], policies["on_exhausted"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
-    same = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap_policy": "buffer_all"}
+    same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap_policy": "buffer_all"}
     same |= {"jitter_seconds": 30.0, "max_runs": 9, "timeout": 60, "queue": "high", "priority": 1, "status": "paused"}
     same |= {"labels": {"team": "billing"}, "memo": {"a": 1}, "search_attributes": {"tier": 2}, "owner": "ann"}
     same |= {"description": "all of it", "note": "made by a test", "executor": "rq", "next_run_at": None}

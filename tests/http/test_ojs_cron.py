@@ -171,7 +171,7 @@ def test_an_expression_is_kept_as_it_was_sent_and_read_as_the_spec_says(
     assert (job["cron"], job["expression"], job["next_run_at"]) == (expression, expression, next_run_at)
 
 
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("no name", {"name": None}, "name"),
     ("name with capitals", {"name": "Daily"}, "name"),
     ("name with a dash first", {"name": "-daily"}, "name"),

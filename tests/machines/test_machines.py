@@ -25,8 +25,9 @@ def make_class(schedules: Any) -> Any:
         closed = State(final=True)
         close = new.to(closed)
 
-    Ticket.schedules = schedules
-    return Ticket
+    made: Any = Ticket
+    made.schedules = schedules
+    return made
 
 
 def test_each_event_a_machine_declares_is_a_workflow_with_the_machines_routing() -> None:
@@ -46,7 +47,7 @@ def test_an_event_may_be_given_as_the_event_object_of_the_machine() -> None:
     made.schedules = {made.close: None}
     machine(workflows=workflows)(made)
     assert [known.name for known in workflows.all()] == ["machine:Ticket:close"]
-    assert MachineScheduler.register(made, made.close, workflows=workflows).daily_at("1:00")
+    assert isinstance(MachineScheduler.register(made, made.close, workflows=workflows).daily_at("1:00"), Timing)
 
 
 def test_a_machine_without_schedules_is_known_and_has_no_workflow() -> None:
