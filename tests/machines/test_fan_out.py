@@ -12,9 +12,10 @@ import pytest
 from rq.job import Job
 from statemachine import State, StateChart, StateMachine
 
-from rqsched import Once
+from rqsched import Once, RetryPolicy
 from rqsched.chain.worker import horse_died
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.store import targets
@@ -106,7 +107,7 @@ def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_desk: Des
     assert (office.log, office.count(run)) == ([], {}), "nothing was dispatched"
     assert run.retry_at is not None
     assert run.retry_at - any_desk.clock.now() == MINUTE
-    schedule = any_desk.scheduler.get(EXPIRY)
+    schedule = any_desk.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=Exhausted.DEAD))
     for _ in range(3):
         any_desk.turn(timedelta(hours=1))
     assert newest(schedule).status == "failed"
