@@ -15,7 +15,7 @@ from rqsched.core.change import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.occurrences import skip
-from rqsched.core.policy import OverlapPolicy, judge_overlap
+from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,20 @@ class StartResult:
     """This start used up `max_runs`: the caller ends the schedule."""
 
 
+@dataclass(frozen=True, slots=True)
+class OverlapDecision:
+    """What the overlap policy says about one new run."""
+
+    act: str
+    """`start`, `buffer` or `skip`."""
+    reason: str | None = None
+    """Why it is skipped, in the durable-workflow document's words; None unless it is."""
+    blocking: str | None = None
+    """The uid of the oldest blocking run; None when nothing blocks."""
+    ends: str | None = None
+    """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
+
+
 def refused(reason: str) -> StartResult:
     """Return the result of a request that starts nothing."""
     return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
@@ -87,6 +101,37 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     if builder.schedule.awaiting_run_uid in ended:
         builder.wait_for(run.uid)
     return result
+
+
+def judge_overlap(
+    policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
+) -> OverlapDecision:
+    """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
+    blocking = unfinished[0] if unfinished else None
+    if policy is OverlapPolicy.ALLOW_ALL:
+        return OverlapDecision("start")
+    if policy in BUFFERING:
+        return _judge_buffering(policy, blocking, buffered, buffer_limit)
+    if blocking is None:
+        return OverlapDecision("start")
+    if policy in REPLACING:
+        ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
+        return OverlapDecision("start", blocking=blocking, ends=ends)
+    return OverlapDecision("skip", reason="overlap_policy_skip", blocking=blocking)
+
+
+def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
+    if blocking is None and not buffered:
+        return OverlapDecision("start")
+    room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
+    if room is not None and buffered >= room:
+        return OverlapDecision("skip", reason="buffer_full", blocking=blocking)
+    return OverlapDecision("buffer", blocking=blocking)
+
+
+def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
+    """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
+    return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:

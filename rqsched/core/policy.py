@@ -1,9 +1,8 @@
-"""Policies: what a fire does about overlap, missed time, failure and exhaustion. Pure values and pure functions."""
+"""Policies: what a fire does about overlap, missed time, failure and exhaustion. Values only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -322,51 +321,6 @@ def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
         return kind(str(value).strip().lower())
     except ValueError:
         raise InvalidPolicyError(name, f"{value!r} is not one of {', '.join(kind)}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class OverlapDecision:
-    """What the overlap policy says about one new run."""
-
-    act: str
-    """`start`, `buffer` or `skip`."""
-    reason: str | None = None
-    """Why it is skipped, in the durable-workflow document's words; None unless it is."""
-    blocking: str | None = None
-    """The uid of the oldest blocking run; None when nothing blocks."""
-    ends: str | None = None
-    """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
-
-
-def judge_overlap(
-    policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
-) -> OverlapDecision:
-    """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
-    blocking = unfinished[0] if unfinished else None
-    if policy is OverlapPolicy.ALLOW_ALL:
-        return OverlapDecision("start")
-    if policy in BUFFERING:
-        return _judge_buffering(policy, blocking, buffered, buffer_limit)
-    if blocking is None:
-        return OverlapDecision("start")
-    if policy in REPLACING:
-        ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
-        return OverlapDecision("start", blocking=blocking, ends=ends)
-    return OverlapDecision("skip", reason="overlap_policy_skip", blocking=blocking)
-
-
-def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
-    if blocking is None and not buffered:
-        return OverlapDecision("start")
-    room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
-    if room is not None and buffered >= room:
-        return OverlapDecision("skip", reason="buffer_full", blocking=blocking)
-    return OverlapDecision("buffer", blocking=blocking)
-
-
-def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
-    """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
-    return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
 _DEFAULTS = Policies()._raw()

@@ -12,8 +12,8 @@ from rqsched.core.change import ChangeBuilder
 from rqsched.core.endings import complete_if_over, end_exhausted
 from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, refuse
-from rqsched.core.policy import OverlapPolicy, for_backfill
+from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
+from rqsched.core.policy import OverlapPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.core.policy import OverlapPolicy, judge_overlap
+from rqsched.core.overlap import for_backfill, judge_overlap
+from rqsched.core.policy import OverlapPolicy
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_trigger
 from tests.support.decisions import MINUTE, NOON, ended, event, fire, holding, overlapping, run, types
@@ -147,6 +148,17 @@ def test_a_backfilled_run_never_blocks_a_live_run(policy: str) -> None:
     change = fire(holding(overlapping(policy), *runs), *runs)
     assert [(new.kind, new.status) for new in change.new_runs] == [(RunKind.SCHEDULED, RunStatus.PENDING)]
     assert change.changed_runs == ()
+
+
+def test_a_backfill_treats_buffering_as_allow_all() -> None:
+    assert [for_backfill(policy).value for policy in OverlapPolicy] == [
+        "skip",
+        "allow_all",
+        "allow_all",
+        "allow_all",
+        "cancel_other",
+        "terminate_other",
+    ]
 
 
 def test_a_trigger_may_bring_its_own_policy() -> None:

@@ -14,7 +14,6 @@ from rqsched.core.policy import (
     OverlapPolicy,
     Policies,
     RetryPolicy,
-    for_backfill,
 )
 from rqsched.errors import InvalidPolicyError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -248,17 +247,6 @@ def test_the_defaults_are_those_of_the_documents() -> None:
 def test_one_environment_may_be_given_by_its_name() -> None:
     assert Policies(environments="production").environments == ("production",)
     assert Policies(environments=["a", "b"]).environments == ("a", "b")
-
-
-def test_a_backfill_treats_buffering_as_allow_all() -> None:
-    assert [for_backfill(policy).value for policy in OverlapPolicy] == [
-        "skip",
-        "allow_all",
-        "allow_all",
-        "allow_all",
-        "cancel_other",
-        "terminate_other",
-    ]
 
 
 def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
