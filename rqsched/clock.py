@@ -6,10 +6,15 @@ the caller measures the offset and sets it.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _NO_OFFSET = timedelta(0)
+STEP = timedelta(milliseconds=100)
+"""When wall clock and monotonic time drift apart by more than this, somebody set the clock or suspended the host."""
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
@@ -35,32 +40,76 @@ class SystemClock(Clock):
         """Read the wall clock; it may jump when the host's clock is set."""
         return datetime.now(UTC)
 
+    def monotonic(self) -> float:
+        """Read the seconds since some moment, which nobody sets; they stand still while the host is suspended."""
+        return time.monotonic()
+
+
+class HostClock(Clock, Protocol):
+    """A wall clock, and a second one that is never set."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow."""
+        ...
+
 
 class DatabaseClock(Clock):
-    """The database's time as this host knows it: a base clock plus the offset last measured.
+    """The database's time as this host knows it: what was measured last, and the monotonic time since.
 
-    Hosts disagree by more than a fire may be early, and the database is what they share. Between two
-    measurements the base clock's own drift applies. Safe to read while another thread sets the offset.
+    Hosts disagree by more than a fire may be early, and the database is what they share. The wall clock may be
+    set at any moment; here that changes no time, it only asks for a new measurement. A fork keeps what was measured.
     """
 
-    def __init__(self, base: Clock, offset: timedelta = _NO_OFFSET) -> None:
-        self._base = base
-        self._offset = offset
+    def __init__(self, host: HostClock) -> None:
+        self._host = host
+        self._measured: _Measurement | None = None
 
     @property
-    def base(self) -> Clock:
-        """The host's own clock, without the offset: what an offset is measured against."""
-        return self._base
+    def is_measured(self) -> bool:
+        """Whether there is a measurement; without one this is the wall clock."""
+        return self._measured is not None
 
-    @property
-    def offset(self) -> timedelta:
-        """Database time minus host time; positive when the host is behind."""
-        return self._offset
+    def is_due(self, refresh: timedelta) -> bool:
+        """Return whether to measure: never done, `refresh` ago, or the wall clock was set since."""
+        measured = self._measured
+        if measured is None:
+            return True
+        elapsed = timedelta(seconds=self._host.monotonic() - measured.monotonic)
+        stepped = self._host.now() - measured.wall - elapsed
+        return elapsed >= refresh or abs(stepped) >= STEP
 
-    def set_offset(self, offset: timedelta) -> None:
-        """Every later `now()` is the base clock plus `offset`, so time may step either way once."""
-        self._offset = offset
+    def measure(self, read: Callable[[], datetime]) -> None:
+        """Compare the wall clock with theirs, which `read` returns, by the shorter of two round trips.
+
+        Connecting, or waiting for a database that comes back, makes the first round trip a long one.
+        """
+        trips = [self._round_trip(read) for _ in range(2)]
+        wall, monotonic, theirs, seconds = min(trips, key=lambda trip: trip[3])
+        offset = offset_of(wall, theirs, wall + timedelta(seconds=seconds))
+        self._measured = _Measurement(wall + offset, wall, monotonic)
+
+    def keep(self) -> None:
+        """Go by what was measured before: the database does not answer now, and is asked again after a while."""
+        if self._measured is not None:
+            self._measured = _Measurement(self.now(), self._host.now(), self._host.monotonic())
 
     def now(self) -> datetime:
         """Return the database's present instant as far as this host knows."""
-        return self._base.now() + self._offset
+        measured = self._measured
+        if measured is None:
+            return self._host.now()
+        return measured.database + timedelta(seconds=self._host.monotonic() - measured.monotonic)
+
+    def _round_trip(self, read: Callable[[], datetime]) -> tuple[datetime, float, datetime, float]:
+        wall, monotonic = self._host.now(), self._host.monotonic()
+        theirs = read()
+        return wall, monotonic, theirs, self._host.monotonic() - monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """The same moment by three clocks."""
+
+    database: datetime
+    wall: datetime
+    monotonic: float

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from rqsched.clock import Clock, DatabaseClock, SystemClock, offset_of
+from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.ids import new_uid
@@ -58,6 +58,7 @@ class Runtime:
         clock: Clock | None = None,
         database: Database | None = None,
         workflows: Registry | None = None,
+        host: HostClock | None = None,
     ) -> None:
         urls = resolve_urls(settings)
         self.settings = settings
@@ -69,45 +70,41 @@ class Runtime:
         self.workflows = workflows or registry
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self._clock = clock
-        self._database_clock = DatabaseClock(SystemClock())
-        self._measured_at: datetime | None = None
+        self._host = host or SystemClock()
+        self._database_clock = DatabaseClock(self._host)
 
     def now(self) -> datetime:
-        """The database's time as this process knows it: host clock plus an offset measured each minute."""
+        """The database's time as this process knows it: measured each minute, monotonic in between.
+
+        A wall clock that is set changes nothing but the moment of the next measurement, which is never made inside a
+        transaction. SQLite has no clock of its own: there it is the host's wall clock.
+        """
         if self._clock is not None:
             return self._clock.now()
-        host = self._database_clock.base.now()
-        if self._measured_at is None or abs(host - self._measured_at) >= self.settings.clock_refresh:
+        if self.database.is_sqlite:
+            return self._host.now()
+        clock = self._database_clock
+        if clock.is_due(self.settings.clock_refresh) and not (clock.is_measured and self.database.is_in_transaction):
             self.measure_clock()
-        return self._database_clock.now()
+        return clock.now()
 
     def use_clock(self, clock: Clock) -> None:
         """Take the time from another clock (a tick at a given time, a test)."""
         self._clock = clock
 
     def measure_clock(self) -> None:
-        """Measure the offset between this host and the database, by the shorter of two round trips.
+        """Measure this host's clock against the database's.
 
-        While the database is away the offset measured before holds; raises when there is none yet.
+        While the database is away what was measured before holds; raises when there is nothing yet.
         """
-        host = self._database_clock.base.now()
-        if not self.database.is_sqlite:
-            try:
-                # Connecting, or waiting for a database that comes back, makes the first round trip a long one.
-                readings = [self._read_clock() for _ in range(2)]
-            except BackendUnavailableError:
-                if self._measured_at is None:
-                    raise
-                _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
-            else:
-                self._database_clock.set_offset(offset_of(*min(readings, key=lambda found: found[2] - found[0])))
-        self._measured_at = host
-
-    def _read_clock(self) -> tuple[datetime, datetime, datetime]:
-        """Read the database's clock between two readings of ours."""
-        base = self._database_clock.base
-        before = base.now()
-        return before, self.database.now(before), base.now()
+        clock = self._database_clock
+        try:
+            clock.measure(lambda: self.database.now(self._host.now()))
+        except BackendUnavailableError:
+            if not clock.is_measured:
+                raise
+            clock.keep()
+            _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
 
     def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
         """Make Redis follow committed Changes and tell subscribers.

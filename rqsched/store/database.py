@@ -7,8 +7,10 @@ must therefore decide anew and never replay an old decision.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,6 +152,7 @@ class Database:
         self.patience = patience or Patience()
         self._engine = make_engine(url)
         self._pid = os.getpid()
+        self._open = threading.local()
         if self.is_sqlite:
             _sqlite_databases.add(self)
 
@@ -178,8 +181,22 @@ class Database:
         """Run `work` on one consistent snapshot; it must not write."""
         return self._patiently(lambda: self._once(work, is_read_only=True), patience)
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is inside a transaction of this database."""
+        return getattr(self._open, "depth", 0) > 0
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        depth = getattr(self._open, "depth", 0)
+        self._open.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._open.depth = depth
+
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
-        with self.engine.connect() as connection:
+        with self._counted(), self.engine.connect() as connection:
             if is_read_only:
                 connection.execution_options(**self._snapshot)
             try:

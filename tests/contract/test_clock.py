@@ -49,15 +49,87 @@ def test_the_system_clock_returns_aware_utc() -> None:
     assert SystemClock().now().tzinfo is UTC
 
 
-def test_the_database_clock_is_the_base_clock_plus_the_offset() -> None:
-    base = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
-    clock = DatabaseClock(base)
-    assert clock.now() == base.now()
+class Host(ManualClock):
+    """A host whose wall clock can be set while time goes on."""
 
-    clock.set_offset(timedelta(milliseconds=-250))
-    base.advance(timedelta(seconds=1))
+    seconds = 0.0
 
-    assert clock.now() == datetime(2026, 1, 1, 0, 0, 0, 750_000, tzinfo=UTC)
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def pass_(self, span: timedelta) -> None:
+        self.advance(span)
+        self.seconds += span.total_seconds()
+
+
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+THEIRS = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_the_database_clock_is_the_wall_clock_until_it_is_measured(host: Host) -> None:
+    clock = DatabaseClock(host)
+    assert (clock.now(), clock.is_measured, clock.is_due(MINUTE)) == (host.now(), False, True)
+
+
+def test_the_database_clock_is_their_time_and_what_has_passed_since(host: Host) -> None:
+    clock = DatabaseClock(host)
+    clock.measure(lambda: THEIRS)
+    host.pass_(90 * SECOND)
+    assert clock.now() == THEIRS + 90 * SECOND
+
+
+@pytest.mark.parametrize("step", [10 * SECOND, -10 * SECOND, timedelta(hours=-3)], ids=str)
+def test_a_wall_clock_that_is_set_changes_no_time_and_asks_for_a_measurement(host: Host, step: timedelta) -> None:
+    clock = DatabaseClock(host)
+    clock.measure(lambda: THEIRS)
+    host.pass_(5 * SECOND)
+    assert not clock.is_due(MINUTE)
+
+    host.advance(step)
+
+    assert clock.now() == THEIRS + 5 * SECOND
+    assert clock.is_due(MINUTE)
+    clock.measure(lambda: THEIRS + 5 * SECOND)
+    assert (clock.now(), clock.is_due(MINUTE)) == (THEIRS + 5 * SECOND, False)
+
+
+def test_a_measurement_is_due_again_after_a_while(host: Host) -> None:
+    clock = DatabaseClock(host)
+    clock.measure(lambda: THEIRS)
+    host.pass_(MINUTE - SECOND)
+    assert not clock.is_due(MINUTE)
+    host.pass_(SECOND)
+    assert clock.is_due(MINUTE)
+
+
+def test_while_the_database_is_away_what_was_measured_holds(host: Host) -> None:
+    clock = DatabaseClock(host)
+    clock.measure(lambda: THEIRS)
+    host.pass_(MINUTE)
+    host.advance(10 * SECOND)
+
+    clock.keep()
+
+    assert (clock.now(), clock.is_due(MINUTE)) == (THEIRS + MINUTE, False)
+
+
+def test_the_shorter_of_two_round_trips_counts(host: Host) -> None:
+    lengths = iter([10 * SECOND, timedelta(milliseconds=10)])
+
+    def read() -> datetime:
+        host.pass_(next(lengths))
+        return THEIRS + timedelta(seconds=host.seconds)
+
+    clock = DatabaseClock(host)
+    clock.measure(read)
+
+    theirs = THEIRS + timedelta(seconds=host.seconds)
+    assert timedelta(0) <= theirs - clock.now() <= timedelta(milliseconds=10), "late by the round trip at most"
 
 
 @pytest.mark.parametrize(
