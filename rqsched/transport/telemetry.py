@@ -19,6 +19,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from rqsched.core.ids import iso_utc
+from rqsched.transport import redis_keys
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class DispatcherHeartbeat:
         self._redis = redis
         self._now = now
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self._name, self._names_key, self._key = name, _names_key(queue), _dispatcher_key(queue, name)
+        self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
 
@@ -73,19 +74,19 @@ class DispatcherHeartbeat:
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
     """Return the dispatchers of a control queue that are alive, by name; those whose heartbeat expired are removed."""
-    names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(_names_key(queue))))
+    names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(redis_keys.dispatchers(queue))))
     if not names:
         return []
-    values = redis.mget([_dispatcher_key(queue, name) for name in names])
+    values = redis.mget([redis_keys.dispatcher(queue, name) for name in names])
     silent = [name for name, value in zip(names, values, strict=True) if value is None]
     if silent:
-        redis.srem(_names_key(queue), *silent)
+        redis.srem(redis_keys.dispatchers(queue), *silent)
     return [LiveDispatcher(name, _text(value)) for name, value in zip(names, values, strict=True) if value is not None]
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
     """Add a finished reconcile pass to the sums; while Redis is away the pass is not counted, which harms nothing."""
-    key = _passes_key(queue)
+    key = redis_keys.passes(queue)
     try:
         with redis.pipeline() as pipe:
             for name, count in counts.items():
@@ -101,19 +102,7 @@ def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: fl
 
 def read_passes(redis: Redis, queue: str) -> dict[str, float]:
     """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS."""
-    return {_text(name): float(value) for name, value in redis.hgetall(_passes_key(queue)).items()}
-
-
-def _names_key(queue: str) -> str:
-    return f"rqsched:dispatchers:{queue}"
-
-
-def _dispatcher_key(queue: str, name: str) -> str:
-    return f"rqsched:dispatcher:{queue}:{name}"
-
-
-def _passes_key(queue: str) -> str:
-    return f"rqsched:tally:{queue}"
+    return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
 
 
 def _text(value: bytes | str) -> str:

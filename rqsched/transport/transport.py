@@ -27,6 +27,7 @@ from rq.job import Job
 from rqsched.config import Settings
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.transport import redis_keys
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
 
@@ -98,17 +99,17 @@ class Transport:
     @property
     def wake_key(self) -> str:
         """The list dispatchers block on."""
-        return f"rqsched:wake:{self.settings.control_queue}"
+        return redis_keys.wake(self.settings.control_queue)
 
     @property
     def database_id_key(self) -> str:
         """The key that names the database this control queue belongs to; missing after a flush."""
-        return f"rqsched:epoch:{self.settings.control_queue}"
+        return redis_keys.database_id(self.settings.control_queue)
 
     @property
     def interval_key(self) -> str:
         """The key that spreads periodic reconcile passes over workers."""
-        return f"rqsched:reconcile:{self.settings.control_queue}"
+        return redis_keys.reconcile_interval(self.settings.control_queue)
 
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
         """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
@@ -287,7 +288,7 @@ class Transport:
 
     def leave_flush_marker(self, uid: str) -> str:
         """Set a key that a flush removes and that `record_database_id` requires; returns its name."""
-        flush_marker = f"{self.database_id_key}:{uid}"
+        flush_marker = redis_keys.flush_marker(self.settings.control_queue, uid)
         self._patiently(lambda: self.redis.set(flush_marker, 1, px=FLUSH_MARKER_LIFE))
         return flush_marker
 

@@ -1,0 +1,41 @@
+"""The names of our keys in Redis, each for one control queue. They are API, and docs/architecture.md lists them.
+
+RQ names the list, the scheduled set and the hashes of its jobs itself.
+"""
+
+from __future__ import annotations
+
+
+def wake(queue: str) -> str:
+    """Return the key of the list that dispatchers block on."""
+    return f"rqsched:wake:{queue}"
+
+
+def database_id(queue: str) -> str:
+    """Return the key that holds the id of the database that the queue belongs to; it is missing after a flush."""
+    return f"rqsched:epoch:{queue}"
+
+
+def flush_marker(queue: str, uid: str) -> str:
+    """Return the key that is set during one full pass of reconcile, and that a flush removes."""
+    return f"{database_id(queue)}:{uid}"
+
+
+def reconcile_interval(queue: str) -> str:
+    """Return the key that spreads periodic reconcile passes over workers."""
+    return f"rqsched:reconcile:{queue}"
+
+
+def dispatchers(queue: str) -> str:
+    """Return the key of the set that names the queue's dispatchers."""
+    return f"rqsched:dispatchers:{queue}"
+
+
+def dispatcher(queue: str, name: str) -> str:
+    """Return the key that exists while one dispatcher is alive."""
+    return f"rqsched:dispatcher:{queue}:{name}"
+
+
+def passes(queue: str) -> str:
+    """Return the key of the hash that adds up what reconcile passes did."""
+    return f"rqsched:tally:{queue}"
