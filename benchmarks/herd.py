@@ -68,7 +68,8 @@ def _dispatch(gate: Any, settings: Settings) -> None:
     dispatcher = Dispatcher(Runtime(settings))
     gate.wait()
     while True:
-        dispatcher.run_once() or time.sleep(0.01)
+        if not dispatcher.run_once():
+            time.sleep(0.01)
 
 
 def theirs(place: Lab, count: int) -> float:

@@ -9,10 +9,11 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,6 @@ def lab() -> Iterator[Lab]:
             yield Lab(folder, redis, sql)
 
 
-# ---- filling
-
-
 def fill(
     runtime: Runtime,
     count: int,
@@ -106,7 +104,7 @@ def fill(
             )
             for number in range(start, min(start + batch, count))
         ]
-        runtime.database.transact(lambda connection, created=created: changes.write(connection, created))
+        runtime.database.transact(partial(changes.write, changes=created))
         if arm:
             runtime.publish(created)
 
@@ -146,10 +144,7 @@ def work_noops(url: str, count: int) -> float:
     return time.perf_counter() - started
 
 
-# ---- measuring
-
-
-def alternate(rounds: int, sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+def alternate(rounds: int, sides: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
     """Measure the sides in turn, so that a slow moment of the machine falls on all of them."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):

@@ -84,9 +84,12 @@ def apscheduler(given: Any) -> list[float]:
 
 def figures(late: list[float]) -> dict[str, Any]:
     ranked = sorted(late)
-    at = lambda share: round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 1)  # noqa: E731
     if not ranked:
         return {"fires": 0}
+
+    def at(share: float) -> float:
+        return round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 1)
+
     return {"fires": len(ranked), "p50": at(0.5), "p99": at(0.99), "max": at(1), "earliest": at(0)}
 
 

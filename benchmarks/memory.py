@@ -41,7 +41,7 @@ def sql_bytes(runtime: Runtime) -> dict[str, float]:
     def size(connection: sa.Connection, table: str) -> float:
         total = connection.exec_driver_sql(f"SELECT pg_total_relation_size('{table}')").scalar_one()
         rows = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one()
-        return round(total / max(rows, 1), 0)
+        return float(round(total / max(rows, 1), 0))
 
     return runtime.database.read(lambda connection: {table: size(connection, table) for table in TABLES})
 

@@ -68,6 +68,7 @@ class Kind:
             fire_all(runtime, self.count)
             queue = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
             database_url = runtime.settings.database_url
+            process: AbstractContextManager[Process]
             if self.name == "rqsched":
                 process = worker(place, database_url, f"ours-{time.time_ns()}", queue.name)
             else:

@@ -119,8 +119,8 @@ class RetryPolicy:
     """The longest delay; None takes 10 x base."""
     jitter: timedelta = timedelta(0)
     """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
-    then: Exhausted | None = None
-    """What happens to the schedule when a run's attempts are used up.
+    then: Exhausted | str | None = None
+    """What happens to the schedule when a run's attempts are used up; a name is read as its Exhausted.
 
     None keeps what is stored, and is `continue` for a new schedule.
     """

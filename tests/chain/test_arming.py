@@ -14,6 +14,7 @@ from rqsched import jobs
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import STARTED_GRACE, rq_time
 from rqsched.transport.transport import FIRE, Arm
+from tests.support.narrow import text
 from tests.support.rig import MINUTE, SECOND, Rig, link_id, run_job_id
 
 LIST = "rqsched"
@@ -30,7 +31,8 @@ def put(rig: Rig, *arms: Arm) -> int:
 
 
 def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
-    rig.redis.hset(f"rq:job:{link.id}", mapping=fields)
+    for name, value in fields.items():
+        rig.redis.hset(f"rq:job:{link.id}", name, value)
 
 
 def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(rig: Rig) -> None:
@@ -93,7 +95,7 @@ def test_rq_reads_an_armed_link_as_one_of_its_own_jobs(rig: Rig) -> None:
     assert job.retries_left == 60, "an outage of SQL is retried by RQ"
     assert job.created_at == rig.clock.now()
     assert ScheduledJobRegistry(LIST, connection=rig.redis).get_job_ids() == [str(link.id)]
-    assert LIST in {key.decode().removeprefix("rq:queue:") for key in rig.redis.smembers("rq:queues")}
+    assert LIST in {text(key).removeprefix("rq:queue:") for key in rig.redis.smembers("rq:queues")}
 
 
 def test_rq_reads_a_run_job_as_one_of_its_own(rig: Rig) -> None:

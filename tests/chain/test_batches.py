@@ -14,6 +14,7 @@ from rqsched.core.ids import LinkId
 from rqsched.store import changes
 from rqsched.store.tables import schedules
 from tests.chain.conftest import MakeRig
+from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.rig import SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
 
@@ -47,7 +48,7 @@ def test_a_fire_that_fails_is_recorded_and_tried_again_after_a_growing_backoff(r
     waits = []
     for _ in range(3):
         rig.fire(schedule.refresh())
-        waits.append(rig.state(schedule).due_at - rig.clock.now())
+        waits.append(present(rig.state(schedule).due_at) - rig.clock.now())
         rig.clock.set(schedule.state.due_at)
 
     failures = [event.payload for event in events(schedule, audit.FIRE_FAILED)]

@@ -10,6 +10,7 @@ import pytest
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.errors import ConfigError
 from tests.chain.conftest import MakeRig
+from tests.support.narrow import text
 from tests.support.rig import MINUTE, SECOND, Rig, link_id, statuses
 
 
@@ -25,7 +26,7 @@ def test_the_first_pass_records_the_database_id(rig: Rig) -> None:
     rig.recover()
 
     assert rig.runtime.is_known_to_redis()
-    assert rig.redis.get("rqsched:epoch:rqsched").decode() == rig.runtime.database_id()
+    assert text(rig.redis.get("rqsched:epoch:rqsched")) == rig.runtime.database_id()
 
 
 def test_a_databases_id_is_drawn_once(make_rig: MakeRig) -> None:

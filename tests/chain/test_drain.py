@@ -17,6 +17,7 @@ from rqsched.chain.execution import Claim, claim_run
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.tables import runs, schedules
+from tests.support.narrow import present
 from tests.support.rig import MINUTE, ONCE, Rig, events, job_id, run_job_id, statuses
 
 
@@ -78,7 +79,7 @@ def test_a_waiting_run_waits_for_the_retries_of_the_one_ahead(rig: Rig, policy: 
     rig.occur(schedule)
     assert statuses(schedule) == ["retrying", "buffered"]
 
-    rig.clock.set(runs_of(schedule)[0].retry_at)
+    rig.clock.set(present(runs_of(schedule)[0].retry_at))
     rig.dispatch()
     rig.work()
 
@@ -93,7 +94,12 @@ def test_a_waiting_run_starts_whatever_the_outcome_of_the_run_ahead(any_rig: Rig
     any_rig.occur(schedule)
     assert statuses(schedule) == ["pending", "buffered"]
 
-    {"failure": any_rig.work, "cancel": first.cancel, "terminate": first.terminate}[end]()
+    endings: dict[str, Callable[[], object]] = {
+        "failure": any_rig.work,
+        "cancel": first.cancel,
+        "terminate": first.terminate,
+    }
+    endings[end]()
 
     ended, drained = statuses(schedule)
     assert ended == {"failure": "failed", "cancel": "cancelled", "terminate": "terminated"}[end]
@@ -265,8 +271,7 @@ def commands(redis: Redis) -> Iterator[Callable[[], list[Any]]]:
 
 def perform_as_somebody(rig: Rig, run: RunHandle) -> None:
     """RQ has noted that the worker `somebody` performs the run's job."""
-    fields = {"status": "started", "worker_name": "somebody"}
-    rig.redis.hset(f"rq:job:{run_job_id(run)}", mapping=fields)
+    rig.redis.hset(f"rq:job:{run_job_id(run)}", mapping={"status": "started", "worker_name": "somebody"})
 
 
 def test_terminating_a_running_run_tells_rq_to_kill_its_horse(any_rig: Rig, commands: Callable[[], list[Any]]) -> None:

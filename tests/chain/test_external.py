@@ -39,7 +39,8 @@ def _invariants(request: pytest.FixtureRequest) -> Any:
 def made(rig: Rig, schedule_id: str = "report", **options: Any) -> ScheduleHandle:
     """A schedule every minute whose runs wait for a worker of any language."""
     given = {"overlap": "allow_all", "retry": RetryPolicy(max_retries=1, base=MINUTE, then="continue"), **options}
-    return rig.create(schedule_id, runs="report.generate", executor="external", **given)
+    schedule: ScheduleHandle = rig.create(schedule_id, runs="report.generate", executor="external", **given)
+    return schedule
 
 
 def claim(rig: Rig, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[Claimed]:

@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from rqsched.api.schedule_handle import RunHandle
+from rqsched.core.audit import Event
+from rqsched.core.model import Change
 from rqsched.core.policy import RetryPolicy
 from rqsched.store import changes
 from rqsched.store.tables import runs
 from tests.support.damage import HOUR, repaired, started
+from tests.support.narrow import present
 from tests.support.rig import MINUTE, ONCE, SECOND, Rig, statuses
+
+
+def token_of(run: RunHandle) -> str:
+    """What its process signs its heartbeats with."""
+    return present(run.refresh().state.token)
 
 
 def test_a_run_without_heartbeats_is_lost_after_three_sightings(any_rig: Rig) -> None:
@@ -24,7 +33,7 @@ def test_a_run_without_heartbeats_is_lost_after_three_sightings(any_rig: Rig) ->
         any_rig.advance(15 * SECOND)
 
     assert seen == ["running", "running", "running", "lost", "lost"], "the first pass has nothing to compare with"
-    assert "no sign of life" in run.error
+    assert "no sign of life" in present(run.error)
     assert any_rig.state(schedule).error_count == 1
 
 
@@ -39,7 +48,7 @@ def test_sightings_closer_than_the_interval_do_not_count(rig: Rig) -> None:
 
 def test_a_run_with_heartbeats_is_never_lost(rig: Rig) -> None:
     _, run = started(rig)
-    token = run.refresh().state.token
+    token = token_of(run)
     for _ in range(8):
         rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token))
         rig.recover()
@@ -53,7 +62,7 @@ def test_a_heartbeat_resets_the_count_of_sightings(any_rig: Rig) -> None:
     seen = []
     for i in range(8):
         if i == 3:
-            any_rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
+            any_rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
         any_rig.recover()
         seen.append(run.refresh().status)
         any_rig.advance(15 * SECOND)
@@ -65,12 +74,12 @@ def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(rig: Rig) -> Non
     """Its process was frozen and wakes up after the pass has read it as lifeless."""
     _, run = started(rig, retry=RetryPolicy(max_retries=0, then="dead"))
     _, awake = started(rig, schedule_id="other")
-    token = awake.refresh().state.token
-    rig.runtime.subscribers.append(
-        lambda change, event: (
-            rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, awake.uid, token)) and None
-        )
-    )
+    token = token_of(awake)
+
+    def wake_up(change: Change, event: Event) -> None:
+        rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, awake.uid, token))
+
+    rig.runtime.subscribers.append(wake_up)
 
     for _ in range(4):
         rig.recover()
@@ -86,7 +95,7 @@ def test_a_lost_run_with_attempts_left_is_retried(any_rig: Rig) -> None:
         any_rig.advance(15 * SECOND)
 
     assert run.refresh().status == "retrying"
-    any_rig.clock.set(run.retry_at)
+    any_rig.clock.set(present(run.retry_at))
     any_rig.dispatch()
     any_rig.work()
     assert (run.refresh().status, run.attempt) == ("succeeded", 2)
@@ -110,7 +119,7 @@ def test_flushing_redis_loses_no_run_that_executes(rig: Rig) -> None:
     """RQ's hash is gone while the horse lives: it is no evidence."""
     schedule, run = started(rig)
     for _ in range(6):
-        rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
+        rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
         rig.redis.flushall()
         rig.recover()
         rig.advance(15 * SECOND)
@@ -128,7 +137,7 @@ def test_an_outage_of_sql_loses_no_run(rig: Rig) -> None:
     rig.recover()
 
     assert run.refresh().status == "running"
-    rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, run.refresh().state.token))
+    rig.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
     for _ in range(3):
         rig.advance(15 * SECOND)
         rig.recover()

@@ -17,6 +17,7 @@ from rqsched.transport.transport import retry_of
 from tests.chain.conftest import MakeRig
 from tests.support.damage import HOUR, forget, pop, repaired, set_columns, settled
 from tests.support.invariants import check_invariants
+from tests.support.narrow import text
 from tests.support.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
 from tests.support.servers import ValkeyServer
 
@@ -302,4 +303,4 @@ def test_a_full_pass_leaves_only_the_database_id_and_telemetry(rig: Rig) -> None
 
     rig.recover()
 
-    assert {key.decode() for key in rig.redis.keys("*")} == {rig.transport.database_id_key, "rqsched:tally:rqsched"}
+    assert {text(key) for key in rig.redis.keys("*")} == {rig.transport.database_id_key, "rqsched:tally:rqsched"}

@@ -75,7 +75,7 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
 def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     """A backfill of twelve minutes whose process died after its first chunk of five."""
     monkeypatch.setattr("rqsched.chain.backfill.CHUNK", 5)
-    schedule = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
+    schedule: ScheduleHandle = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
     rig.advance(20 * MINUTE)
     chunks = schedule.iter_backfill(_range(rig))
     next(chunks)

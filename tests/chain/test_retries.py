@@ -14,6 +14,7 @@ from rqsched.core import audit
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
+from tests.support.narrow import present
 from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, newest, outcomes, run_job_id, statuses
 
 HOUR = timedelta(hours=1)
@@ -42,7 +43,7 @@ def retry_link(run: RunHandle) -> RetryLinkId:
 
 def retry(rig: Rig, run: RunHandle) -> RunHandle:
     """The clock reaches the retry, a dispatcher fires its link and the attempt is executed."""
-    rig.clock.set(run.refresh().retry_at)
+    rig.clock.set(present(run.refresh().retry_at))
     rig.dispatch()
     rig.work()
     return run.refresh()
@@ -54,7 +55,7 @@ def test_a_failed_attempt_waits_for_its_retry_link(any_rig: Rig) -> None:
     run = any_rig.turn(schedule, HOUR)
 
     assert (run.status, run.attempt, run.retry_at) == ("retrying", 1, any_rig.clock.now() + MINUTE)
-    assert any_rig.armed()[str(retry_link(run))] == run.retry_at.timestamp()
+    assert any_rig.armed()[str(retry_link(run))] == present(run.retry_at).timestamp()
     after = any_rig.state(schedule)
     assert (after.status, after.error_count, after.consecutive_failures) == ("active", 1, 0)
     assert after.last_error == run.error
@@ -89,7 +90,7 @@ def test_a_retry_is_the_same_run_with_the_next_attempt(any_rig: Rig) -> None:
 
 def test_an_early_retry_link_waits(rig: Rig) -> None:
     run = rig.turn(failing(rig), HOUR)
-    rig.clock.set(run.retry_at - timedelta(microseconds=1))
+    rig.clock.set(present(run.retry_at) - timedelta(microseconds=1))
 
     (fired,) = rig.deliver(retry_link(run))
 
@@ -100,7 +101,7 @@ def test_an_early_retry_link_waits(rig: Rig) -> None:
 def test_a_retry_link_delivered_twice_makes_one_attempt(any_rig: Rig) -> None:
     run = any_rig.turn(failing(any_rig), HOUR)
     link = retry_link(run)
-    any_rig.clock.set(run.retry_at)
+    any_rig.clock.set(present(run.retry_at))
 
     assert outcomes(any_rig.deliver(link)) == ["fired"]
     assert outcomes(any_rig.deliver(link)) == ["stale"]
@@ -113,7 +114,7 @@ def test_the_retry_link_of_an_earlier_attempt_is_stale(rig: Rig) -> None:
     run = rig.turn(failing(rig), HOUR)
     first = retry_link(run)
     retry(rig, run)
-    rig.clock.set(run.retry_at)
+    rig.clock.set(present(run.retry_at))
 
     assert outcomes(rig.deliver(first)) == ["stale"]
 
@@ -124,7 +125,7 @@ def test_the_retry_link_of_an_earlier_attempt_is_stale(rig: Rig) -> None:
 def test_the_retry_link_of_another_run_is_stale(rig: Rig, number: int) -> None:
     schedule = failing(rig)
     run = rig.turn(schedule, HOUR)
-    rig.clock.set(run.retry_at)
+    rig.clock.set(present(run.retry_at))
 
     assert outcomes(rig.deliver(RetryLinkId(schedule.uid, number, 1))) == ["stale"]
 
@@ -136,7 +137,7 @@ def test_a_retry_survives_the_chain_moving_on(rig: Rig) -> None:
     run = rig.turn(schedule, HOUR)
     rig.occur(schedule, HOUR)
 
-    rig.clock.set(run.retry_at)
+    rig.clock.set(present(run.retry_at))
 
     assert outcomes(rig.deliver(retry_link(run))) == ["fired"]
 
@@ -215,7 +216,7 @@ def test_waits_double_from_the_interval_up_to_ten_times(rig: Rig, spec: Any, sec
     ends = [rig.clock.now()]
     waits = []
     while run.status == "retrying":
-        waits.append((run.retry_at - ends[-1]).total_seconds())
+        waits.append((present(run.retry_at) - ends[-1]).total_seconds())
         retry(rig, run)
         ends.append(rig.clock.now())
 
@@ -232,7 +233,7 @@ def test_jitter_spreads_retries_evenly_and_the_same_each_time(rig: Rig) -> None:
     rig.work()
 
     found = schedule.runs().items
-    waits = [run.retry_at - rig.clock.now() for run in found]
+    waits = [present(run.retry_at) - rig.clock.now() for run in found]
 
     assert all(MINUTE <= wait <= MINUTE + 30 * SECOND for wait in waits)
     assert len(set(waits)) == 5
@@ -241,7 +242,7 @@ def test_jitter_spreads_retries_evenly_and_the_same_each_time(rig: Rig) -> None:
 
 def exhaust(rig: Rig, schedule: ScheduleHandle) -> RunHandle:
     """A run fails with all its attempts."""
-    run = rig.turn(schedule, schedule.refresh().state.due_at - rig.clock.now())
+    run = rig.turn(schedule, present(schedule.refresh().state.due_at) - rig.clock.now())
     while run.status == "retrying":
         retry(rig, run)
     return run
@@ -330,7 +331,7 @@ def test_a_dead_schedule_restarts_with_counters_at_zero_and_a_new_position(any_r
     assert after.n == dead.n + 1
     assert link_id(schedule) in any_rig.armed()
     any_rig.register("fail", lambda: "repaired")
-    assert any_rig.turn(schedule, after.due_at - any_rig.clock.now()).status == "succeeded"
+    assert any_rig.turn(schedule, present(after.due_at) - any_rig.clock.now()).status == "succeeded"
 
 
 def test_a_late_retry_of_a_dead_schedule_still_ends(rig: Rig) -> None:

@@ -74,7 +74,7 @@ def test_postgres_comes_back_with_its_data_after_a_kill(own_postgres: PostgresSe
 
 def test_a_started_process_is_gone_with_its_children_after_the_block(tmp_path: Path) -> None:
     with running(["/bin/sh", "-c", "sleep 300 & sleep 300; true"], log_path=tmp_path / "log") as process:
-        tree = wait_until(lambda: len(t := psutil.Process(process.pid).children()) == 2 and t)
+        tree = wait_until(lambda: t if len(t := psutil.Process(process.pid).children()) == 2 else [])
 
     wait_until(lambda: all(is_gone(child) for child in tree))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.chain.conftest import MakeRig
+from tests.support.narrow import present
 from tests.support.rig import MINUTE, Rig, link_id, newest, run_job_id, statuses
 from tests.support.servers import ValkeyServer
 
@@ -58,7 +59,7 @@ def test_a_tick_fires_due_retry_links(rig: Rig) -> None:
     rig.register("fail", lambda: 1 / 0)
     schedule = rig.create(runs="fail", spec=60 * MINUTE)
     run = rig.turn(schedule, 60 * MINUTE)
-    rig.clock.set(run.retry_at)
+    rig.clock.set(present(run.retry_at))
 
     rig.scheduler.tick()
 

@@ -17,7 +17,7 @@ from rqsched.core import lifecycle
 from rqsched.core.audit import Event
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.policy import CatchUp, OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_backfill, decide_trigger
@@ -63,8 +63,8 @@ class Walk:
         overlap = "skip" if self.is_delayed else self.random.choice(LIVE_POLICIES)
         many = overlap in {"buffer_all", "allow_all"} and self.random.random() < 0.5
         policies = Policies(
-            overlap=overlap,
-            missed="all" if many else self.random.choice(["fire_once", "fire_once", "skip"]),
+            overlap=OverlapPolicy(overlap),
+            missed=MissedPolicy("all" if many else self.random.choice(["fire_once", "fire_once", "skip"])),
             catch_up_limit=self.random.choice([2, 100]) if many else 100,
             catch_up_window=self.random.choice([None, None, 12 * MINUTE]),
             buffer_limit=self.random.choice([None, 2]) if overlap == "buffer_all" else None,

@@ -20,7 +20,7 @@ from rqsched.core.lifecycle import (
     decide_update,
 )
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.policy import CatchUp, OverlapPolicy, Policies
+from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
 from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start import Trigger, decide_backfill, decide_trigger
@@ -106,7 +106,7 @@ def test_declaring_the_same_again_changes_nothing_and_keeps_the_anchor(spec: Spe
     [
         ({"queue": "low"}, "queue"),
         ({"action": '{"args":[1],"kwargs":{}}'}, "action"),
-        ({"policies": Policies(overlap="allow", retry=CONTINUE)}, "policies"),
+        ({"policies": Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=CONTINUE)}, "policies"),
         ({"labels": '{"a":"b"}'}, "labels"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -201,7 +201,7 @@ def test_what_else_passed_before_an_update_is_missed() -> None:
 
 
 def test_the_occurrence_kept_over_an_update_is_the_one_the_policy_would_fire() -> None:
-    schedule = active("*/10 * * * *", policies=Policies(missed="skip"))
+    schedule = active("*/10 * * * *", policies=Policies(missed=MissedPolicy.SKIP))
     change = decide_update(schedule, again(schedule, "30 3 * * *"), now=NOON + HOUR + 5 * SECOND)
     missed = event(change, "Missed")
     assert (missed["count"], missed["first"], missed["fired"]) == (5, "2026-01-15T12:10:00Z", ["2026-01-15T13:00:00Z"])
@@ -242,7 +242,7 @@ def test_a_timing_that_is_over_ends_the_schedule() -> None:
 def test_what_remains_follows_max_runs(
     before: int | None, started: int, after: int | None, remaining: int | None
 ) -> None:
-    schedule = active(policies=Policies(overlap="allow"), max_runs=before)
+    schedule = active(policies=Policies(overlap=OverlapPolicy.ALLOW_ALL), max_runs=before)
     for _ in range(started):
         schedule = fire(schedule).after
     change = decide_update(schedule, again(schedule, "@hourly", max_runs=after), now=NOON + 3 * HOUR)
@@ -251,14 +251,14 @@ def test_what_remains_follows_max_runs(
 
 
 def test_max_runs_below_what_has_started_ends_the_schedule() -> None:
-    schedule = fire(active(policies=Policies(overlap="allow"), max_runs=5)).after
+    schedule = fire(active(policies=Policies(overlap=OverlapPolicy.ALLOW_ALL), max_runs=5)).after
     change = decide_update(schedule, again(schedule, "@hourly", max_runs=1), now=NOON + HOUR + MINUTE)
     assert types(change) == ["Updated", "Completed"]
     assert change.after.remaining == 0
 
 
 def test_what_remains_after_max_runs_was_lowered_and_raised_again_is_what_has_not_started() -> None:
-    schedule = active(policies=Policies(overlap="allow"), max_runs=5)
+    schedule = active(policies=Policies(overlap=OverlapPolicy.ALLOW_ALL), max_runs=5)
     for _ in range(4):
         schedule = fire(schedule).after
     for max_runs, remaining in ((2, 0), (10, 6)):
@@ -347,7 +347,7 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
 def test_a_schedule_resumes_where_catch_up_says(
     spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, given: str
 ) -> None:
-    policies = Policies(resume=catch_up if given == "by the schedule" else "next", retry=CONTINUE)
+    policies = Policies(resume=CatchUp(catch_up if given == "by the schedule" else "next"), retry=CONTINUE)
     paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
     mode = CatchUp(catch_up) if given == "by the call" else None
@@ -363,7 +363,7 @@ def test_a_schedule_resumes_where_catch_up_says(
 
 
 def test_a_resume_once_fires_whatever_the_window_says() -> None:
-    policies = Policies(missed="skip", resume="once")
+    policies = Policies(missed=MissedPolicy.SKIP, resume=CatchUp.ONCE)
     paused = decide_pause(active(policies=policies), now=NOON + MINUTE).after
     assert types(fire(decide_resume(paused, [], now=NOON + 90 * MINUTE).after)) == ["Triggered"]
 

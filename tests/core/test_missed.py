@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from types import FrameType
 from typing import Any
@@ -213,9 +214,7 @@ def calls(work: Callable[[], object]) -> int:
 def test_three_days_of_minutes_cost_no_more_than_an_hour(missed: str, jitter: str) -> None:
     """10 000 such schedules must not cost minutes of CPU, so the number of steps must not grow with the outage."""
     schedule = down(MISSED[missed], jitter=JITTERS[jitter])
-    hour, days, month = (
-        (lambda now=NOON + outage: fire(schedule, now=now)) for outage in (HOUR, 72 * HOUR, 30 * 24 * HOUR)
-    )
+    hour, days, month = (partial(fire, schedule, now=NOON + outage) for outage in (HOUR, 72 * HOUR, 30 * 24 * HOUR))
     month()
     assert calls(days) < calls(hour) + 40
     assert calls(month) < calls(hour) + 40

@@ -20,6 +20,11 @@ from rqsched.spec.spec import Cron, Every, Once, Spec
 from tests.support.decisions import HOUR, MINUTE, NOON, SECOND
 
 
+def named(**values: Any) -> Policies:
+    """Policies by names, as options have them."""
+    return Policies(**values)
+
+
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
@@ -35,7 +40,7 @@ from tests.support.decisions import HOUR, MINUTE, NOON, SECOND
 )
 def test_an_overlap_policy_has_the_names_of_every_document(name: str, policy: OverlapPolicy) -> None:
     assert OverlapPolicy.of(name) is policy
-    assert Policies(overlap=name).overlap is policy
+    assert named(overlap=name).overlap is policy
 
 
 @pytest.mark.parametrize("name", ["allow_duplicate", "", "none", "buffer", None, 1])
@@ -230,32 +235,32 @@ def test_every_parameter_survives_its_text() -> None:
 
 
 def test_equal_policies_have_equal_texts_and_one_object() -> None:
-    assert Policies(overlap="allow").dumps() == Policies(overlap="ALLOW_ALL").dumps()
+    assert named(overlap="allow").dumps() == named(overlap="ALLOW_ALL").dumps()
     assert Policies.loads(Policies().dumps()) is Policies.loads(Policies().dumps())
 
 
 def test_the_defaults_are_those_of_the_documents() -> None:
-    assert Policies() == Policies(
+    assert Policies() == named(
         overlap="skip", missed="fire_once", resume="next", on_exhausted="done", retry=RetryPolicy(3)
     )
     assert not RetryPolicy().kills_after(1_000)
     assert Policies().window is None
-    assert Policies(missed="skip").window == MINUTE
-    assert Policies(missed="skip", catch_up_window=HOUR).window == HOUR
+    assert named(missed="skip").window == MINUTE
+    assert named(missed="skip", catch_up_window=HOUR).window == HOUR
 
 
 def test_one_environment_may_be_given_by_its_name() -> None:
-    assert Policies(environments="production").environments == ("production",)
-    assert Policies(environments=["a", "b"]).environments == ("a", "b")
+    assert named(environments="production").environments == ("production",)
+    assert named(environments=["a", "b"]).environments == ("a", "b")
 
 
 def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
     assert Policies().dumps() == "{}"
-    assert Policies(overlap="allow_all", retry=RetryPolicy(max_retries=1)).dumps() == (
+    assert Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=RetryPolicy(max_retries=1)).dumps() == (
         '{"overlap":"allow_all","retry":{"max_retries":1}}'
     )
 
 
 def test_stored_policies_with_keys_of_a_newer_release_are_read_without_them() -> None:
     text = '{"colour":"red","overlap":"allow_all","retry":{"max_retries":1,"mood":"patient"}}'
-    assert Policies.loads(text) == Policies(overlap="allow_all", retry=RetryPolicy(max_retries=1))
+    assert Policies.loads(text) == Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=RetryPolicy(max_retries=1))

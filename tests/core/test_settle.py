@@ -10,7 +10,7 @@ import pytest
 
 from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.policy import Policies, RetryPolicy
+from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
@@ -200,7 +200,7 @@ def test_waiting_runs_start_in_order_one_at_a_time() -> None:
 
 
 def test_a_retry_keeps_the_others_waiting() -> None:
-    policies = Policies(overlap="buffer_all", retry=RetryPolicy(3))
+    policies = Policies(overlap=OverlapPolicy.BUFFER_ALL, retry=RetryPolicy(3))
     change = end(active(policies=policies), FAILED, run(1), run(2, "buffered"))
     assert ended(change) == {1: "retrying"}
 

@@ -364,13 +364,13 @@ def test_the_primary_cron_is_the_first() -> None:
 
 
 def test_gaps_respect_the_window_and_the_limit() -> None:
-    spring, gap = ("2026-03-07", "2026-03-10"), at("2026-03-08 07:30")
+    first, last, gap = at("2026-03-07"), at("2026-03-10"), at("2026-03-08 07:30")
     crons = [Cron("30 2 * * *"), Cron("0,15 2 * * *"), Cron("30 1 * * *", "Asia/Tokyo")]
     spec = Spec(crons, "America/New_York")
-    assert clock(g.occurrence_at for g in spec.gaps_between(*map(at, spring))) == ["07:00", "07:15", "07:30"]
-    assert len(spec.gaps_between(*map(at, spring), limit=2)) == 2
-    assert Spec(crons[0], "America/New_York", end_at=gap).gaps_between(*map(at, spring)) == []
-    assert len(Spec(crons[0], "America/New_York", start_at=gap).gaps_between(*map(at, spring))) == 1
+    assert clock(g.occurrence_at for g in spec.gaps_between(first, last)) == ["07:00", "07:15", "07:30"]
+    assert len(spec.gaps_between(first, last, limit=2)) == 2
+    assert Spec(crons[0], "America/New_York", end_at=gap).gaps_between(first, last) == []
+    assert len(Spec(crons[0], "America/New_York", start_at=gap).gaps_between(first, last)) == 1
 
 
 def test_equal_specs_are_one_key() -> None:

@@ -39,7 +39,7 @@ def test_each_forked_child_has_connections_of_its_own(postgres_url: str) -> None
     database = Database(postgres_url)
 
     def backend() -> int:
-        return database.read(lambda connection: connection.execute(PID).scalar_one())
+        return int(database.read(lambda connection: connection.execute(PID).scalar_one()))
 
     before = backend()
     backends = in_children(3, backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def open_uids(database: Database, schedule: Schedule, *, with_backfill: bool = F
     return database.transact(work)
 
 
-def add_counted_runs(database: Database, schedule: Schedule, found: list[Run], **counts: int) -> None:
+def add_counted_runs(database: Database, schedule: Schedule, found: list[Run], **counts: Any) -> None:
     write(database, Change(schedule, replace(schedule, **counts), new_runs=tuple(found)))
 
 
@@ -138,7 +139,7 @@ def set_status(database: Database, run: Run, status: RunStatus) -> None:
 
 def beats(database: Database, run: Run) -> int:
     read = sa.select(runs.c.beat).where(runs.c.uid == run.uid)
-    return database.read(lambda connection: connection.execute(read).scalar_one())
+    return int(database.read(lambda connection: connection.execute(read).scalar_one()))
 
 
 def beat(database: Database, uid: str, token: str = START["token"]) -> str | None:
@@ -169,22 +170,20 @@ def test_a_heartbeat_of_a_purged_run_returns_deleted(database: Database) -> None
 
 
 def test_the_first_claim_of_a_value_wins(database: Database) -> None:
-    claims = [
-        database.transact(lambda c, value=value: metadata.claim_value(c, "origin", value)) for value in ("1", "2")
-    ]
+    claims = [database.transact(partial(metadata.claim_value, name="origin", value=value)) for value in ("1", "2")]
     assert claims == ["1", "1"]
 
 
 def test_setting_a_value_again_replaces_it(database: Database) -> None:
     for value in ("2025b", "2026a"):
-        database.transact(lambda connection, value=value: metadata.set_value(connection, "tzdata", value))
+        database.transact(partial(metadata.set_value, name="tzdata", value=value))
     assert database.read(lambda connection: metadata.find_value(connection, "tzdata")) == "2026a"
 
 
 def test_the_newest_registration_of_a_workflow_wins(database: Database) -> None:
     for queue in ("low", "high"):
         row = {"name": "report", "path": "app.report", "queue": queue, "registered_at": NOW}
-        database.transact(lambda connection, row=row: registered_workflows.record(connection, [row]))
+        database.transact(partial(registered_workflows.record, rows=[row]))
     found = database.read(lambda connection: registered_workflows.find(connection, "report"))
     assert found is not None
     assert (found["queue"], found["registered_at"]) == ("high", NOW)

@@ -277,7 +277,7 @@ def test_a_retry_after_a_commit_whose_answer_was_lost_finds_its_own_row(
 
     def create(connection: sa.Connection) -> None:
         mine = changes.find(connection, change.after.uid)
-        found.append(mine and mine.operation)
+        found.append(None if mine is None else mine.operation)
         if mine is None:
             changes.write(connection, [change])
 

@@ -14,6 +14,7 @@ from rqsched.chain.runtime import using
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import run_schedule
 from tests.support.desk import Desk
+from tests.support.narrow import text
 
 EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:ApplicationMachine:SEND_REMINDER"
 
@@ -51,8 +52,8 @@ class Office:
         return run.refresh()
 
     def work_one(self) -> str:
-        """Take the first job of the queue and execute it; gives its id."""
-        job_id: str = self.desk.redis.lpop("rq:queue:default").decode()  # type: ignore[union-attr]
+        """Take the first job of the queue and execute it; returns its id."""
+        job_id = text(self.desk.redis.lpop("rq:queue:default"))
         with using(self.desk.runtime):
             jobs.execute(job_id)
         return job_id
@@ -71,6 +72,7 @@ def open_office(
 ) -> Office:
     """An office whose machine declares `schedules`; `acts` is called with the id in each transition to expired."""
     log: list[str] = []
+    timed = {"CHECK_EXPIRY": None, "SEND_REMINDER": None} if schedules is None else schedules
 
     class ApplicationMachine(StateMachine):
         waiting = State(initial=True)
@@ -80,6 +82,7 @@ def open_office(
         approve = waiting.to(approved)
         CHECK_EXPIRY = waiting.to(expired, cond="is_old") | approved.to(expired, cond="is_old")
         SEND_REMINDER = approved.to.itself()
+        schedules = timed
 
         def is_old(self) -> bool:
             return is_old(self.model.id)
@@ -92,7 +95,6 @@ def open_office(
         def on_SEND_REMINDER(self) -> None:  # noqa: N802 - the event's name
             log.append(f"reminded {self.model.id}")
 
-    ApplicationMachine.schedules = {"CHECK_EXPIRY": None, "SEND_REMINDER": None} if schedules is None else schedules
     given = {"load": Application, "save": lambda instance_id, model: None, **options}
     made = machine(workflows=desk.runtime.workflows, **given)(ApplicationMachine)
     return Office(desk, made, log)

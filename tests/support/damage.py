@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain.execution import claim_run
 from rqsched.store.tables import schedules
+from tests.support.narrow import text
 from tests.support.rig import ONCE, Rig, job_id
 
 HOUR = timedelta(hours=1)
@@ -40,12 +41,13 @@ def forget(rig: Rig, link: object) -> None:
 
 def pop(rig: Rig, queue: str = "default") -> str:
     """A worker took the job and died before it started it."""
-    return rig.redis.lpop(f"rq:queue:{queue}").decode()
+    return text(rig.redis.lpop(f"rq:queue:{queue}"))
 
 
 def started(rig: Rig, **options: Any) -> tuple[ScheduleHandle, RunHandle]:
     """A run that a process executes which will never be heard of again."""
-    schedule = rig.create(**{"spec": HOUR, "retry": ONCE} | options)
+    given: dict[str, Any] = {"spec": HOUR, "retry": ONCE, **options}
+    schedule = rig.create(**given)
     run = rig.occur(schedule, HOUR)
     settled(rig)
     assert claim_run(rig.runtime, job_id(run.state)) is not None

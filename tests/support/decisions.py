@@ -11,7 +11,7 @@ from rqsched.core import lifecycle
 from rqsched.core.audit import Event
 from rqsched.core.fire import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
-from rqsched.core.policy import Policies, RetryPolicy
+from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.spec.spec import Spec, SpecLike
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -32,13 +32,13 @@ def active(spec: SpecLike = "@hourly", *, now: datetime = NOON, **fields: Any) -
 
 
 def overlapping(overlap: str, spec: SpecLike = "@hourly", **fields: Any) -> Schedule:
-    policies = Policies(overlap=overlap, buffer_limit=fields.pop("buffer_limit", None), retry=CONTINUE)
+    policies = Policies(overlap=OverlapPolicy(overlap), buffer_limit=fields.pop("buffer_limit", None), retry=CONTINUE)
     return active(spec, policies=policies, **fields)
 
 
 def run(number: int, status: str = "running", kind: str = "scheduled", **fields: Any) -> Run:
     """The schedule's run of this number, for an occurrence long ago."""
-    values = {
+    values: dict[str, Any] = {
         "uid": f"01KF{number:022d}",
         "schedule_uid": UID,
         "number": number,

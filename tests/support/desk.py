@@ -16,6 +16,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import AuditRecord
 from rqsched.testing import ManualClock, execute_pending, run_due
 from rqsched.workflows import RunContext, make_workflow
+from tests.support.narrow import text
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -81,11 +82,11 @@ class Desk:
 
     def queued(self, name: str = "default") -> list[str]:
         """The ids on a queue's list, first in, first out."""
-        return [entry.decode() for entry in self.redis.lrange(f"rq:queue:{name}", 0, -1)]
+        return [text(entry) for entry in self.redis.lrange(f"rq:queue:{name}", 0, -1)]
 
     def armed(self) -> set[str]:
         """The links in the scheduled set."""
-        return {entry.decode() for entry in self.redis.zrange(self.runtime.transport.scheduled_key, 0, -1)}
+        return {text(entry) for entry in self.redis.zrange(self.runtime.transport.scheduled_key, 0, -1)}
 
 
 def newest(schedule: ScheduleHandle) -> RunHandle:

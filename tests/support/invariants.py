@@ -19,6 +19,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
 from rqsched.transport.transport import Arm, job_id_of, link_of, retry_of
+from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
 
 SOON = timedelta(seconds=30)
@@ -59,9 +60,6 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
     upcoming = story.schedule.next_run_at
     if upcoming is not None and not story.skew and outcomes.get(upcoming):
         yield f"I1: the occurrence {upcoming} is still to fire but has an outcome: {', '.join(outcomes[upcoming])}"
-
-
-# ---- I2 to I6
 
 
 def i2_one_run(story: Story) -> Iterator[str]:
@@ -184,9 +182,6 @@ def counters_are_true(story: Story) -> Iterator[str]:
             yield f"counter {name} is {getattr(schedule, name)}, the rows say {value}"
 
 
-# ---- Redis
-
-
 def i3_live_links(runtime: Runtime, story: Story) -> Iterator[str]:
     """After a reconcile pass, what is due soon has a live link: the schedule's own, and that of each retry."""
     horizon = runtime.now() + SOON
@@ -237,7 +232,7 @@ def _ids_in_redis(runtime: Runtime) -> set[str]:
     redis = runtime.transport.redis
     lists = [redis.lrange(key, 0, -1) for key in redis.keys("rq:queue:*")]
     found = {entry for entries in lists for entry in entries}
-    return {entry.decode() for entry in found | set(redis.zrange(runtime.transport.scheduled_key, 0, -1))}
+    return {text(entry) for entry in found | set(redis.zrange(runtime.transport.scheduled_key, 0, -1))}
 
 
 def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run]) -> bool:
@@ -246,7 +241,7 @@ def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run])
         is_unknown = run is None or run.status is RunStatus.BUFFERED
         return is_unknown or (run is not None and (job.attempt, job.delivery) > (run.attempt, run.delivery))
     link = parse_link_id(text)
-    story = link and stories.get(link.uid)
+    story = stories.get(link.uid) if link is not None else None
     if link is None or story is None:
         return True
     if isinstance(link, LinkId):
@@ -256,9 +251,6 @@ def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run])
 
 def _attempts_ended(run: Run) -> int:
     return run.attempt - int(run.status in {RunStatus.BUFFERED, RunStatus.PENDING, RunStatus.RUNNING})
-
-
-# ---- I8
 
 
 def i8_executions(runtime: Runtime, executed: Iterable[tuple[str, int]]) -> None:

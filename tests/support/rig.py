@@ -25,6 +25,7 @@ from rqsched.store import changes
 from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport, job_id_of
 from rqsched.workflows import Registry, make_workflow
+from tests.support.narrow import present, text
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -109,14 +110,12 @@ class Rig:
 
     def queued(self, name: str = QUEUE) -> list[str]:
         """The ids on a queue's list, first in, first out."""
-        return [entry.decode() for entry in self.redis.lrange(f"rq:queue:{name}", 0, -1)]
+        return [text(entry) for entry in self.redis.lrange(f"rq:queue:{name}", 0, -1)]
 
     def armed(self) -> dict[str, float]:
         """The links in the scheduled set, with their scores."""
-        return {
-            entry.decode(): score
-            for entry, score in self.redis.zrange(self.transport.scheduled_key, 0, -1, withscores=True)
-        }
+        found: Any = self.redis.zrange(self.transport.scheduled_key, 0, -1, withscores=True)
+        return {text(link): score for link, score in found}
 
     def job(self, job_id: object) -> Job:
         """The job as RQ reads it."""
@@ -126,9 +125,7 @@ class Rig:
         return schedule.refresh().state
 
     def run_row(self, uid: str) -> Run:
-        found = self.runtime.database.read(lambda connection: changes.find_run(connection, uid))
-        assert found is not None
-        return found
+        return present(self.runtime.database.read(lambda connection: changes.find_run(connection, uid)))
 
 
 def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:

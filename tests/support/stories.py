@@ -103,12 +103,17 @@ def _events(connection: sa.Connection) -> dict[str, list[AuditRecord]]:
     found: dict[str, list[AuditRecord]] = defaultdict(list)
     ordered = sa.select(audit_events).order_by(audit_events.c.schedule_uid, audit_events.c.sequence)
     for row in connection.execute(ordered):
-        facts = row.event_type, json.loads(row.payload), row.workflow_instance_id, row.workflow_run_id, row.recorded_at
-        found[row.schedule_uid].append(AuditRecord(row.schedule_uid, row.sequence, *facts))
+        record = AuditRecord(
+            row.schedule_uid,
+            row.sequence,
+            row.event_type,
+            json.loads(row.payload),
+            row.workflow_instance_id,
+            row.workflow_run_id,
+            row.recorded_at,
+        )
+        found[row.schedule_uid].append(record)
     return found
-
-
-# ---- when it was active
 
 
 @dataclass

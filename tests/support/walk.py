@@ -23,6 +23,7 @@ from rqsched.chain.reconcile import acquire_interval, recover
 from rqsched.config import Settings
 from rqsched.workflows import Registry, make_workflow
 from tests.support import servers
+from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.rig import work
 
@@ -54,7 +55,9 @@ def walk(database_url: str, redis_url: str) -> Steps:
         recover(scheduler.runtime)
         acquire_interval(scheduler.runtime)  # so that no pass of reconcile falls into the walk
         for _ in range(2):
-            wait_until(lambda: scheduler.runtime.now() >= schedule.refresh().state.due_at, what="the next occurrence")
+            wait_until(
+                lambda: scheduler.runtime.now() >= present(schedule.refresh().state.due_at), what="the next occurrence"
+            )
             with _watched() as steps:
                 dispatcher.run_once()
                 work(scheduler.runtime)

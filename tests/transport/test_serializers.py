@@ -42,6 +42,7 @@ def test_json_links_hold_json(make_rig: MakeRig) -> None:
 
     data = rig.redis.hget(f"rq:job:{link_id(schedule)}", "data")
 
+    assert isinstance(data, bytes)
     assert json.loads(zlib.decompress(data)) == ["rqsched.jobs.fire", None, [], {}]
 
 

@@ -30,7 +30,8 @@ def put(rig: Rig, *arms: Arm) -> int:
 
 
 def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
-    rig.redis.hset(f"rq:job:{link.id}", mapping=fields)
+    for name, value in fields.items():
+        rig.redis.hset(f"rq:job:{link.id}", name, value)
 
 
 def test_scripts_that_redis_forgot_are_sent_again(rig: Rig) -> None:
