@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rqsched.chain import execution
+from rqsched.chain import settling
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run
 from rqsched.core.overlap import StartResult
@@ -205,12 +205,12 @@ class RunHandle:
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        self._run = execution.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
+        self._run = settling.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
         return self
 
     def terminate(self) -> RunHandle:
         """End the run and have RQ kill its process. Idempotent."""
-        self._run = execution.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
+        self._run = settling.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
         return self
 
 

@@ -8,8 +8,7 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import Any
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched import workflows
-from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import settle_run
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, dumps
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.errors import BackendUnavailableError, RunCancelled, RunNotFoundError
+from rqsched.core.model import Run, RunStatus, Schedule, dumps
+from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
 from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
@@ -224,62 +223,3 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
-
-
-def settle_run(
-    runtime: Runtime,
-    run_uid: str,
-    attempt_result: AttemptResult,
-    *,
-    fence: Callable[[Run], bool],
-    patience: Patience | None = None,
-) -> Change | None:
-    """End an attempt under the schedule's lock if `fence` still holds then; None when another process was first."""
-    decided: Change | None = None
-
-    def work(connection: Connection) -> tuple[Change | None, bool]:
-        nonlocal decided
-        found = changes.lock_with_schedule(connection, run_uid)
-        if found is None:
-            return None, False
-        schedule, run = found
-        if fence(run):
-            others = [one for one in changes.open_runs(connection, [schedule])[schedule.uid] if one.uid != run.uid]
-            decided = decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
-            changes.write(connection, [decided])
-            return decided, True
-        # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-        if decided is None or run in [after for _, after in decided.changed_runs]:
-            return decided, decided is not None
-        return _standing(connection, schedule, run), False
-
-    change, is_ours = runtime.database.transact(work, patience=patience)
-    if change is not None:
-        runtime.publish([change])
-    return change if is_ours else None
-
-
-def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
-    standing = restate(connection, schedule)
-    return replace(standing, changed_runs=((run, run), *standing.changed_runs))
-
-
-def end_run(runtime: Runtime, run_uid: str, outcome: AttemptOutcome) -> Run:
-    """Cancel or terminate a run from outside; one that has ended already is left as it is. Returns it as it is now."""
-    change = settle_run(runtime, run_uid, AttemptResult(outcome), fence=lambda run: run.status in OPEN)
-    if change is not None:
-        return next(run for _, run in change.changed_runs if run.uid == run_uid)
-    run = runtime.database.read(lambda connection: changes.find_run(connection, run_uid))
-    if run is None:
-        raise RunNotFoundError(run_uid)
-    return run
-
-
-def lose_run(runtime: Runtime, job: RunJobId, reason: str) -> Change | None:
-    """Settle a run whose horse this process saw die."""
-
-    def is_that_one(run: Run) -> bool:
-        is_same = run.attempt == job.attempt and run.delivery == job.delivery
-        return is_same and run.status is RunStatus.RUNNING
-
-    return settle_run(runtime, job.uid, AttemptResult(AttemptOutcome.LOST, error=reason), fence=is_that_one)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count as counter
 
-from rqsched.chain.execution import settle_run
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import settle_run
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptResult

@@ -24,7 +24,7 @@ from redis import Redis
 from rq import Queue, Worker
 from rq.job import Job
 
-from rqsched.chain import execution, fanout
+from rqsched.chain import fanout, settling
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings
@@ -309,7 +309,7 @@ def horse_died(runtime: Runtime, job: Job) -> None:
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
         if isinstance(died, RunJobId):
-            execution.lose_run(runtime, died, "its work horse died")
+            settling.lose_run(runtime, died, "its work horse died")
         elif isinstance(died, TargetJobId):
             fanout.lose(runtime, died)
     except Exception:  # noqa: BLE001

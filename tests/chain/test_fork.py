@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rqsched.chain.execution import claim_run, lose_run
+from rqsched.chain.execution import claim_run
+from rqsched.chain.settling import lose_run
 from tests.store.children import in_children
 from tests.support.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
 

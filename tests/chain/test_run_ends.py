@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rqsched import current_run
-from rqsched.chain import execution
+from rqsched.chain import execution, settling
 from rqsched.chain.execution import claim_run
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
@@ -93,7 +93,7 @@ def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(rig: Rig) -> None:
     steps: list[str] = []
 
     def work() -> None:
-        execution.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
+        settling.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
         steps.append("before")
         current_run().checkpoint()
         steps.append("after")

@@ -12,8 +12,9 @@ from redis import Redis
 from rq import Queue, Worker
 
 from rqsched import Every, RetryPolicy
-from rqsched.chain.execution import claim_run, lose_run
+from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
+from rqsched.chain.settling import lose_run
 from rqsched.core.ids import LinkId
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of

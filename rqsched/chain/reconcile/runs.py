@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from rqsched.chain import fanout
-from rqsched.chain.execution import settle_run
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import settle_run
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Declaration
-from rqsched.chain import execution, firing
+from rqsched.chain import execution, firing, settling
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
 from rqsched.store import metadata
@@ -268,7 +268,7 @@ def lose(world: World) -> None:
     """The worker saw its own horse die."""
     job = parse_run_job_id(world.job or "")
     assert job is not None
-    execution.lose_run(world.runtime, job, "killed")
+    settling.lose_run(world.runtime, job, "killed")
 
 
 def nothing(world: World) -> None:

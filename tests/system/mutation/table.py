@@ -80,7 +80,7 @@ FENCES = (
     ),
     _edit(
         "a horse's death is settled whatever has become of its run",
-        "chain/execution.py",
+        "chain/settling.py",
         "return is_same and run.status is RunStatus.RUNNING",
         "return True",
         _CHAIN + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
@@ -168,11 +168,11 @@ ORDER = (
         "the end of a run is published before it is committed",
         (
             Edit(
-                "rqsched/chain/execution.py",
+                "rqsched/chain/settling.py",
                 "            changes.write(connection, [decided])\n",
                 "            runtime.publish([decided])\n            changes.write(connection, [decided])\n",
             ),
-            Edit("rqsched/chain/execution.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
+            Edit("rqsched/chain/settling.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
         ),
         (_CRASH.format("a run fails and is retried"), _CRASH.format("a run ends and the next is drained")),
     ),
@@ -269,7 +269,7 @@ ANSWERS = (
     ),
     _edit(
         "an end does not look for its own commit",
-        "chain/execution.py",
+        "chain/settling.py",
         "            return decided, decided is not None\n",
         "            return None, False\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
@@ -277,7 +277,7 @@ ANSWERS = (
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
-        "chain/execution.py",
+        "chain/settling.py",
         "        return _standing(connection, schedule, run), False\n",
         "        return None, False\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from rqsched import jobs
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import execution, reconcile
+from rqsched.chain import execution, reconcile, settling
 from rqsched.chain.execution import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
@@ -212,7 +212,7 @@ class World:
         if self.random.random() < 0.5:  # else its worker died with it, and nobody has seen it
             job = parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}")
             assert job is not None
-            execution.lose_run(actor.scheduler.runtime, job, "its work horse died")
+            settling.lose_run(actor.scheduler.runtime, job, "its work horse died")
         return f"run {run.number} of {run.schedule_uid}"
 
     def stop_run(self, actor: Actor) -> str | None:
