@@ -91,6 +91,8 @@ SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
 
 Seconds = Annotated[timedelta, BeforeValidator(_as_seconds), Field(gt=timedelta(0))]
 """A positive span; a number of seconds in the environment."""
+SecondsOrZero = Annotated[timedelta, BeforeValidator(_as_seconds), Field(ge=timedelta(0))]
+"""A span of zero or more; a number of seconds in the environment."""
 
 
 class Settings(BaseSettings):
@@ -149,8 +151,11 @@ class Settings(BaseSettings):
     run_timeout: Seconds = timedelta(seconds=600)
     """How long a run may take when neither its schedule nor its workflow says so."""
 
+    rq_result_ttl: SecondsOrZero = timedelta(0)
+    """How long RQ keeps the job of a run that succeeded; by default nothing is left of it. History is in SQL."""
+
     run_ttl: Seconds = timedelta(days=1)
-    """How long RQ keeps the hash of an ended run job. History is in SQL and is not touched by this."""
+    """How long RQ keeps the job of a run that failed. History is in SQL and is not touched by this."""
 
     heartbeat_interval: Seconds = timedelta(seconds=10)
     """How often an executing run shows that it lives; must stay below `reconcile_interval`."""

@@ -77,7 +77,7 @@ class Transport:
         self._links = JobQueue(
             redis, name, settings.serializer_for(name), JobKind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
         )
-        self._run_kind = JobKind(EXECUTE, ttl, ttl)
+        self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 

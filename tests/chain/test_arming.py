@@ -8,12 +8,13 @@ from datetime import timedelta
 
 import pytest
 from rq.job import JobStatus
-from rq.registry import FailedJobRegistry, ScheduledJobRegistry
+from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegistry
 
 from rqsched import jobs
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import STARTED_GRACE, rq_time
 from rqsched.transport.transport import FIRE, Arm
+from tests.chain.conftest import MakeRig
 from tests.support.narrow import text
 from tests.support.rig import MINUTE, SECOND, Rig, link_id, run_job_id
 
@@ -106,7 +107,30 @@ def test_rq_reads_a_run_job_as_one_of_its_own(rig: Rig) -> None:
     assert (job.func, job.args) == (jobs.execute, [])
     outage = rig.scheduler.settings.completion_outage.total_seconds()
     assert job.timeout == 30 + outage, "RQ leaves time to record the end through an outage"
-    assert (job.result_ttl, job.failure_ttl) == (86_400, 86_400)
+    assert (job.result_ttl, job.failure_ttl) == (0, 86_400)
+
+
+def test_nothing_is_left_in_redis_of_a_run_that_succeeded(rig: Rig) -> None:
+    run = rig.occur(rig.create())
+    before = set(rig.redis.keys("*"))
+
+    rig.work()
+
+    assert run.refresh().status == "succeeded"
+    job_id = run_job_id(run)
+    assert f"rq:job:{job_id}".encode() in before
+    assert [key for key in rig.redis.keys("*") if job_id.encode() in key] == []
+    registry = FinishedJobRegistry(run.queue or "default", connection=rig.redis)
+    assert registry.get_job_ids() == []
+
+
+def test_the_job_of_a_run_that_succeeded_is_kept_as_long_as_the_setting_says(make_rig: MakeRig) -> None:
+    rig = make_rig(rq_result_ttl=60)
+    run = rig.occur(rig.create())
+
+    rig.work()
+
+    assert 0 < rig.redis.ttl(f"rq:job:{run_job_id(run)}") <= 60
 
 
 def test_an_armed_schedule_costs_no_more_memory_than_a_scheduled_job_of_rq(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from rqsched import current_run
 from rqsched.chain import execution
 from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
 from rqsched.core.ids import RunJobId
+from tests.chain.conftest import MakeRig
 from tests.support.narrow import present
 from tests.support.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
 
@@ -212,7 +213,8 @@ def test_a_result_beyond_the_limit_is_cut(rig: Rig, text: str) -> None:
     assert run.result.endswith("[cut]")
 
 
-def test_arguments_and_results_do_not_go_through_redis(rig: Rig) -> None:
+def test_arguments_and_results_do_not_go_through_redis(make_rig: MakeRig) -> None:
+    rig = make_rig(rq_result_ttl=60)
     rig.register("secret", lambda word: f"result {word}")
     rig.turn(rig.create(runs="secret", args=["s3cret"], memo={"note": "s3cret"}))
 
