@@ -31,10 +31,10 @@ from rqsched.config import Settings
 from rqsched.core import lifecycle
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
-from rqsched.core.options import define
+from rqsched.core.schedule_options import define
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, schema
+from rqsched.store import changes, schema_version
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from rqsched.testing import ManualClock
@@ -57,7 +57,7 @@ class Lab:
         """Make an empty, migrated database and give its URL."""
         url = self.postgres.create_database() if kind == "postgres" else f"sqlite:///{self.folder}/{time.time_ns()}.db"
         database = Database(url)
-        schema.upgrade(database)
+        schema_version.upgrade(database)
         database.close()
         return url
 

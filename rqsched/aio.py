@@ -24,9 +24,9 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.chain import operations
 from rqsched.chain.operations import Named, Request
 from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.options import define, is_id, require_id
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.schedule_options import define, is_id, require_id
 from rqsched.errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError, ScheduleStateError
 from rqsched.spec.spec import Cron, Every
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from tests.support import servers
@@ -90,7 +90,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_template(postgres_server: PostgresServer) -> str:
     """The migrated database every `postgres_url` is a copy of."""
     with closing(Database(postgres_server.create_database("rqsched_template"))) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     return "rqsched_template"
 
 
@@ -114,7 +114,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The migrated file every `sqlite_url` is a copy of."""
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     with closing(Database(f"sqlite:///{path}")) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     return path
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from rqsched.core.options import Options, define, require_id, require_note
+from rqsched.core.schedule_options import Options, define, require_id, require_note
 from rqsched.timing import When, unfold
 from rqsched.workflows import Registry, make_workflow
 

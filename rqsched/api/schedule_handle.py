@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
-from rqsched.api.describe import describe, upcoming
+from rqsched.api.build_description import describe, upcoming
 from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
@@ -22,11 +22,11 @@ from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.options import Options, define, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.start import BackfillRow
+from rqsched.core.schedule_options import Options, define, require_note
+from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 from rqsched import signals
 from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import operations, reconcile, tick
+from rqsched.chain import fire_due, operations, reconcile
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.reconcile import Progress, Recovered
 from rqsched.chain.runtime import Runtime, import_workflows
@@ -19,11 +19,11 @@ from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
-from rqsched.core.options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
-from rqsched.store import changes, listing, pruning, schema
+from rqsched.store import changes, listing, pruning, schema_version
 from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
 from rqsched.timing import Timing, When, unfold
@@ -111,10 +111,10 @@ class Scheduler:
 
     def _check_schema(self) -> None:
         if self.settings.is_sqlite:
-            schema.upgrade(self.runtime.database)
+            schema_version.upgrade(self.runtime.database)
             return
         try:
-            schema.require_current(self.runtime.database)
+            schema_version.require_current(self.runtime.database)
         except BackendUnavailableError as error:
             _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
 
@@ -447,7 +447,7 @@ class Scheduler:
 
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
-        return tick.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
+        return fire_due.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
 
     def on(self, name: str, subscriber: Subscriber) -> None:
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.

@@ -19,7 +19,7 @@ from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.start import BackfillRow, decide_backfill, preview_backfill
+from rqsched.core.start_on_request import BackfillRow, decide_backfill, preview_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import backfills, changes
 from rqsched.store.backfills import Backfill

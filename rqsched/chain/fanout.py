@@ -24,9 +24,9 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
 from rqsched.errors import UnknownWorkflowError
-from rqsched.store import targets
+from rqsched.store import fanout_targets
 from rqsched.store.database import Patience
-from rqsched.store.targets import Batch, Target
+from rqsched.store.fanout_targets import Batch, Target
 from rqsched.transport.job_queue import JobSpec
 
 _log = logging.getLogger(__name__)
@@ -45,17 +45,17 @@ def fan_out(
 
     Repeated after a crash it adds what is missing and dispatches nothing twice. `checkpoint` is called between chunks.
     """
-    number = 1 + runtime.database.read(lambda connection: targets.last_number(connection, batch.run_uid))
+    number = 1 + runtime.database.read(lambda connection: fanout_targets.last_number(connection, batch.run_uid))
     for chunk in chunks:
-        record = partial(targets.record, batch=batch, target_ids=chunk, first=number, now=runtime.now())
+        record = partial(fanout_targets.record, batch=batch, target_ids=chunk, first=number, now=runtime.now())
         runtime.database.transact(record)
         number += len(chunk)
         if checkpoint is not None:
             checkpoint()
-    first = runtime.database.read(lambda connection: targets.first_waiting(connection, batch.run_uid))
+    first = runtime.database.read(lambda connection: fanout_targets.first_waiting(connection, batch.run_uid))
     if first is not None:
         dispatch(runtime, BatchJobId(batch.run_uid, first))
-    counts = runtime.database.read(lambda connection: targets.count(connection, batch.run_uid))
+    counts = runtime.database.read(lambda connection: fanout_targets.count(connection, batch.run_uid))
     return sum(counts.values())
 
 
@@ -65,7 +65,7 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them.
     """
     chunk, following = runtime.database.transact(
-        lambda connection: targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
+        lambda connection: fanout_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
     )
     if not chunk:
         return 0
@@ -100,7 +100,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     A failure is recorded first and then raised again, so that RQ and its exception handlers see it too.
     """
     token = new_uid(runtime.now())
-    claim = partial(targets.claim, uid=job.uid, token=token, now=runtime.now())
+    claim = partial(fanout_targets.claim, uid=job.uid, token=token, now=runtime.now())
     target = runtime.database.transact(claim)
     if target is None:
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
@@ -128,13 +128,13 @@ def _handle(runtime: Runtime, target: Target) -> bool:
 def _finish(runtime: Runtime, target: Target, token: str, status: TargetStatus, error: str | None = None) -> None:
     """Record the end through an SQL outage as long as a run's may last."""
     patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
-    finish = partial(targets.finish, uid=target.uid, token=token, status=status, now=runtime.now(), error=error)
+    finish = partial(fanout_targets.finish, uid=target.uid, token=token, status=status, now=runtime.now(), error=error)
     runtime.database.transact(finish, patience=patience)
 
 
 def lose(runtime: Runtime, job: TargetJobId) -> None:
     """Fail a target whose horse this process saw die."""
-    give_up = partial(targets.lose, uid=job.uid, error=_HORSE_DIED, now=runtime.now())
+    give_up = partial(fanout_targets.lose, uid=job.uid, error=_HORSE_DIED, now=runtime.now())
     runtime.database.transact(give_up)
 
 
@@ -146,16 +146,16 @@ def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
     silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
-    lost = runtime.database.transact(lambda connection: targets.lose_silent(connection, silent_since, now))
+    lost = runtime.database.transact(lambda connection: fanout_targets.lose_silent(connection, silent_since, now))
     yield lost, lost
-    given_up = runtime.database.transact(lambda connection: targets.give_up(connection, now))
+    given_up = runtime.database.transact(lambda connection: fanout_targets.give_up(connection, now))
     yield given_up, given_up
-    unfinished = runtime.database.read(lambda connection: targets.unfinished_batches(connection, before))
+    unfinished = runtime.database.read(lambda connection: fanout_targets.unfinished_batches(connection, before))
     for job, first in unfinished:
         yield 1, runtime.transport.enqueue([_next(job)], first.queue, first.connection, now=runtime.now())
     cursor: str | None = None
     while True:
-        page = partial(targets.pending, before=before, after=cursor, limit=_PAGE)
+        page = partial(fanout_targets.pending, before=before, after=cursor, limit=_PAGE)
         rows, cursor = runtime.database.read(page)
         yield len(rows), _post_all(runtime, rows)
         if cursor is None:

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
-from rqsched.core.change import combined
+from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
 from rqsched.core.overlap import StartResult, refused
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.start import Trigger, decide_trigger
+from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import (
     IdempotencyConflictError,
     InvalidInputError,

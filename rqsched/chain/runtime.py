@@ -25,7 +25,7 @@ from rqsched.core.model import Change
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError
 from rqsched.signals import everywhere
-from rqsched.store import metadata, registered_workflows, schema
+from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, import_failure, registry
@@ -237,7 +237,7 @@ def current_runtime() -> Runtime:
 def _from_environment() -> Runtime:
     runtime = Runtime(Settings())
     if runtime.settings.is_sqlite:
-        schema.upgrade(runtime.database)
+        schema_version.upgrade(runtime.database)
     import_workflows(runtime.settings)
     return runtime
 

@@ -29,7 +29,7 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
-from rqsched.store import schema
+from rqsched.store import schema_version
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ def open_runtime(settings: Settings | None = None) -> Runtime:
     """Open the runtime of a worker process: settings, schema, workflows."""
     runtime = Runtime(settings or Settings())
     if runtime.settings.is_sqlite:
-        schema.upgrade(runtime.database)
+        schema_version.upgrade(runtime.database)
     else:
-        schema.require_current(runtime.database)
+        schema_version.require_current(runtime.database)
     import_workflows(runtime.settings)
     return runtime
 

@@ -30,7 +30,7 @@ from rqsched.config import Settings
 from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import RqschedError
-from rqsched.store import listing, reconcile_queries, schema
+from rqsched.store import listing, reconcile_queries, schema_version
 from rqsched.store.database import Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
@@ -140,7 +140,7 @@ def _database(runtime: Runtime) -> Answer:
 
 
 def _schema(runtime: Runtime) -> Answer:
-    schema.require_current(runtime.database)
+    schema_version.require_current(runtime.database)
     return Level.OK, f"at {HEAD}"
 
 

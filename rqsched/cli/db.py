@@ -9,7 +9,7 @@ import typer
 from rqsched.cli.command import FAILED, command
 from rqsched.cli.session import Session
 from rqsched.embedded import database_url
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD
 
@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the 
 def upgrade(session: Session) -> None:
     """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
     with closing(Database(database_url(session.settings))) as database:
-        revision = schema.upgrade(database)
+        revision = schema_version.upgrade(database)
     text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
@@ -29,7 +29,7 @@ def upgrade(session: Session) -> None:
 def status(session: Session) -> None:
     """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
     with closing(Database(database_url(session.settings))) as database:
-        found = schema.status(database)
+        found = schema_version.status(database)
     fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else "; run `rqsched db upgrade`"
     text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."

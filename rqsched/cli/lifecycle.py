@@ -9,9 +9,9 @@ import typer
 
 from rqsched.api.schedule_handle import TriggerResult
 from rqsched.cli.command import CONFLICT, command
-from rqsched.cli.options import Note, Overlap, ScheduleId
 from rqsched.cli.output import notice
 from rqsched.cli.runs import run_fields
+from rqsched.cli.schedule_options import Note, Overlap, ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError

@@ -10,7 +10,7 @@ import typer
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.cli.command import CONFLICT, command
-from rqsched.cli.options import ScheduleId
+from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, RunStatus

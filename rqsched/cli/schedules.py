@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.api.describe import describe as describe_schedule
+from rqsched.api.build_description import describe as describe_schedule
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import parsing
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
-from rqsched.cli.options import Action, Metadata, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
 from rqsched.cli.output import shown
+from rqsched.cli.schedule_options import Action, Metadata, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
-from rqsched.core.options import Options
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
+from rqsched.core.schedule_options import Options
 
 app = typer.Typer(add_completion=False)
 

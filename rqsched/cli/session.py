@@ -19,7 +19,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.cli.output import Output, Writer, shown
 from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
-from rqsched.store import schema
+from rqsched.store import schema_version
 
 _PANEL = "Common"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -78,7 +78,7 @@ class Session:
         """The scheduler of the environment, its schema checked; raises SchemaError."""
         scheduler = Scheduler.from_env(settings=self.settings)
         if not self.settings.is_sqlite:
-            schema.require_current(scheduler.runtime.database)
+            schema_version.require_current(scheduler.runtime.database)
         return scheduler
 
     @property

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
-from rqsched.core.options import Options
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError, InvalidPolicyError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 

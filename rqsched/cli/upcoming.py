@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.api.describe import iter_upcoming
+from rqsched.api.build_description import iter_upcoming
 from rqsched.cli.command import command
 from rqsched.cli.completion import schedule_ids
 from rqsched.cli.output import shown

@@ -20,7 +20,7 @@ from rqsched.core.page import Page
 from rqsched.core.policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from rqsched.core.options import Options
+    from rqsched.core.schedule_options import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 
 if TYPE_CHECKING:
-    from rqsched.core.options import Options
+    from rqsched.core.schedule_options import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
-from rqsched.core.change import ChangeBuilder
-from rqsched.core.endings import complete_if_over, end_exhausted
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.occurrences import (
     DueOccurrences,
@@ -26,6 +25,7 @@ from rqsched.core.occurrences import (
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
 FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
 """How a schedule whose fire itself fails is kept from being tried in a tight loop."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
-from rqsched.core.change import ChangeBuilder
-from rqsched.core.endings import complete_if_over, delete, end_exhausted
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, dump_spec
 from rqsched.core.occurrences import (
@@ -30,6 +29,7 @@ from rqsched.core.occurrences import (
 )
 from rqsched.core.overlap import drain
 from rqsched.core.policy import CatchUp
+from rqsched.core.schedule_endings import complete_if_over, delete, end_exhausted
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 

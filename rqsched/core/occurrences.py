@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
-from rqsched.core.change import ChangeBuilder
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Occurrence, Schedule

@@ -1,7 +1,7 @@
 """Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
 
 Starting a run may use up `max_runs`. These functions say so in their result (`is_exhausted`) and end nothing: their
-caller ends the schedule (`endings.end_exhausted`).
+caller ends the schedule (`schedule_endings.end_exhausted`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rqsched.core import audit
-from rqsched.core.change import ChangeBuilder
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.occurrences import skip

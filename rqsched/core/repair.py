@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from rqsched.core import audit
-from rqsched.core.change import ChangeBuilder
-from rqsched.core.endings import complete_if_over, end_exhausted
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, Schedule, unchanged
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
+from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from rqsched.core.change import ChangeBuilder
-from rqsched.core.endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
+from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 
 MAX_ERROR = 8_192
 """Characters of an error that are kept as the run's error."""

@@ -28,7 +28,7 @@ from rqsched.config import Settings
 from rqsched.core.model import dumps
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.store import schema
+from rqsched.store import schema_version
 
 T = TypeVar("T")
 _REFRESH_SECONDS = 0.5
@@ -118,7 +118,7 @@ def _own_valkey(settings: Settings, claim: IO[str]) -> Iterator[None]:
 def _scheduler(settings: Settings) -> Scheduler:
     scheduler = Scheduler(settings=settings)
     if not settings.is_sqlite:
-        schema.upgrade(scheduler.runtime.database)
+        schema_version.upgrade(scheduler.runtime.database)
     scheduler.runtime.load_workflows()
     return scheduler
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
-from rqsched.core.options import require_id
+from rqsched.core.schedule_options import require_id
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError, NamespaceNotFoundError
 from rqsched.http.limits import TokenBuckets

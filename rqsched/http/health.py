@@ -18,7 +18,7 @@ from rqsched.errors import RqschedError
 from rqsched.http.dependencies import get_scheduler
 from rqsched.http.errors import RETRY_AFTER
 from rqsched.http.openapi import PROBLEM, Schema
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def backends(runtime: Runtime) -> dict[str, bool]:
     """Return which backends respond now, without waiting for the others."""
     return {
         "database": _responds(lambda: runtime.database.ping(patience=_AT_ONCE)),
-        "schema": _responds(lambda: schema.require_current(runtime.database, patience=_AT_ONCE)),
+        "schema": _responds(lambda: schema_version.require_current(runtime.database, patience=_AT_ONCE)),
         "redis": _responds(runtime.transport.redis.ping),
     }
 

@@ -13,7 +13,7 @@ from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.errors import RunNotFoundError
 from rqsched.machines.machine import Machine, Resolver
 from rqsched.store import changes, machine_states
-from rqsched.store.targets import Batch
+from rqsched.store.fanout_targets import Batch
 from rqsched.workflows import RunContext, current_run
 
 

@@ -13,14 +13,14 @@ from statemachine import StateChart
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import operations
 from rqsched.core.ids import new_uid
-from rqsched.core.options import require_id
+from rqsched.core.schedule_options import require_id
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch
 from rqsched.machines.send import sender
-from rqsched.store import targets
+from rqsched.store import fanout_targets
+from rqsched.store.fanout_targets import Batch
 from rqsched.store.machine_states import KEPT_AS
-from rqsched.store.targets import Batch
 from rqsched.timing import Timing
 from rqsched.workflows import Registry, import_failure, make_workflow, registry
 
@@ -199,12 +199,12 @@ class MachineScheduler:
     @staticmethod
     def count(scheduler: Scheduler, run_uid: str) -> dict[str, int]:
         """Count the targets of a run by status: waiting, pending, running, succeeded, ignored, failed."""
-        return scheduler.runtime.database.read(lambda connection: targets.count(connection, run_uid))
+        return scheduler.runtime.database.read(lambda connection: fanout_targets.count(connection, run_uid))
 
     @staticmethod
     def targets(
         scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[dict[str, Any]]:
         """Read a page of a run's targets: number, target_id, status, error, ended_at; those after a number."""
-        page = partial(targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
+        page = partial(fanout_targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
         return scheduler.runtime.database.read(page)

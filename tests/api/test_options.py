@@ -12,7 +12,7 @@ from redis import Redis
 
 from rqsched import CommandContext, Cron, Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.options import Options
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
 from tests.api.conftest import MakeDesk
 from tests.support.desk import HOUR, MINUTE, SECOND, Desk, last, newest, statuses, types

@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Cron
 from rqsched.api.declarations import Declaration
-from rqsched.core.options import Options
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from tests.support.desk import SECOND, Desk, last
 

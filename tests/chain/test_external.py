@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import external
-from rqsched.chain.external import Claimed
+from rqsched.chain import external_runs
+from rqsched.chain.external_runs import Claimed
 from rqsched.chain.reconcile.runs import EXTERNAL_SILENCE
 from rqsched.core.model import Run
 from rqsched.core.policy import RetryPolicy
@@ -44,7 +44,7 @@ def made(rig: Rig, schedule_id: str = "report", **options: Any) -> ScheduleHandl
 
 
 def claim(rig: Rig, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[Claimed]:
-    return external.claim(rig.runtime, queues or ("default",), worker, namespace=namespace, count=count)
+    return external_runs.claim(rig.runtime, queues or ("default",), worker, namespace=namespace, count=count)
 
 
 def claimed(rig: Rig, **options: Any) -> Run:
@@ -54,7 +54,7 @@ def claimed(rig: Rig, **options: Any) -> Run:
 
 
 def heartbeat(rig: Rig, *runs: Run, worker: str = "one", namespace: str = "default") -> tuple[list[str], list[str]]:
-    return external.heartbeat(rig.runtime, worker, [run.uid for run in runs], namespace=namespace)
+    return external_runs.heartbeat(rig.runtime, worker, [run.uid for run in runs], namespace=namespace)
 
 
 def test_a_claimed_run_is_not_given_to_another_worker(any_rig: Rig) -> None:
@@ -122,9 +122,9 @@ def test_runs_of_another_namespace_cannot_be_claimed_or_found(any_rig: Rig) -> N
     mine = claimed(any_rig, namespace="tenant")
     assert heartbeat(any_rig, mine) == ([], [run.uid])
     assert heartbeat(any_rig, mine, namespace="tenant") == ([run.uid], [])
-    assert external.find(any_rig.runtime, run.uid, "tenant").run.uid == run.uid
+    assert external_runs.find(any_rig.runtime, run.uid, "tenant").run.uid == run.uid
     with pytest.raises(RunNotFoundError):
-        external.find(any_rig.runtime, run.uid, "default")
+        external_runs.find(any_rig.runtime, run.uid, "default")
 
 
 def test_a_run_of_a_paused_or_deleted_schedule_can_be_claimed(any_rig: Rig) -> None:
@@ -141,9 +141,9 @@ def test_a_run_ends_once(any_rig: Rig) -> None:
     any_rig.occur(schedule)
     mine = claimed(any_rig)
 
-    assert external.finish(any_rig.runtime, mine, DONE) is not None
-    assert external.finish(any_rig.runtime, mine, DONE) is None
-    assert external.finish(any_rig.runtime, mine, FAILED) is None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is not None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is None
+    assert external_runs.finish(any_rig.runtime, mine, FAILED) is None
 
     run = newest(schedule)
     assert (run.status, run.result, any_rig.state(schedule).success_count) == ("succeeded", "sent", 1)
@@ -154,7 +154,7 @@ def test_a_failed_attempt_is_retried_by_any_worker(any_rig: Rig) -> None:
     any_rig.occur(schedule)
     first = claimed(any_rig)
 
-    external.finish(any_rig.runtime, first, FAILED)
+    external_runs.finish(any_rig.runtime, first, FAILED)
     assert (newest(schedule).status, claim(any_rig)) == ("retrying", [])
     schedule.pause()
     any_rig.advance(MINUTE)
@@ -162,14 +162,14 @@ def test_a_failed_attempt_is_retried_by_any_worker(any_rig: Rig) -> None:
 
     second = claimed(any_rig, worker="two")
     assert (second.uid, second.attempt, second.worker) == (first.uid, 2, "two")
-    external.finish(any_rig.runtime, second, FAILED)
+    external_runs.finish(any_rig.runtime, second, FAILED)
     assert (newest(schedule).status, any_rig.state(schedule).status) == ("failed", "paused")
 
 
 def test_a_final_failure_is_not_retried(rig: Rig) -> None:
     schedule = made(rig)
     rig.occur(schedule)
-    external.finish(
+    external_runs.finish(
         rig.runtime, claimed(rig), AttemptResult(AttemptOutcome.FAILED, error="no such user", is_final=True)
     )
     assert newest(schedule).status == "failed"
@@ -182,7 +182,7 @@ def test_a_run_waiting_for_an_external_run_starts_when_it_ends(any_rig: Rig) -> 
     mine = claimed(any_rig, count=5)
 
     assert (statuses(schedule), claim(any_rig)) == (["running", "buffered"], [])
-    external.finish(any_rig.runtime, mine, DONE)
+    external_runs.finish(any_rig.runtime, mine, DONE)
 
     assert claimed(any_rig).number == 2
 
@@ -211,7 +211,7 @@ def test_heartbeats_keep_a_run_alive(any_rig: Rig) -> None:
         assert heartbeat(any_rig, mine) == ([mine.uid], [])
         assert any_rig.recover().lost == 0
 
-    assert external.finish(any_rig.runtime, mine, DONE) is not None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is not None
 
 
 def test_a_lost_run_is_claimed_again_and_its_first_worker_is_fenced_out(any_rig: Rig) -> None:
@@ -223,15 +223,15 @@ def test_a_lost_run_is_claimed_again_and_its_first_worker_is_fenced_out(any_rig:
     any_rig.advance(EXTERNAL_SILENCE)
     any_rig.recover()
     assert newest(schedule).status == "retrying"
-    assert external.finish(any_rig.runtime, first, DONE) is None, "while it waits for its retry"
+    assert external_runs.finish(any_rig.runtime, first, DONE) is None, "while it waits for its retry"
     any_rig.advance(MINUTE)
     any_rig.dispatch()
-    assert external.finish(any_rig.runtime, first, DONE) is None, "while it waits for a worker"
+    assert external_runs.finish(any_rig.runtime, first, DONE) is None, "while it waits for a worker"
     second = claimed(any_rig, worker="two")
 
-    assert external.finish(any_rig.runtime, first, DONE) is None, "while another worker holds it"
+    assert external_runs.finish(any_rig.runtime, first, DONE) is None, "while another worker holds it"
     assert heartbeat(any_rig, first) == ([], [first.uid])
-    assert external.finish(any_rig.runtime, second, DONE) is not None
+    assert external_runs.finish(any_rig.runtime, second, DONE) is not None
     assert newest(schedule).state.attempt == 2
 
 
@@ -248,7 +248,7 @@ def test_the_same_worker_is_fenced_out_of_its_own_lost_attempt(rig: Rig) -> None
     again = claimed(rig)
 
     assert (again.uid, again.worker, again.token == first.token) == (first.uid, first.worker, False)
-    assert external.finish(rig.runtime, first, DONE) is None
+    assert external_runs.finish(rig.runtime, first, DONE) is None
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate", "replaced"])
@@ -266,7 +266,7 @@ def test_a_worker_learns_with_its_heartbeat_which_run_to_stop(any_rig: Rig, how:
         getattr(run, how)()
 
     assert heartbeat(any_rig, mine, other) == ([other.uid], [mine.uid])
-    assert external.finish(any_rig.runtime, mine, DONE) is None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is None
     assert run.refresh().status == ("terminated" if how == "terminate" else "cancelled")
 
 
@@ -282,7 +282,7 @@ def test_a_heartbeat_ignores_runs_of_other_workers(any_rig: Rig) -> None:
 
     assert heartbeat(any_rig, mine, worker="two") == ([], [mine.uid])
     assert any_rig.run_row(mine.uid).heartbeat_at == mine.heartbeat_at
-    assert external.heartbeat(any_rig.runtime, "one", ["nothing", mine.uid, mine.uid], namespace="default") == (
+    assert external_runs.heartbeat(any_rig.runtime, "one", ["nothing", mine.uid, mine.uid], namespace="default") == (
         [mine.uid],
         ["nothing"],
     )
@@ -300,7 +300,7 @@ def test_concurrent_heartbeats_fires_and_claims_lose_no_run(any_rig: Rig) -> Non
 
     assert in_children(3, work) == [30, 30, 30]
     for run in mine:
-        assert external.finish(any_rig.runtime, run, DONE) is not None
+        assert external_runs.finish(any_rig.runtime, run, DONE) is not None
 
 
 class ForgetfulDatabase(Database):
@@ -341,6 +341,6 @@ def test_an_end_whose_answer_was_lost_is_recognised_when_repeated(any_rig: Rig, 
     mine = claimed(any_rig)
     forgetful.silent = 2
 
-    assert external.finish(any_rig.runtime, mine, DONE) is not None
-    assert external.finish(any_rig.runtime, mine, DONE) is None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is not None
+    assert external_runs.finish(any_rig.runtime, mine, DONE) is None
     assert any_rig.state(schedule).success_count == 1

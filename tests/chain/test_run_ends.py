@@ -15,7 +15,7 @@ from rqsched.chain import execution, settling
 from rqsched.chain.execution import claim_run
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
-from rqsched.store import changes, schema
+from rqsched.store import changes, schema_version
 from rqsched.store.database import Database, Patience
 from tests.chain.conftest import MakeRig
 from tests.support.processes import wait_until
@@ -147,7 +147,7 @@ def restarter(server: PostgresServer) -> Iterator[Callable[[], None]]:
 def fragile(make_rig: MakeRig, own_postgres: PostgresServer) -> Rig:
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     return make_rig(database_url=url, heartbeat_interval=0.05, completion_outage=60)
 
 

@@ -28,7 +28,7 @@ PURE = {"errors", "spec", "core"}
 
 DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     (
-        "rqsched.store.schema",
+        "rqsched.store.schema_version",
         "rqsched.store.migrations.runner",
     ): "alembic costs 0.1 s of import that a current schema need not pay",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",

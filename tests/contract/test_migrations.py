@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.migrations.runner import alembic_config
@@ -97,7 +97,7 @@ def test_downgrading_removes_every_table_and_upgrading_brings_them_back(database
     database.transact(lambda connection: command.downgrade(alembic_config(connection), "base"))
     names = database.read(lambda connection: sa.inspect(connection).get_table_names())
     assert names == [VERSION_TABLE]
-    assert schema.upgrade(database) == HEAD
+    assert schema_version.upgrade(database) == HEAD
 
 
 def test_targets_keep_their_rows_through_the_upgrade_that_widens_their_statuses(database: Database) -> None:
@@ -110,6 +110,6 @@ def test_targets_keep_their_rows_through_the_upgrade_that_widens_their_statuses(
 
     database.transact(downgrade)
 
-    assert schema.upgrade(database) == HEAD
+    assert schema_version.upgrade(database) == HEAD
     found = sa.select(targets.c.target_id, targets.c.status, targets.c.attempt, targets.c.payload)
     assert database.read(lambda connection: connection.execute(found).all()) == [("a-1", "failed", 1, None)]

@@ -14,7 +14,7 @@ from rqsched.core.model import Change, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start import Trigger, decide_trigger
+from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once
 from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run

@@ -20,7 +20,7 @@ from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Sche
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start import Trigger, decide_backfill, decide_trigger
+from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition
 

@@ -23,7 +23,7 @@ from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, Schedu
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
 from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start import Trigger, decide_backfill, decide_trigger
+from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import (

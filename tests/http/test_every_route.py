@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rqsched.http import Limits, Role, create_app
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.testing import ManualClock
 from tests.chain.conftest import open_rig
@@ -146,7 +146,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     """An application with one of everything, over a PostgreSQL and a Valkey of this test alone."""
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     web = make_web(app={"limits": Limits(rate=0)}, database_url=url, redis_url=own_valkey.url)
     known = populate(web)
     web.rig.runtime.database.patience = Patience(total=timedelta(0))

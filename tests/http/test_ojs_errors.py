@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rqsched.http import Limits
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from tests.http.conftest import MakeWeb
 from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
@@ -194,7 +194,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     """The surface over a PostgreSQL and a Valkey of this test alone."""
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     web = make_web(database_url=url, redis_url=own_valkey.url)
     web.rig.runtime.database.patience = Patience(total=timedelta(0))
     return Ojs(web)

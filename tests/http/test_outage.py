@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from tests.http.conftest import MakeWeb
 from tests.support.invariants import check_invariants
@@ -72,5 +72,5 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
 def migrated(server: PostgresServer) -> str:
     url = server.create_database()
     with closing(Database(url)) as database:
-        schema.upgrade(database)
+        schema_version.upgrade(database)
     return url

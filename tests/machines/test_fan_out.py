@@ -18,8 +18,8 @@ from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_
 from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError
 from rqsched.machines import MachineScheduler, MachineStates, machine
-from rqsched.store import targets
-from rqsched.store.targets import Batch
+from rqsched.store import fanout_targets
+from rqsched.store.fanout_targets import Batch
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from tests.api.conftest import MakeDesk
 from tests.support.applications import EXPIRY, Application, open_office
@@ -265,10 +265,10 @@ def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_desk: 
         batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", desk.clock.now(), timeout=5)
         far = replace(batch, connection="eu" if id_ == "far" else None)
         desk.runtime.database.transact(
-            partial(targets.record, batch=far, target_ids=["a-1"], first=1, now=desk.clock.now())
+            partial(fanout_targets.record, batch=far, target_ids=["a-1"], first=1, now=desk.clock.now())
         )
         job = BatchJobId(run.uid, 1)
-        desk.runtime.database.transact(partial(targets.take_chunk, job=job, limit=1, now=desk.clock.now()))
+        desk.runtime.database.transact(partial(fanout_targets.take_chunk, job=job, limit=1, now=desk.clock.now()))
     desk.advance(MINUTE)
 
     desk.scheduler.recover()
@@ -385,7 +385,7 @@ def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(an
     target = parse_target_job_id(any_desk.queued()[0])
     assert isinstance(target, TargetJobId)
     now = any_desk.clock.now()
-    any_desk.runtime.database.transact(lambda c: targets.claim(c, target.uid, new_uid(now), now))
+    any_desk.runtime.database.transact(lambda c: fanout_targets.claim(c, target.uid, new_uid(now), now))
 
     horse_died(any_desk.runtime, Job.create(module_level, id=str(target), connection=any_desk.redis))
     any_desk.work()

@@ -7,26 +7,26 @@ import sqlalchemy as sa
 
 from rqsched.core.ids import BatchJobId, new_uid
 from rqsched.core.model import TargetStatus
-from rqsched.store import machine_states, targets
+from rqsched.store import fanout_targets, machine_states
 from rqsched.store.database import Database
-from rqsched.store.targets import Batch
+from rqsched.store.fanout_targets import Batch
 from tests.store.samples import LATER, NOW
 from tests.store.test_indexes import Ask, uses
 
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
 
 ASKED: dict[str, tuple[Ask, str]] = {
-    "targets to deliver again": (lambda c: targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
-    "fan-outs to continue": (lambda c: targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
+    "targets to deliver again": (lambda c: fanout_targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
+    "fan-outs to continue": (lambda c: fanout_targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
     "the next targets of a run": (
-        lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
+        lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",
     ),
     "the targets of a run by status": (
-        lambda c: targets.count(c, RUN),
+        lambda c: fanout_targets.count(c, RUN),
         "ix_rqsched_targets_batch|uq_rqsched_targets_run_uid_target_id",
     ),
-    "a target by its uid": (lambda c: targets.claim(c, RUN, RUN, NOW), "pk_rqsched_targets"),
+    "a target by its uid": (lambda c: fanout_targets.claim(c, RUN, RUN, NOW), "pk_rqsched_targets"),
     "the states of a machine": (
         lambda c: machine_states.states_in_use(c, "Order"),
         "ix_rqsched_machine_states_state",
@@ -51,8 +51,8 @@ def fill(database: Database) -> None:
     def write(connection: sa.Connection) -> None:
         for run in range(20):
             batch = Batch(new_uid(NOW), "w", NOW, timeout=60)
-            targets.record(connection, batch, [f"{run}-{number}" for number in range(100)], 1, NOW)
-            targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
+            fanout_targets.record(connection, batch, [f"{run}-{number}" for number in range(100)], 1, NOW)
+            fanout_targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
         for machine in ("Order", "Ticket"):
             machine_states.put(connection, machine, {f"o-{n}": f"state-{n % 3}" for n in range(500)}, NOW)
         if not database.is_sqlite:
@@ -63,26 +63,26 @@ def fill(database: Database) -> None:
 
 def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    database.transact(lambda c: targets.record(c, batch, ["a"], 1, NOW))
-    assert database.transact(lambda c: targets.record(c, batch, ["a", "b"], 1, NOW)) is None
-    chunk, following = database.transact(lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
+    database.transact(lambda c: fanout_targets.record(c, batch, ["a"], 1, NOW))
+    assert database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
+    chunk, following = database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
     assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
     uid = chunk[0].uid
 
-    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) == chunk[0]
-    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) == chunk[0], "its answer was lost"
-    assert database.transact(lambda c: targets.claim(c, uid, "theirs", NOW)) is None
-    database.transact(lambda c: targets.finish(c, uid, "theirs", TargetStatus.FAILED, now=NOW))
-    assert database.read(lambda c: targets.count(c, RUN)) == {"running": 1, "waiting": 1}
-    database.transact(lambda c: targets.finish(c, uid, "mine", TargetStatus.SUCCEEDED, now=NOW))
-    assert database.read(lambda c: targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
-    assert database.transact(lambda c: targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
+    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0]
+    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0], "its answer was lost"
+    assert database.transact(lambda c: fanout_targets.claim(c, uid, "theirs", NOW)) is None
+    database.transact(lambda c: fanout_targets.finish(c, uid, "theirs", TargetStatus.FAILED, now=NOW))
+    assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
+    database.transact(lambda c: fanout_targets.finish(c, uid, "mine", TargetStatus.SUCCEEDED, now=NOW))
+    assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
+    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
 
 
 def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    database.transact(lambda c: targets.record(c, batch, ["a", "b", "c"], 1, NOW))
-    taken = [database.transact(lambda c: targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
+    database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b", "c"], 1, NOW))
+    taken = [database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
     assert [([target.target_id for target in chunk], following) for chunk, following in taken] == [
         (["a", "b"], 3),
         ([], None),
@@ -104,6 +104,6 @@ def test_a_state_is_replaced_once_also_when_the_answer_was_lost(database: Databa
 
 def test_targets_named_again_are_numbered_after_those_that_are_known(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    assert database.read(lambda c: targets.last_number(c, RUN)) == 0
-    database.transact(lambda c: targets.record(c, batch, ["a", "b"], 1, NOW))
-    assert database.read(lambda c: targets.last_number(c, RUN)) == 2
+    assert database.read(lambda c: fanout_targets.last_number(c, RUN)) == 0
+    database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW))
+    assert database.read(lambda c: fanout_targets.last_number(c, RUN)) == 2

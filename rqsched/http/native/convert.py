@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from rqsched.core.model import Schedule
-from rqsched.core.options import Options
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, RetryPolicy
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import DeclareRequest, DefinitionRequest, RetryRequest, TimingRequest
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec

@@ -1,6 +1,6 @@
 """What the native surface is sent: its parameters, its bodies, and the kinds of values they hold, with their limits.
 
-The meaning of a body's fields is that of `rqsched.core.options.Options`.
+The meaning of a body's fields is that of `rqsched.core.schedule_options.Options`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from typing import Any, get_type_hints
 
 from pydantic import create_model
 
-from rqsched.api.describe import describe
+from rqsched.api.build_description import describe
 from rqsched.api.description import Description
 from rqsched.api.schedule_handle import TriggerResult
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
-from rqsched.core.start import BackfillRow
+from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill

@@ -13,7 +13,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.options import dies_by_default
+from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.errors import MalformedError

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from rqsched.chain.external import Claimed
+from rqsched.chain.external_runs import Claimed
 from rqsched.core.ids import uid_to_uuid
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads

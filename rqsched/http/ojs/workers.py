@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rqsched.chain import external
-from rqsched.chain.external import Claimed
+from rqsched.chain import external_runs
+from rqsched.chain.external_runs import Claimed
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import Run, RunStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
@@ -39,7 +39,7 @@ def fetch(call: Operate, body: JsonBody) -> Response:
         raise invalid(f"count: must be a whole number from 1 to {MAX_JOBS}.", field="count")
     runtime = call.scheduler.runtime
     names = [require_queue(queue) for queue in queues]
-    claimed = external.claim(runtime, names, _worker_id(fields), namespace=call.namespace, count=count)
+    claimed = external_runs.claim(runtime, names, _worker_id(fields), namespace=call.namespace, count=count)
     return OjsResponse({"jobs": [_job(call, one) for one in claimed]})
 
 
@@ -84,7 +84,7 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
         raise invalid("active_jobs: must be an array of job ids.", field="active_jobs")
     uids = [_uid(job) for job in jobs]
     runtime = call.scheduler.runtime
-    alive, stopped = external.heartbeat(runtime, _worker_id(fields), uids, namespace=call.namespace)
+    alive, stopped = external_runs.heartbeat(runtime, _worker_id(fields), uids, namespace=call.namespace)
     return OjsResponse(
         {
             "state": "running",
@@ -126,7 +126,7 @@ def _uid(job_id: Any) -> str:
 
 def _found(call: Call, uid: str) -> Claimed:
     try:
-        return external.find(call.scheduler.runtime, uid, call.namespace)
+        return external_runs.find(call.scheduler.runtime, uid, call.namespace)
     except RunNotFoundError as error:
         raise _no_job(uid_to_uuid(uid)) from error
 
@@ -156,7 +156,7 @@ def _not_held(run: Run, how: str) -> OjsError:
 
 
 def _ended(call: Call, held: Run, attempt_result: AttemptResult) -> Response:
-    change = external.finish(call.scheduler.runtime, held, attempt_result)
+    change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
     run = _found(call, held.uid).run
     if change is None:
         raise _not_held(run, f"is {responses.state_of(run)}, not active")

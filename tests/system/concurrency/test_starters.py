@@ -13,7 +13,7 @@ from rqsched.api.declarations import Declaration
 from rqsched.config import Settings
 from rqsched.errors import ScheduleExistsError
 from rqsched.store.database import Database
-from rqsched.store.schema import upgrade
+from rqsched.store.schema_version import upgrade
 from rqsched.testing import ManualClock
 from tests.store.children import in_children
 from tests.support.invariants import check_invariants

@@ -16,7 +16,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.store.database import Database
-from rqsched.store.schema import upgrade
+from rqsched.store.schema_version import upgrade
 from tests.support import servers
 from tests.support.processes import Process, kill_all, process_tree, rqsched_command, start
 from tests.support.servers import PostgresServer, ValkeyServer

@@ -17,7 +17,7 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.reconcile import Recovered
 from rqsched.clock import Clock
 from rqsched.config import Settings
-from rqsched.store import schema
+from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.store.tables import metadata
 from rqsched.testing import ManualClock
@@ -65,7 +65,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'world.db'}"
         with_schema = Database(self.url)
-        schema.upgrade(with_schema)
+        schema_version.upgrade(with_schema)
         with_schema.close()
         self.clock = ManualClock(START)
         self.database = FaultyDatabase(

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.core.audit import NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
-from rqsched.core.change import ChangeBuilder
-from rqsched.core.endings import complete_if_over, end_exhausted
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
 
 @dataclass(frozen=True, slots=True)

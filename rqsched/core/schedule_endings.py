@@ -6,7 +6,7 @@ What is already due gets its outcome first, then the status changes, then the ru
 from __future__ import annotations
 
 from rqsched.core import audit
-from rqsched.core.change import ChangeBuilder
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Run, ScheduleStatus
 from rqsched.core.occurrences import write_off
 

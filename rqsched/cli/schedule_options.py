@@ -11,8 +11,8 @@ import typer
 
 from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
-from rqsched.core.options import Options
 from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 

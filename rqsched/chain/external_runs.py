@@ -15,7 +15,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptResult
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes, external
+from rqsched.store import changes, external_runs
 from rqsched.store.database import Connection
 
 
@@ -39,13 +39,15 @@ def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace:
 
     def work(connection: Connection) -> list[Claimed]:
         is_again = next(tries) > 1
-        found = external.held_by(connection, token) if is_again else []
+        found = external_runs.held_by(connection, token) if is_again else []
         if not found:
             default = runtime.settings.default_queue
-            uids = external.lock_waiting(connection, queues, namespace=namespace, default_queue=default, limit=count)
+            uids = external_runs.lock_waiting(
+                connection, queues, namespace=namespace, default_queue=default, limit=count
+            )
             now = runtime.now()
             start = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
-            found = external.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
+            found = external_runs.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
         return [Claimed(run, schedule) for run, schedule in found]
 
     return runtime.database.transact(work)
@@ -80,7 +82,7 @@ def heartbeat(runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespac
 
     def work(connection: Connection) -> set[str]:
         now = runtime.now()
-        return external.record_heartbeats(connection, distinct, worker_id=worker_id, namespace=namespace, now=now)
+        return external_runs.record_heartbeats(connection, distinct, worker_id=worker_id, namespace=namespace, now=now)
 
     alive = runtime.database.transact(work) if distinct else set()
     return [uid for uid in distinct if uid in alive], [uid for uid in distinct if uid not in alive]
