@@ -38,7 +38,7 @@ def served(cli: Cli) -> Cli:
     recover(runtime)
     DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now).send()
     queues = [Queue(name, connection=runtime.transport.redis) for name in ("high", "default")]
-    Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()  # type: ignore[no-untyped-call]
+    Worker(queues, connection=runtime.transport.redis, name="doctor-test").register_birth()
     return cli
 
 
@@ -70,7 +70,7 @@ def test_a_missing_dispatcher_is_a_problem_only_with_active_schedules(cli: Cli) 
 def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     redis = cli.scheduler.runtime.transport.redis
-    Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()  # type: ignore[no-untyped-call]
+    Worker([Queue("rqsched", connection=redis)], connection=redis, name="plain").register_birth()
     assert levels(cli, 0)["dispatchers"] == "ok"
 
 

@@ -67,7 +67,7 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     client = client_of(any_web)
     made = client.create(
         "report", "note", Every(MINUTE), kwargs={"x": 1}, labels={"a": "b"}, jitter=timedelta(0), overlap="allow_all",
-        retry=RetryPolicy(max_retries=5, base=SECOND, then="continue"),  # type: ignore[arg-type]
+        retry=RetryPolicy(max_retries=5, base=SECOND, then="continue"),
     )  # fmt: skip
     assert made.next_run_at == datetime(2026, 1, 15, 12, 1, tzinfo=UTC)
     assert made.description == any_web.rig.scheduler.get("report").describe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from redis import Redis
@@ -28,8 +29,7 @@ def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_site: Site, flus
     any_site.wait_for_execution(held, timeout=SOON)
 
     for _ in range(flushes):
-        planned = seldom.refresh().next_run_at
-        assert planned is not None
+        planned = next_planned(seldom)
         flushed_at = flush(any_site)
         wait_for_fires(often, flushed_at)
     wait_for_fires([seldom], planned - timedelta(microseconds=1))
@@ -60,11 +60,17 @@ def flush(site: Site) -> datetime:
     return site.scheduler.runtime.now()
 
 
+def next_planned(schedule: ScheduleHandle) -> datetime:
+    planned = schedule.refresh().next_run_at
+    assert planned is not None
+    return planned
+
+
 def wait_for_fires(schedules: list[ScheduleHandle], after: datetime) -> None:
     """Wait until each has started a run for an occurrence after the instant."""
     for schedule in schedules:
         wait_until(
-            lambda schedule=schedule: occurrences(schedule, after),
+            partial(occurrences, schedule, after),
             timeout=SOON,
             what=f"a run of {schedule.schedule_id} after {after}",
         )

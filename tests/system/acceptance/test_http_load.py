@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import httpx
 import pytest
@@ -165,7 +166,7 @@ def check_answers(answers: Sequence[Answer], stories: Sequence[Story]) -> None:
 def check_links(site: Site, stories: Sequence[Story]) -> None:
     """Each active schedule's link waits until it is due; a paused one has none but what is stale."""
     transport = site.scheduler.runtime.transport
-    entries = transport.redis.zrange(transport.scheduled_key, 0, -1, withscores=True)
+    entries = cast("list[tuple[bytes, float]]", transport.redis.zrange(transport.scheduled_key, 0, -1, withscores=True))
     waiting = {entry.decode(): score for entry, score in entries}
     for story in stories:
         for arm in link_of(story.schedule):
@@ -179,6 +180,7 @@ def check_links(site: Site, stories: Sequence[Story]) -> None:
 def check_jobs(site: Site, stories: Sequence[Story]) -> None:
     """The job of each run that waits is on its queue, once."""
     waiting = [run for story in stories for run in story.runs if run.status is RunStatus.PENDING]
-    queued = site.scheduler.runtime.transport.redis.lrange("rq:queue:default", 0, -1)
+    redis = site.scheduler.runtime.transport.redis
+    queued = cast("list[bytes]", redis.lrange("rq:queue:default", 0, -1))
     assert len(waiting) > CALLERS / 4, "hardly anything was triggered: this is no load"
     assert sorted(entry.decode() for entry in queued) == sorted(str(job_id_of(run)) for run in waiting)

@@ -149,8 +149,8 @@ def place(request: pytest.FixtureRequest, redis_url: str, sqlite_url: str, tmp_p
 
 def armed(place: Place) -> int:
     """How many links wait in Redis."""
-    urls = {name: place.environment[f"RQSCHED_{name.upper()}"] for name in ("database_url", "redis_url")}
-    with Scheduler(**urls) as scheduler:
+    database_url, redis_url = (place.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
+    with Scheduler(database_url=database_url, redis_url=redis_url) as scheduler:
         transport = scheduler.runtime.transport
         return transport.redis.zcard(transport.scheduled_key)
 

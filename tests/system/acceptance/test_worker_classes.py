@@ -89,4 +89,5 @@ def test_a_run_that_takes_too_long_ends_with_a_timeout(site: Site) -> None:
     run: RunHandle = site.hold_now(timeout=1, retry=RetryPolicy(max_retries=0, then="continue"))
 
     site.wait_for_status(run, "failed", timeout=60)
+    assert run.error is not None
     assert run.error.startswith("timeout: Task exceeded maximum timeout value (1 seconds)")

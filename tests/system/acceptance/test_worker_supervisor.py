@@ -125,6 +125,7 @@ def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(
     os.kill(execution.pid, signal.SIGKILL)
 
     any_site.wait_for_status(run, status, timeout=SOON)
+    assert run.error is not None
     assert "horse" in run.error
     any_site.check()
 

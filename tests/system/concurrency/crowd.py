@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from rqsched import RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -147,7 +148,8 @@ class Member:
 
     def old_link(self) -> None:
         transport = self.scheduler.runtime.transport
-        armed = [entry.decode() for entry in transport.redis.zrange(transport.scheduled_key, 0, 5)]
+        entries = cast("list[bytes]", transport.redis.zrange(transport.scheduled_key, 0, 5))
+        armed = [entry.decode() for entry in entries]
         self.links = [*self.links, *armed][-60:]
         if self.links:
             firing.fire(
@@ -167,7 +169,7 @@ def work_off(scheduler: Scheduler, limit: int = 100_000) -> int:
     """Execute what is on the run queue, as a horse does; returns how much there was."""
     redis = scheduler.runtime.transport.redis
     for count in range(limit):
-        entry = redis.lpop(RUN_LIST)
+        entry = cast("bytes | None", redis.lpop(RUN_LIST))
         job = parse_run_job_id(entry.decode()) if entry else None
         if job is None:
             return count

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.api.scheduler import Declaration
+from rqsched.api.declarations import Declaration
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.config import Settings
 from rqsched.testing import ManualClock

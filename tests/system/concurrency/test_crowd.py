@@ -44,7 +44,7 @@ def test_eight_processes_at_once_leave_every_invariant_whole(stage: Stage) -> No
             index = numbers.value
         return Member(stage.scheduler(), Random(seed_of(index))).act(OPERATIONS)
 
-    done = sum(in_children(PROCESSES, act), Counter())
+    done: Counter[str] = sum(in_children(PROCESSES, act), Counter())
 
     with stage.scheduler() as scheduler:
         now = ManualClock(stage.clock.now())

@@ -42,7 +42,7 @@ def freeze() -> None:
 class _Leasing(Transport):
     """Freezes with its links leased and nothing decided."""
 
-    def lease(self, **arguments: object) -> list[str]:  # type: ignore[override]
+    def lease(self, **arguments: object) -> list[str]:
         taken = super().lease(**arguments)  # type: ignore[arg-type]
         freeze()
         return taken
@@ -59,7 +59,7 @@ class _Following(Transport):
 class _Dropping(Transport):
     """Freezes with everything done but its links removed."""
 
-    def drop(self, ids: object) -> None:  # type: ignore[override]
+    def drop(self, ids: object) -> None:
         freeze()
         super().drop(ids)  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ class _Dropping(Transport):
 class _Committing(Database):
     """Freezes inside the transaction, with the rows locked."""
 
-    def transact(self, work: Callable[[Connection], T], **options: object) -> T:  # type: ignore[override]
+    def transact(self, work: Callable[[Connection], T], **options: object) -> T:
         def then_freeze(connection: Connection) -> T:
             result = work(connection)
             freeze()

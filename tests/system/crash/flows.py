@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, RetryPolicy
+from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.api.scheduler import Declaration
 from rqsched.chain import execution, firing, settling
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
@@ -39,7 +39,7 @@ class Flow:
 
     name: str
     prepare: Callable[[World], None]
-    act: Callable[[World], None]
+    act: Callable[[World], object]
     is_atomic: bool = True
     """One transaction writes it all: a process that died in it has done everything or nothing."""
     is_whole: bool = True
@@ -139,6 +139,12 @@ def retrying(world: World) -> None:
     """The first attempt of the first run has failed."""
     popped(fails=1, overlap="buffer_all")(world)
     execute(world)
+
+
+def retry_due(world: World) -> None:
+    """The time of its second attempt has come."""
+    retrying(world)
+    world.clock.advance(timedelta(seconds=6))
 
 
 def overdue(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[World], None]:
@@ -305,8 +311,8 @@ OWNER = [
     Flow("trigger that replaces", waiting(), of_report(lambda h: h.trigger(overlap="cancel_other"))),
     Flow("backfill one after another", made(), backfill("skip"), is_atomic=False),
     Flow("backfill at once", made(), backfill("allow_all"), is_atomic=False),
-    Flow("cancel a pending run", waiting(), lambda world: first_run(world).cancel() and None),
-    Flow("terminate a running run", running(), lambda world: first_run(world).terminate() and None, is_whole=False),
+    Flow("cancel a pending run", waiting(), lambda world: first_run(world).cancel()),
+    Flow("terminate a running run", running(), lambda world: first_run(world).terminate(), is_whole=False),
     Flow("sync and prune", declared, sync, is_atomic=False),
 ]
 CHAIN = [
@@ -319,8 +325,8 @@ CHAIN = [
         dispatch,
     ),
     Flow("fire the last of max_runs", overdue(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
-    Flow("tick", overdue(), lambda world: world.scheduler.tick() and None),
-    Flow("retry", lambda world: (retrying(world), world.clock.advance(timedelta(seconds=6)))[0], dispatch),
+    Flow("tick", overdue(), lambda world: world.scheduler.tick()),
+    Flow("retry", retry_due, dispatch),
 ]
 RUNS = [
     Flow("a run succeeds", popped(), execute, is_atomic=False),
@@ -341,6 +347,6 @@ RUNS = [
     Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
 RECOVER = [
-    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover() and None, False, False, True),
+    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover(), False, False, True),
 ]
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

@@ -21,6 +21,7 @@ from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from sqlalchemy.engine import Engine
+from sqlalchemy.pool import PoolProxiedConnection
 
 from rqsched.chain.runtime import Runtime
 
@@ -155,8 +156,12 @@ def _watch_sql(engine: Engine, steps: Steps) -> None:
     sa.event.listen(engine, "do_execute_no_params", execute_plain)
     commit = engine.dialect.do_commit  # the dialect is this engine's own
 
-    def counted_commit(connection: Any) -> None:
-        steps.take(transaction.end(), lambda: commit(connection), lambda: _break(connection.dbapi_connection))
+    def counted_commit(dbapi_connection: PoolProxiedConnection) -> None:
+        steps.take(
+            transaction.end(),
+            lambda: commit(dbapi_connection),
+            lambda: _break(dbapi_connection.dbapi_connection),
+        )
 
     engine.dialect.do_commit = counted_commit  # type: ignore[method-assign]
 
@@ -197,20 +202,22 @@ class CountedConnection(Connection):
     """A connection that sends one command at a time and counts it; a pipeline may end after any of its commands."""
 
     steps: ClassVar[Steps]
+    _sock: Any  # redis-py's, where nothing says that it is more than None
 
     def pack_commands(self, commands: Iterable[Any]) -> Any:
         return _Packed((_name(command), list(self._command_packer.pack(*command))) for command in commands)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not isinstance(command, _Packed):
-            super().send_packed_command(command, check_health)
+            super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
             return
         for index, (name, packed) in enumerate(command):
             self._take(name, packed, unread=index + 1)
 
     def send_command(self, *args: Any, **kwargs: Any) -> None:
         if self._sock is None or not self._is_ready:
-            super().send_command(*args, **kwargs)  # the handshake of a new connection
+            # The handshake of a new connection.
+            super().send_command(*args, **kwargs)  # type: ignore[no-untyped-call]
             return
         self._take(_name(args), list(self._command_packer.pack(*args)), unread=1)
 
@@ -218,7 +225,7 @@ class CountedConnection(Connection):
 
     def on_connect(self) -> None:
         self._is_ready = False
-        super().on_connect()
+        super().on_connect()  # type: ignore[no-untyped-call]
         self._is_ready = True
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
@@ -228,7 +235,7 @@ class CountedConnection(Connection):
 
     def _take(self, name: str, packed: list[bytes], *, unread: int) -> None:
         def apply() -> None:
-            super(CountedConnection, self).send_packed_command(packed)
+            super(CountedConnection, self).send_packed_command(packed)  # type: ignore[no-untyped-call]
             if len(self.steps.seen) - 1 == self.steps.at:
                 self._wait_until_applied(unread)
 
@@ -244,7 +251,7 @@ class CountedConnection(Connection):
                 continue
 
     def _lose(self) -> None:
-        self.disconnect()
+        self.disconnect()  # type: ignore[no-untyped-call]
         raise RedisConnectionError("connection reset by peer")
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -62,7 +62,7 @@ class World:
 
     def next_job(self) -> str | None:
         """Take the first job of the run queue, as a worker does."""
-        taken = self.redis.lpop(RUN_QUEUE)
+        taken = cast("bytes | None", self.redis.lpop(RUN_QUEUE))
         return None if taken is None else taken.decode()
 
     def execute_next(self) -> bool:
@@ -152,11 +152,19 @@ class World:
         """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random."""
         rows = self.runtime.database.read(_read_rows)
         tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
-        keys = {key.decode(): self._value(key) for key in self.redis.keys("*")}
+        keys = {key.decode(): self._value(key) for key in self._keys()}
         ordered = sorted((repr(item) for item in keys.items()), key=_blank)
         text = "\n".join([repr(tables), *ordered, str(self.clock.now()), str(executed(self.log))])
         numbers: dict[str, str] = {}
         return _UID.sub(lambda match: numbers.setdefault(match[0].upper(), f"uid{len(numbers)}"), text)
+
+    def _keys(self) -> list[bytes]:
+        return cast("list[bytes]", self.redis.keys("*"))
+
+    def _dump(self, key: bytes) -> bytes:
+        dumped = self.redis.dump(key)
+        assert dumped is not None, f"{key!r} is gone"
+        return dumped
 
     def _value(self, key: bytes) -> Any:
         kind = self.redis.type(key)
@@ -176,7 +184,7 @@ class World:
     def snapshot(self) -> Snapshot:
         """Remember every row, every key and the time."""
         rows = self.runtime.database.read(_read_rows)
-        keys = {key: (self.redis.dump(key), max(self.redis.pttl(key), 0)) for key in self.redis.keys("*")}
+        keys = {key: (self._dump(key), max(self.redis.pttl(key), 0)) for key in self._keys()}
         log = self.log.read_text() if self.log.exists() else ""
         return Snapshot(rows, keys, self.clock.now(), log)
 

@@ -81,7 +81,8 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def _read(report: Path, output: str) -> Result:
-    passed, failed = set(), set()
+    passed: set[str] = set()
+    failed: set[str] = set()
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('file')}::{case.get('name')}"
         is_failed = case.find("failure") is not None

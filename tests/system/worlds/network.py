@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -156,7 +157,7 @@ class NetworkTransport(Transport):
         self._step()
         for arm in arms:
             due_at = arm.due_at if arm.due_at > now else None
-            self._network.send(lambda job_id=str(arm.id), due_at=due_at: self._network.place(job_id, due_at))
+            self._network.send(partial(self._network.place, str(arm.id), due_at))
         self._answer()
         return len(arms)
 
@@ -164,7 +165,7 @@ class NetworkTransport(Transport):
         self._step()
         wanted = [str(job_id_of(run)) for run in runs]
         for job_id in wanted:
-            self._network.send(lambda job_id=job_id: self._network.enqueue(job_id))
+            self._network.send(partial(self._network.enqueue, job_id))
         self._answer()
         return len(wanted)
 

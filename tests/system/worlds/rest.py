@@ -70,7 +70,7 @@ def watched_links() -> Iterator[None]:
     def fire(runtime: Runtime, ids: Sequence[str], **options: Any) -> list[Fired]:
         results = original(runtime, ids, **options)
         for result in results:
-            link, before = parse_link_id(result.id), result.change and result.change.before
+            link, before = parse_link_id(result.id), None if result.change is None else result.change.before
             if result.outcome == "fired" and isinstance(link, LinkId) and before is not None:
                 assert link.n == before.n, f"I4: {link} fired at position {before.n}"
         return results
