@@ -16,6 +16,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Occurrence, Schedule
 from rqsched.core.policy import MissedPolicy
+from rqsched.core.skips import skip, skip_gaps
 
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
@@ -154,28 +155,6 @@ def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[
 def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
     window = schedule.policies.window
     return window is None or now - stored_due_of(schedule, nominal) <= window
-
-
-def skip(builder: ChangeBuilder, occurrence_at: datetime | None, reason: str, *, blocking: str | None = None) -> None:
-    """Record that an occurrence or trigger starts nothing; `blocking` is the uid of the run that is the reason."""
-    count = builder.schedule.skipped_count + 1
-    builder.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=builder.now)
-    builder.record(
-        audit.SKIPPED,
-        reason=reason,
-        skipped_trigger_count=count,
-        last_skipped_at=builder.now,
-        occurrence_time=occurrence_at,
-        blocking_run_id=blocking,
-    )
-
-
-def skip_gaps(builder: ChangeBuilder, until: datetime) -> None:
-    """Record as skipped the local times that a change of the clocks left out since the last evaluation."""
-    schedule = builder.schedule
-    since = max(schedule.evaluated_to, schedule.timing_changed_at)
-    for gap in schedule.spec.gaps_between(since, until):
-        skip(builder, gap.occurrence_at, "dst_skip")
 
 
 def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str) -> None:

@@ -39,7 +39,10 @@ _DAWN = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
 
 
 class Gap(NamedTuple):
-    """A reading of the local clock that an expression names and a change of offset skipped."""
+    """A reading of the local clock that an expression names and a change of offset skipped.
+
+    `core/skips.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
+    """
 
     occurrence_at: datetime
     """Aware UTC: the instant at which the reading would have been shown, had the clock not changed."""
