@@ -143,7 +143,7 @@ def notes(redis: Redis, since: float) -> list[float]:
     return [float(ran) for due, ran in noted if float(due) > since]
 
 
-def start_rq(stack: ExitStack, place: Lab) -> Any:
+def start_rq(stack: ExitStack, place: Lab) -> Process:
     return stack.enter_context(rq_worker(place, None, f"rq-{time.time_ns()}", TUNED, "plain"))
 
 

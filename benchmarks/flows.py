@@ -21,7 +21,8 @@ def noop() -> None:
 def note(due: float) -> None:
     """Note when a job ran that was due at `due`, both in Unix seconds."""
     job = get_current_job()
-    redis: Redis = job.connection  # type: ignore[union-attr]
+    assert job is not None
+    redis: Redis = job.connection
     redis.rpush(NOTES, f"{due} {time.time()}")
 
 

@@ -14,7 +14,8 @@ PATIENCE = 120
 def hold() -> None:
     """Count the worker as waiting, and hold it until the gate is opened for it."""
     job = get_current_job()
-    redis: Redis = job.connection  # type: ignore[union-attr]
+    assert job is not None
+    redis: Redis = job.connection
     redis.incr(WAITING)
     if redis.blpop([OPEN], timeout=PATIENCE) is None:
         raise TimeoutError("nobody opened the gate")

@@ -8,6 +8,7 @@ Counted in one process with RQ's SimpleWorker; the peer is the same worker doing
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import sqlalchemy as sa
 from redis import Redis
@@ -49,9 +50,9 @@ def measure(place: Lab, kind: str, count: int) -> dict[str, dict[str, float]]:
         return {"fire": fire, "run": run}
 
 
-def _cost(counter: Counter, call: object, count: int) -> dict[str, float]:
+def _cost(counter: Counter, call: Callable[[], object], count: int) -> dict[str, float]:
     statements, commands, cpu = counter.statements, counter.commands(), time.process_time()
-    call()  # type: ignore[operator]
+    call()
     return {
         "sql_statements": round((counter.statements - statements) / count, 2),
         "redis_commands": round((counter.commands() - commands) / count, 2),

@@ -49,7 +49,7 @@ def test_a_fire_that_fails_is_recorded_and_tried_again_after_a_growing_backoff(r
     for _ in range(3):
         rig.fire(schedule.refresh())
         waits.append(present(rig.state(schedule).due_at) - rig.clock.now())
-        rig.clock.set(schedule.state.due_at)
+        rig.clock.set(present(schedule.state.due_at))
 
     failures = [event.payload for event in events(schedule, audit.FIRE_FAILED)]
     assert [failure["fire_failures"] for failure in failures] == [1, 2, 3]

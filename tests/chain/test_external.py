@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ FAILED = AttemptResult(AttemptOutcome.FAILED, error="no answer")
 
 
 @pytest.fixture(autouse=True)
-def _invariants(request: pytest.FixtureRequest) -> Any:
+def _invariants(request: pytest.FixtureRequest) -> Iterator[None]:
     rig: Rig = request.getfixturevalue("any_rig" if "any_rig" in request.fixturenames else "rig")
     yield
     check_invariants(rig.runtime)
@@ -39,8 +39,7 @@ def _invariants(request: pytest.FixtureRequest) -> Any:
 def made(rig: Rig, schedule_id: str = "report", **options: Any) -> ScheduleHandle:
     """A schedule every minute whose runs wait for a worker of any language."""
     given = {"overlap": "allow_all", "retry": RetryPolicy(max_retries=1, base=MINUTE, then="continue"), **options}
-    schedule: ScheduleHandle = rig.create(schedule_id, runs="report.generate", executor="external", **given)
-    return schedule
+    return rig.create(schedule_id, runs="report.generate", executor="external", **given)
 
 
 def claim(rig: Rig, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[Claimed]:

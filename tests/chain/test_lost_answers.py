@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -46,7 +46,7 @@ def database(rig: Rig) -> ForgetfulDatabase:
 
 
 @pytest.fixture(autouse=True)
-def _invariants(rig: Rig) -> Any:
+def _invariants(rig: Rig) -> Iterator[None]:
     yield
     rig.recover()
     check_invariants(rig.runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
@@ -17,7 +18,7 @@ from rqsched.transport.transport import retry_of
 from tests.chain.conftest import MakeRig
 from tests.support.damage import HOUR, forget, pop, repaired, set_columns, settled
 from tests.support.invariants import check_invariants
-from tests.support.narrow import text
+from tests.support.narrow import present, text
 from tests.support.rig import MINUTE, SECOND, Rig, events, job_id, link_id, newest, run_job_id, statuses
 from tests.support.servers import ValkeyServer
 
@@ -64,7 +65,7 @@ def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(rig: Rig) ->
     rig.advance(SECOND)
     assert repaired(rig) == {"links": 1}
 
-    assert rig.armed()[link_id(schedule)] == schedule.state.due_at.timestamp()
+    assert rig.armed()[link_id(schedule)] == present(schedule.state.due_at).timestamp()
 
 
 def test_a_link_due_later_is_verified_by_a_deep_pass_only(rig: Rig) -> None:
@@ -84,7 +85,12 @@ def test_a_link_due_later_is_verified_by_a_deep_pass_only(rig: Rig) -> None:
 def test_a_schedule_that_does_not_fire_is_not_armed(rig: Rig, status: str) -> None:
     schedule = rig.create(max_runs=1)
     settled(rig)
-    {"paused": schedule.pause, "deleted": schedule.delete, "done": schedule.trigger}[status]()
+    endings: dict[str, Callable[[], object]] = {
+        "paused": schedule.pause,
+        "deleted": schedule.delete,
+        "done": schedule.trigger,
+    }
+    endings[status]()
     rig.redis.delete(rig.transport.scheduled_key)
     rig.advance(10 * MINUTE)
 

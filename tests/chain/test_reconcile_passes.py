@@ -19,6 +19,7 @@ from rqsched.store.tables import backfills
 from tests.chain.conftest import MakeRig
 from tests.support.damage import HOUR, forget, repaired, set_columns, settled, started
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, statuses
 from tests.support.servers import ValkeyServer
 
@@ -27,7 +28,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
     schedule = any_rig.create(spec="0 9 * * *", timezone="Europe/Berlin")
     other = any_rig.create("utc", spec="0 9 * * *")
     settled(any_rig)
-    planned = schedule.next_run_at
+    planned = present(schedule.next_run_at)
     wrong = planned + HOUR
     set_columns(any_rig, schedule, next_run_at=wrong, due_at=wrong, tzdata="2001a")
     set_columns(any_rig, other, tzdata="2001a")
@@ -75,7 +76,7 @@ def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
 def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     """A backfill of twelve minutes whose process died after its first chunk of five."""
     monkeypatch.setattr("rqsched.chain.backfill.CHUNK", 5)
-    schedule: ScheduleHandle = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
+    schedule = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
     rig.advance(20 * MINUTE)
     chunks = schedule.iter_backfill(_range(rig))
     next(chunks)
@@ -83,7 +84,7 @@ def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     return schedule
 
 
-def _range(rig: Rig) -> Any:
+def _range(rig: Rig) -> Range:
     now = rig.clock.now()
     return Range(now - 12 * MINUTE, now)
 

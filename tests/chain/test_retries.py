@@ -31,8 +31,7 @@ def failing(rig: Rig, **options: Any) -> ScheduleHandle:
     """An hourly schedule whose runs fail; its retries wait a minute, then two."""
     rig.register("fail", fail)
     retry = options.pop("retry", RetryPolicy(max_retries=2, base=MINUTE))
-    schedule: ScheduleHandle = rig.create(runs="fail", spec=HOUR, retry=retry, **options)
-    return schedule
+    return rig.create(runs="fail", spec=HOUR, retry=retry, **options)
 
 
 def retry_link(run: RunHandle) -> RetryLinkId:
@@ -211,7 +210,7 @@ WAITS = [
 def test_waits_double_from_the_interval_up_to_ten_times(rig: Rig, spec: Any, seconds: list[int]) -> None:
     rig.register("fail", fail)
     schedule = rig.create(runs="fail", spec=spec, retry=RetryPolicy(max_retries=6), overlap="skip")
-    run = rig.turn(schedule, schedule.next_run_at - rig.clock.now())
+    run = rig.turn(schedule, present(schedule.next_run_at) - rig.clock.now())
 
     ends = [rig.clock.now()]
     waits = []

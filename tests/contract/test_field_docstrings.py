@@ -48,8 +48,9 @@ def field_of(statement: ast.stmt, *, of_enum: bool) -> str | None:
 
 
 def is_docstring(statement: ast.stmt) -> bool:
-    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return is_text and isinstance(statement.value.value, str)  # type: ignore[attr-defined]
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+        return False
+    return isinstance(statement.value.value, str)
 
 
 def has_help(statement: ast.stmt) -> bool:

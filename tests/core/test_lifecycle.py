@@ -19,7 +19,7 @@ from rqsched.core.lifecycle import (
     decide_resume,
     decide_update,
 )
-from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
 from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
@@ -48,7 +48,7 @@ RUN_UID = "01KF0000000000000000000999"
 DELAYED = Spec(Every("5m", from_completion=True))
 
 
-def again(schedule: Schedule, spec: SpecLike, **fields: Any) -> Any:
+def again(schedule: Schedule, spec: SpecLike, **fields: Any) -> Definition:
     """A definition like the schedule's with another spec."""
     return definition(spec, policies=schedule.policies, **fields)
 

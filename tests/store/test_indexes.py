@@ -25,7 +25,7 @@ from tests.store.samples import NOW, created, run_of, write
 
 Ask = Callable[[sa.Connection], object]
 
-_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")
 _CONSTRAINTS = {str(constraint.name) for table in metadata.sorted_tables for constraint in table.constraints}
 
 SCANS: dict[str, tuple[Ask, str]] = {

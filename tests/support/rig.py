@@ -70,7 +70,9 @@ class Rig:
         """A workflow of this test alone; a name that is taken is deployed anew."""
         self.registry.add(make_workflow(name, target, **defaults))
 
-    def create(self, schedule_id: str = "report", spec: Any = MINUTE, *, runs: str = "note", **options: Any) -> Any:
+    def create(
+        self, schedule_id: str = "report", spec: Any = MINUTE, *, runs: str = "note", **options: Any
+    ) -> ScheduleHandle:
         """A schedule every minute, from now on."""
         return self.scheduler.create(schedule_id, runs, spec, **options)
 

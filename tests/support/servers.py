@@ -171,9 +171,9 @@ class PostgresServer:
 
 
 @contextmanager
-def valkey(folder: Path, **options: object) -> Iterator[ValkeyServer]:
+def valkey(folder: Path) -> Iterator[ValkeyServer]:
     """A Valkey that runs inside the block."""
-    server = ValkeyServer(folder=folder, **options)  # type: ignore[arg-type]
+    server = ValkeyServer(folder=folder)
     server.start()
     try:
         yield server

@@ -11,6 +11,7 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 
 from rqsched import jobs
 from tests.chain.conftest import MakeRig
+from tests.support.narrow import present
 from tests.support.rig import Rig, link_id, newest, run_job_id, statuses
 
 SERIALIZERS = {"pickle": DefaultSerializer, "json": JSONSerializer, "rq.serializers.JSONSerializer": JSONSerializer}
@@ -66,7 +67,7 @@ def test_a_worker_with_the_other_serializer_does_not_lose_the_run(make_rig: Make
     """RQ cannot read the job and fails it; SQL still owes the run, so reconcile delivers it to a worker that can."""
     rig = make_rig(serializer="json")
     schedule = rig.create(spec="0 * * * *")
-    run = rig.occur(schedule, schedule.next_run_at - rig.clock.now())
+    run = rig.occur(schedule, present(schedule.next_run_at) - rig.clock.now())
 
     rig.work(serializer="pickle")
     assert run.refresh().status == "pending"
