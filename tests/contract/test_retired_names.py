@@ -63,6 +63,7 @@ NAMES = {
     "begin_epoch": "flush marker",
     "breathe": "pause_between_chunks",
     "epoch_key": "database id",
+    "facts": "payload, fields, labels, metadata: the one it is",
     "foreign_epoch": "database id",
     "has_epoch": "database id",
     "lane": "job_queue",
@@ -81,7 +82,6 @@ NAMES = {
 """Classes, functions, parameters, metrics, JSON keys and log actions, with what replaced them."""
 
 IN_FOLDER = {
-    "rqsched": {"facts": "payload, fields, labels, metadata: the one it is"},
     "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
     "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker"},
     "rqsched/transport": {
