@@ -29,8 +29,8 @@ START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
 FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
 SECOND = datetime(2026, 1, 15, 12, 10, tzinfo=UTC)
 HALF_A_SECOND = timedelta(milliseconds=500)
-RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5))
-ONCE = RetryPolicy(max_retries=0)
+RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5), then=Exhausted.DEAD)
+ONCE = RetryPolicy(max_retries=0, then=Exhausted.DEAD)
 
 
 @dataclass(frozen=True)
