@@ -6,10 +6,14 @@ This file reads settings; it opens no connection, creates no folder and imports 
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
+import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,10 +30,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from rqsched.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
+_PREFIX = "RQSCHED_"
 _SERIALIZER_ALIASES = frozenset({"pickle", "json"})
 
 
@@ -95,6 +102,18 @@ SecondsOrZero = Annotated[timedelta, BeforeValidator(_as_seconds), Field(ge=time
 """A span of zero or more; a number of seconds in the environment."""
 
 
+@lru_cache(maxsize=1)
+def _warn_of_unknown(names: frozenset[str]) -> None:
+    """Log each `RQSCHED_*` variable that no setting reads, with the nearest name; once while they stay the same."""
+    known = [name.upper() for name in Settings.model_fields]
+    for name in sorted(names):
+        own = name.upper().removeprefix(_PREFIX)
+        if name.upper().startswith(_PREFIX) and own not in known:
+            nearest = difflib.get_close_matches(own, known, 1)
+            hint = f"; did you mean {_PREFIX}{nearest[0]}?" if nearest else ""
+            _log.warning("%s is not a setting and is ignored%s", name, hint, extra={"action": "unknown_setting"})
+
+
 class Settings(BaseSettings):
     """All settings of one process. Keyword arguments win over the environment; None means "not given".
 
@@ -105,7 +124,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="RQSCHED_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+        env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
     database_url: str | None = Field(default=None, repr=False)
@@ -183,6 +202,7 @@ class Settings(BaseSettings):
 
     def __init__(self, **overrides: Any) -> None:
         given = {name: value for name, value in overrides.items() if value is not None}
+        _warn_of_unknown(frozenset(os.environ))
         try:
             super().__init__(**given)
         except ValidationError as error:

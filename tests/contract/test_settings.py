@@ -104,3 +104,20 @@ def test_every_queue_has_a_serializer_that_rq_can_load(queue: str) -> None:
 
     assert name == {"legacy": "json", "default": "pickle"}[queue]
     assert resolve_serializer(name).loads(resolve_serializer(name).dumps(["x"])) == ["x"]
+
+
+def test_a_misspelt_variable_is_warned_about_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RQSCHED_DATABSE_URL", f"postgresql://u:{SECRET}@h/d")
+    monkeypatch.setenv("RQSCHED_COLOUR_OF_THE_SKY", "blue")
+
+    Settings()
+
+    told = [record.getMessage() for record in caplog.records if record.__dict__.get("action") == "unknown_setting"]
+    assert told == [
+        "RQSCHED_COLOUR_OF_THE_SKY is not a setting and is ignored",
+        "RQSCHED_DATABSE_URL is not a setting and is ignored; did you mean RQSCHED_DATABASE_URL?",
+    ]
+    Settings()
+    assert len([record for record in caplog.records if record.__dict__.get("action") == "unknown_setting"]) == 2
