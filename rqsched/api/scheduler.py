@@ -99,7 +99,8 @@ class Scheduler:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
         Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
-        database that does not answer now is not an error yet: the first operation raises if it still does not.
+        database that does not answer now is not an error yet: the first operation raises if it still does not. One that
+        refuses this process (a wrong password, an unknown database) or has no address is a ConfigError at once.
         """
         given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
@@ -113,6 +114,7 @@ class Scheduler:
         if self.settings.is_sqlite:
             schema_version.upgrade(self.runtime.database)
             return
+        self.runtime.database.require_accepted()
         try:
             schema_version.require_current(self.runtime.database)
         except BackendUnavailableError as error:

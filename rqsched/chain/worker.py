@@ -52,21 +52,27 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def open_runtime(settings: Settings | None = None) -> Runtime:
     """Open the runtime of a worker process: settings, schema, workflows."""
     runtime = Runtime(settings or Settings())
+    _prepare(runtime)
+    return runtime
+
+
+def _prepare(runtime: Runtime) -> None:
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
     else:
         schema_version.require_current(runtime.database)
     import_workflows(runtime.settings)
-    return runtime
 
 
 def serve(queues: Sequence[str], *, recover: bool = True) -> int:
     """Supervise a dispatcher and an RQ worker on `queues` until SIGTERM or SIGINT; returns the exit code.
 
     The dispatcher's first act is a pass of reconcile (`recover`), in batches between which it fires. Raises ConfigError
-    when the control queue belongs to another database.
+    when the control queue belongs to another database, and at once when the database refuses this process.
     """
-    runtime = open_runtime()
+    runtime = Runtime(Settings())
+    runtime.database.require_accepted()
+    _prepare(runtime)
     runtime.record_workflows()
     runtime.is_known_to_redis()
     runtime.close()

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from rqsched.errors import (
     BackendUnavailableError,
     ConflictError,
+    DatabaseUnavailableError,
     InvalidInputError,
     NotFoundError,
     RqschedError,
@@ -183,7 +184,10 @@ def problem_of(error: BaseException) -> Problem:
 def _of_rqsched(error: RqschedError) -> Problem:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 503:
-        return _unavailable(error.code, str(error), error)
+        # Not why: a driver names hosts, users and databases, which callers need not know; the log has it.
+        is_database = isinstance(error, DatabaseUnavailableError)
+        detail = "the database does not answer; try again later." if is_database else str(error)
+        return _unavailable(error.code, detail, error)
     if status == 500:
         return Problem(
             500, "internal_error", "the server is not configured correctly; its log has the reason.", error=error

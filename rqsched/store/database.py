@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rqsched.errors import DatabaseUnavailableError
+from rqsched.errors import ConfigError, DatabaseUnavailableError
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -44,6 +44,15 @@ _READ_ONLY_SERVER = "25006"
 """A write met a read-only server: a standby, before or after a failover."""
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
 """Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
+_REFUSALS = (
+    "password authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+    "failed to resolve host",
+)
+"""How libpq and psycopg begin to say that the same URL will be refused again."""
 _SQLITE_OUTAGES = (
     "database is locked",
     "database table is locked",
@@ -95,6 +104,13 @@ def _passes(state: str) -> bool:
     """Return whether a failure of this SQLSTATE may pass without a change of the statement."""
     is_outage = state.startswith(_OUTAGES) or state == _READ_ONLY_SERVER
     return state in _CONFLICTS or (is_outage and state not in _ABOUT_THE_STATEMENT)
+
+
+def reason_of(error: SQLAlchemyError) -> str:
+    """Return the first line of what the driver says, without the password of the URL (drivers name host and user)."""
+    text = str(getattr(error, "orig", None) or error).strip()
+    first = text.partition("\n")[0].rstrip(" .:") or type(error).__name__
+    return " ".join(first.split())
 
 
 def with_connect_timeout(url: str, seconds: int) -> str:
@@ -219,9 +235,23 @@ class Database:
         except SQLAlchemyError as error:
             if is_transient(error):
                 raise DatabaseUnavailableError(
-                    f"the database does not answer ({type(getattr(error, 'orig', error)).__name__}); try again later."
+                    f"the database does not answer: {reason_of(error)}. Try again later."
                 ) from error
             raise
+
+    def require_accepted(self) -> None:
+        """Raise ConfigError when the database refuses this process or its host has no address; for the start.
+
+        An outage is not an error here. In a running process a refusal is one, too: names vanish during a failover.
+        """
+        try:
+            self._once(lambda connection: connection.execute(sa.text("SELECT 1")), is_read_only=True)
+        except DBAPIError as error:
+            reason = reason_of(error)
+            if any(words in reason for words in _REFUSALS):
+                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}.") from error
+            if not is_transient(error):
+                raise
 
     def now(self, host: datetime) -> datetime:
         """Read the database's clock; SQLite has none of its own and answers with the host's."""

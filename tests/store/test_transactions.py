@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from rqsched.errors import DatabaseUnavailableError
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import ConfigError, DatabaseUnavailableError
 from rqsched.store import changes
 from rqsched.store.database import Database, Patience
 from rqsched.store.rows import run_values
@@ -410,3 +411,38 @@ def test_a_full_disk_under_sqlite_is_waited_out(sqlite: Database) -> None:
 
     assert len(attempts) == 2
     assert sqlite.read(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM big").scalar_one()) == 1
+
+
+def test_an_outage_says_why_and_keeps_the_password() -> None:
+    url = "postgresql+psycopg://rqsched:hunter2@127.0.0.1:1/rqsched"
+    with closing(Database(url, patience=NO_PATIENCE)) as database, pytest.raises(DatabaseUnavailableError) as told:
+        database.ping()
+    assert "Connection refused" in str(told.value)
+    assert "hunter2" not in str(told.value)
+
+
+REFUSED = {
+    "an unknown database": ("postgres@{address}/nonesuch", 'database "nonesuch" does not exist'),
+    "an unknown user": ("nobody:hunter2@{address}/postgres", 'role "nobody" does not exist'),
+    "no such host": ("postgres:hunter2@no.such.host.invalid/postgres", "no.such.host.invalid"),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("target", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_database_that_refuses_this_process_is_a_configuration_error_at_the_start(
+    postgres_server: PostgresServer, target: str, reason: str
+) -> None:
+    url = f"postgresql+psycopg://{target.format(address=f'127.0.0.1:{postgres_server.port}')}"
+
+    with pytest.raises(ConfigError, match="RQSCHED_DATABASE_URL cannot be used") as told:
+        Scheduler(database_url=url, redis_url="redis://127.0.0.1:1/0")
+
+    assert reason in str(told.value)
+    assert "hunter2" not in str(told.value)
+
+
+def test_a_database_that_is_away_is_no_configuration_error() -> None:
+    url = "postgresql+psycopg://rqsched@127.0.0.1:1/rqsched"
+    with closing(Database(url)) as database:
+        database.require_accepted()
