@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import RunHandle
+from rqsched.chain.settling import settle_run
 from rqsched.core.audit import Event
-from rqsched.core.model import Change
+from rqsched.core.model import Change, RunStatus
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.store import changes
 from rqsched.store.tables import runs
 from tests.support.damage import HOUR, repaired, started
@@ -85,6 +87,24 @@ def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(rig: Rig) -> Non
         rig.advance(15 * SECOND)
 
     assert (run.refresh().status, awake.refresh().status) == ("lost", "running")
+
+
+def test_a_run_that_ends_during_the_pass_keeps_its_end(rig: Rig) -> None:
+    """Its process was frozen and wakes up after the pass has read it as lifeless, just to record that it succeeded."""
+    _, run = started(rig, retry=RetryPolicy(max_retries=0, then="dead"))
+    _, ending = started(rig, schedule_id="other")
+    success = AttemptResult(AttemptOutcome.SUCCEEDED)
+
+    def end(change: Change, event: Event) -> None:
+        settle_run(rig.runtime, ending.uid, success, fence=lambda found: found.status is RunStatus.RUNNING)
+
+    rig.runtime.subscribers.append(end)
+
+    for _ in range(4):
+        rig.recover()
+        rig.advance(15 * SECOND)
+
+    assert (run.refresh().status, ending.refresh().status) == ("lost", "succeeded")
 
 
 def test_a_lost_run_with_attempts_left_is_retried(any_rig: Rig) -> None:

@@ -65,6 +65,19 @@ def test_a_child_that_is_killed_again_and_again_still_comes_back(site: Site) -> 
         killed = wait_for_child(worker, "dispatcher", other_than=killed.pid)
 
 
+def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(site: Site) -> None:
+    """As an orphan it would hold RQ's scheduler lock, and nobody would promote the user's own scheduled jobs."""
+    worker = site.start_worker()
+    runs = wait_for_child(worker, "runs")
+    [scheduler] = wait_until(runs.children, timeout=SOON, what="RQ's scheduler") or []
+    try:
+        runs.kill()
+        wait_until(lambda: is_gone(scheduler), timeout=20, what="the scheduler's end")
+    finally:
+        if not is_gone(scheduler):
+            scheduler.kill()
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_nothing_is_left_of_a_worker_that_ended(site: Site, end: signal.Signals) -> None:
     site.note_every("tick", Every(timedelta(seconds=1)))

@@ -45,6 +45,21 @@ FENCES = (
         _WORLDS.format(200),
     ),
     _edit(
+        "the clock of the host counts, not the database's",
+        "clock.py",
+        "_Measurement(wall + offset, wall, monotonic)",
+        "_Measurement(wall, wall, monotonic)",
+        "tests/contract/test_clock.py::test_a_wall_clock_that_is_set_changes_no_time_and_asks_for_a_measurement[0:00:10]",
+        _CHAIN + "clock_steps.py::test_time_is_the_databases_before_and_after_the_wall_clock_is_set[0:00:30]",
+    ),
+    _edit(
+        "the scheduler of RQ outlives its worker",
+        "chain/worker.py",
+        "    if os.getppid() == worker.pid:\n        die_with_parent(worker.pid)\n",
+        "    return\n",
+        "tests/system/acceptance/test_worker_supervisor.py::test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it",
+    ),
+    _edit(
         "nobody locks the schedule",
         "store/changes.py",
         ".with_for_update(key_share=True, skip_locked=skip_locked)",
@@ -359,6 +374,13 @@ RECONCILE = (
         "changes.read_heartbeat(connection, run.uid)) != heartbeat:\n",
         "changes.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
+    ),
+    _edit(
+        "reconcile loses a run whatever has become of it",
+        "chain/reconcile/runs.py",
+        "return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at",
+        "return True",
+        _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
     ),
     _edit(
         "reconcile drains nothing",
