@@ -235,7 +235,7 @@ class Database:
         except SQLAlchemyError as error:
             if is_transient(error):
                 raise DatabaseUnavailableError(
-                    f"the database does not answer: {reason_of(error)}. Try again later."
+                    f"the database does not answer ({reason_of(error)}); try again later."
                 ) from error
             raise
 
