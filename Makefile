@@ -30,7 +30,7 @@ test: $(VENV)/.dev ## before every push: every behaviour and invariant, real Val
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
-quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (2 minutes)
+quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (1 minute)
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
