@@ -139,7 +139,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
     scheduler = _scheduler()
     defaults = operations.workflow_defaults(scheduler.runtime, named.workflow)
     operations.require_queue(scheduler.runtime, defaults.get("queue"))
-    schedule_id = _id_of(named)
+    schedule_id, _ = _find(named)
     names = {"workflow": named.workflow, "schedule": named.schedule}
     definition = define(
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
@@ -165,9 +165,8 @@ async def delete_schedule(workflow: WorkflowLike, *, schedule_name: str, namespa
 
 
 def _switch(named: _Registered, wanted: ScheduleStatus) -> bool:
-    try:
-        handle = _scheduler().get(_id_of(named), named.namespace)
-    except ScheduleNotFoundError:
+    _, handle = _find(named)
+    if handle is None:
         return False
     if handle.status == wanted.value:
         return True
@@ -241,26 +240,27 @@ def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) ->
     return _Registered(name, schedule_name, require_id(namespace or scheduler.settings.namespace, "namespace"))
 
 
-def _id_of(named: _Registered) -> str:
-    """Return the id of the schedule of these two names, known or not: no other pair of names has it.
+def _find(named: _Registered) -> tuple[str, ScheduleHandle | None]:
+    """Return the id that these two names have alone, and the schedule that has it; None when there is none.
 
     Of `a:b` and `c`, and of `a` and `b:c`, only one may be `a:b:c`. It is the second's, unless the first was registered
     under it before ids were told apart.
     """
     plain = f"{named.workflow}:{named.schedule}"
+    if is_id(plain):
+        known = _get(plain, named.namespace)
+        if known is None and ":" not in named.workflow:
+            return plain, None
+        if known is not None and _names_of(known.state) == (named.workflow, named.schedule):
+            return plain, known
     digest = hashlib.sha256(json.dumps([named.workflow, named.schedule]).encode()).hexdigest()
     unlike = f"w.{digest[:_DIGITS]}"
-    if not is_id(plain):
-        return unlike
-    known = _known(plain, named.namespace)
-    is_taken = known is not None and _names_of(known) != (named.workflow, named.schedule)
-    is_free = known is None and ":" not in named.workflow
-    return plain if (known is not None and not is_taken) or is_free else unlike
+    return unlike, _get(unlike, named.namespace)
 
 
-def _known(schedule_id: str, namespace: str) -> Schedule | None:
+def _get(schedule_id: str, namespace: str) -> ScheduleHandle | None:
     try:
-        return _scheduler().get(schedule_id, namespace).state
+        return _scheduler().get(schedule_id, namespace)
     except ScheduleNotFoundError:
         return None
 
@@ -272,10 +272,6 @@ def _names_of(schedule: Schedule) -> tuple[str, str]:
         return names["workflow"], names["schedule"]
     workflow = schedule.definition.workflow
     return workflow, schedule.schedule_id.removeprefix(f"{workflow}:")
-
-
-def _schedule_name(schedule: Schedule) -> str:
-    return _names_of(schedule)[1]
 
 
 def _spec_of(schedule: str | timedelta) -> Cron | Every:

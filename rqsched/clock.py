@@ -1,7 +1,7 @@
 """What time it is: the package's one wall-clock read, and the offset that makes every host agree with the database.
 
 Core takes `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
-the caller measures the offset and sets it.
+the caller says how to read the time it is compared with.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, reque
         operation=operation,
         keep_next=request.keep_next,
     )
-    if not request.keep_next:  # Waymark's registration restarts what has ended
+    if not request.keep_next and lifecycle.can_continue(change.after, now):  # Waymark's registration restarts instead
         runs = open_runs(connection, schedule)
         continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
         change = combined(change, continued)

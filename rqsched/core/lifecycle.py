@@ -350,9 +350,8 @@ def decide_continue(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Make a done schedule active whose owner has declared an end that lies ahead; its counters continue."""
-    if not can_continue(schedule, now):
-        return Change(schedule, schedule)
+    """Make a done schedule active that `can_continue`: its owner declared an end that lies ahead; counters continue."""
+    _require(schedule, "continue", ScheduleStatus.DONE)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     _activate(builder, None)
     _plan_anew(builder)

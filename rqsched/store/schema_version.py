@@ -59,10 +59,7 @@ def require_current(database: Database, *, patience: Patience | None = None) -> 
         return
     if current > HEAD:
         raise SchemaError(_newer(current))
-    if current < HEAD:
-        raise SchemaError(
-            f"the database's schema is at {current}, this rqsched needs {HEAD}; run `rqsched db upgrade`."
-        )
+    raise SchemaError(f"the database's schema is at {current}, this rqsched needs {HEAD}; run `rqsched db upgrade`.")
 
 
 def upgrade(database: Database) -> str | None:
