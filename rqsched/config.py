@@ -188,6 +188,10 @@ class Settings(BaseSettings):
     grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
+    redis_breaker: SecondsOrZero = timedelta(seconds=1)
+    """How long a `Scheduler` (a web process, a command) waits for Redis to answer. When it did not, operations are
+    stored and answered without it until it answers again, and Redis follows then. 0 waits as long as a worker does."""
+
     lease: Seconds = timedelta(seconds=2)
     """After this long the links a dead dispatcher had taken are due again."""
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from rqsched import signals
@@ -15,6 +16,7 @@ from rqsched.chain import fire_due, operations, reconcile
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.reconcile import Progress, Recovered
 from rqsched.chain.runtime import Runtime, import_workflows
+from rqsched.chain.unfollowed import follow_unfollowed
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -104,7 +106,10 @@ class Scheduler:
         """
         given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
-        self.runtime = Runtime(self.settings, clock=clock, workflows=workflows)
+        self.runtime = Runtime(
+            self.settings, clock=clock, workflows=workflows, redis_timeout=self.settings.redis_breaker
+        )
+        self.runtime.on_redis_back = partial(follow_unfollowed, self.runtime)
         self._check_schema()
         self.declarations = Declarations(self.runtime.workflows)
         self.signals = signals.Signals()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailabl
 from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database
+from rqsched.transport.breaker import Breaker, RedisAwayError
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, import_failure, registry
 
@@ -34,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 3
 _ANSWER_SECONDS = 10
+_MOST_UNFOLLOWED = 10_000
 MANY_WAITING = 2
 """When more runs than this wait for the one ahead of them, that is logged as a warning."""
 
@@ -59,19 +61,42 @@ class Runtime:
         database: Database | None = None,
         workflows: Registry | None = None,
         host: HostClock | None = None,
+        redis_timeout: timedelta | None = None,
     ) -> None:
+        """Open what the settings name.
+
+        With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
+        processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
+        """
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url)
         self.redis_url = urls.redis_url
+        self._breakers: list[Breaker] = []
+        self.on_redis_back: Callable[[], None] = _do_nothing
+        """Called from a thread when a Redis that was away answers again."""
+        self.unfollowed: set[str] = set()
+        """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
+        self._redis_timeout = redis_timeout
         self.transport = Transport(
-            settings, connect(urls.redis_url), {name: connect(url) for name, url in settings.connections.items()}
+            settings,
+            self._connect(urls.redis_url),
+            {name: self._connect(url) for name, url in settings.connections.items()},
         )
         self.workflows = workflows or registry
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self._clock = clock
         self._host = host or SystemClock()
         self._database_clock = DatabaseClock(self._host)
+
+    def _connect(self, url: str) -> Redis:
+        if not self._redis_timeout:
+            return connect(url)
+        self._breakers.append(Breaker(url, self._redis_timeout, self._notice_redis))
+        return self._breakers[-1].client()
+
+    def _notice_redis(self) -> None:
+        self.on_redis_back()
 
     def now(self) -> datetime:
         """The database's time as this process knows it: measured each minute, monotonic in between.
@@ -118,6 +143,8 @@ class Runtime:
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
             failure = error if is_transient(error) else None  # what will not pass, only reconcile tries again
+            if failure is not None:
+                self._keep_unfollowed(changes, failure)
         for change in changes:
             _log_events(change)
             self._notify(change)
@@ -125,6 +152,15 @@ class Runtime:
             raise RedisUnavailableError(
                 f"Redis does not answer ({type(failure).__name__}); links follow later."
             ) from failure
+
+    def _keep_unfollowed(self, changes: Sequence[Change], error: RedisError) -> None:
+        """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
+        if not self._breakers:
+            return
+        if len(self.unfollowed) < _MOST_UNFOLLOWED:
+            self.unfollowed.update(change.after.uid for change in changes)
+        if isinstance(error, RedisAwayError) and not any(breaker.is_open for breaker in self._breakers):
+            self.on_redis_back()  # it came back between the call and this line
 
     def _notify(self, change: Change) -> None:
         """Call the subscribers with a Change's events; one that raises harms nothing."""
@@ -186,9 +222,15 @@ class Runtime:
 
     def close(self) -> None:
         """Close every connection."""
+        for breaker in self._breakers:
+            breaker.stop()
         self.database.close()
         for redis in (self.transport.redis, *self.transport.connections.values()):
             redis.close()
+
+
+def _do_nothing() -> None:
+    """Do nothing when Redis is back: without a breaker nobody asks."""
 
 
 def _log_events(change: Change) -> None:

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -23,6 +25,9 @@ from rqsched.http.surface import Surface, surface_of
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_WRITING_SHARE = 0.75
+_WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # an event loop has its own, as it has its own threads
 
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -92,7 +97,12 @@ class Guard:
         sender = _Sender(send, HTTPConnection(scope), tag)
         try:
             _require_no_nul(scope)
-            await self._app(scope, await self._bounded(headers, receive), sender)
+            receive = await self._bounded(headers, receive)
+            if scope["method"] in _READING:
+                await self._app(scope, receive, sender)
+            else:
+                async with _writes():
+                    await self._app(scope, receive, sender)
         except Exception as error:  # the last boundary: logged, and the caller gets no details
             if sender.has_started:
                 raise
@@ -107,6 +117,16 @@ class Guard:
         if announced.isdigit() and int(announced[:20]) > limit:
             raise TooLargeError(limit)
         return _replay(await _read(receive, limit), receive)
+
+
+def _writes() -> CapacityLimiter:
+    """Return what admits requests that write: three of four threads, so that no Redis that hangs holds up reads."""
+    try:
+        return _WRITES.get()
+    except LookupError:
+        threads = to_thread.current_default_thread_limiter().total_tokens
+        _WRITES.set(CapacityLimiter(max(1, int(threads * _WRITING_SHARE))))
+        return _WRITES.get()
 
 
 def _route_path(scope: Scope) -> str:

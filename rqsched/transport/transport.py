@@ -28,6 +28,7 @@ from rqsched.config import Settings
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.transport import redis_keys
+from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
 
@@ -281,6 +282,10 @@ class Transport:
         milliseconds = int(interval.total_seconds() * 1000)
         return bool(self.redis.set(self.interval_key, 1, nx=True, px=milliseconds))
 
+    def ask_for_pass(self) -> None:
+        """Make the interval free, so that the next worker that looks makes a pass of reconcile at once."""
+        self.redis.delete(self.interval_key)
+
     def database_id(self) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush."""
         owner = self._patiently(lambda: self.redis.get(self.database_id_key))
@@ -313,7 +318,7 @@ class Transport:
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
-            retry=tenacity.retry_if_exception(is_transient),
+            retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
             reraise=True,
         )
         return retrying(call)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -83,6 +84,15 @@ class ValkeyServer:
         """It is gone without a goodbye (SIGKILL)."""
         if self.process is not None:
             self.process.kill_tree()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It takes connections and bytes and answers nothing (SIGSTOP); after the block it goes on where it was."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -1,0 +1,47 @@
+"""What Redis missed while it was away from a process with a breaker, and how it is made to follow when it is back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from rqsched.chain.firing import restate
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Change
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes
+from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
+_CHUNK = 200
+
+
+def follow_unfollowed(runtime: Runtime) -> None:
+    """Make Redis follow the schedules it missed, and have a worker make a pass of reconcile at once for all else.
+
+    What fails is left to that pass, or to the next time that Redis comes back.
+    """
+    missed: list[str] = []
+    try:
+        runtime.transport.ask_for_pass()
+        while missed := _take(runtime.unfollowed):
+            runtime.transport.follow(_as_they_are(runtime, missed), now=runtime.now())
+    except (RedisError, BackendUnavailableError) as error:
+        runtime.unfollowed.update(missed)
+        _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+
+
+def _take(uids: set[str]) -> list[str]:
+    taken = list(uids)[:_CHUNK]
+    uids.difference_update(taken)
+    return taken
+
+
+def _as_they_are(runtime: Runtime, uids: Sequence[str]) -> list[Change]:
+    def read(connection: Connection) -> list[Change]:
+        found = [changes.find(connection, uid) for uid in uids]
+        return [restate(connection, schedule) for schedule in found if schedule is not None]
+
+    return runtime.database.read(read)

@@ -1,0 +1,139 @@
+"""The breaker: a client of Redis that fails at once while Redis does not answer, for processes that others wait for.
+
+A web process stores an operation in SQL and answers; Redis may follow later. So the first call that gets no answer in
+time (or no connection) opens the breaker, every other call fails without waiting, and a thread asks Redis until it
+answers again. Workers have none: they have nothing better to do than to wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from redis import ConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ASK_AGAIN = 0.25
+"""Seconds between two questions whether Redis answers again."""
+
+
+class RedisAwayError(RedisConnectionError):
+    """The call was not made: Redis did not answer the one before, and has not answered since."""
+
+
+class Breaker:
+    """The breaker of one Redis. Closed until a call fails for want of an answer; a fork starts with a closed one."""
+
+    def __init__(self, url: str, timeout: timedelta, on_close: Callable[[], None]) -> None:
+        """`timeout` is how long a call waits; `on_close` is called from the thread that found Redis back."""
+        self._timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), timeout.total_seconds())
+        self._url = url
+        self._on_close = on_close
+        self._stopped = threading.Event()
+        self._reason: str | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def client(self) -> Redis:
+        """Open a client whose calls this breaker guards."""
+        pool = _Pool.from_url(self._url, breaker=self, retry=_Retry(self), **self._timeouts)
+        return Redis.from_pool(pool)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls fail at once."""
+        return self._reason is not None and self._pid == os.getpid()
+
+    def require_closed(self) -> None:
+        """Raise RedisAwayError while Redis does not answer."""
+        if self.is_open:
+            raise RedisAwayError(f"Redis does not answer ({self._reason}); it is asked again in the background")
+
+    def open(self, error: BaseException) -> None:
+        """Let calls fail at once from now on, and ask Redis in the background until it answers."""
+        if self._pid != os.getpid():  # a fork has neither the thread nor, for sure, the lock as it was
+            self._pid, self._lock, self._reason = os.getpid(), threading.Lock(), None
+        with self._lock:
+            if self._reason is not None or self._stopped.is_set():
+                return
+            self._reason = str(error) or type(error).__name__
+        _log.warning("Redis is away: %s", self._reason, extra={"action": "redis_away"})
+        threading.Thread(target=self._ask, name="rqsched-redis-breaker", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread; the client is closed."""
+        self._stopped.set()
+
+    def _ask(self) -> None:
+        with Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **self._timeouts) as redis:
+            while not self._stopped.is_set() and not _answers(redis):
+                self._stopped.wait(_ASK_AGAIN)
+        self._reason = None
+        if self._stopped.is_set():
+            return
+        _log.info("Redis answers again", extra={"action": "redis_back"})
+        try:
+            self._on_close()
+        except Exception:  # noqa: BLE001 - a thread's boundary; reconcile does what is left
+            _log.exception("what Redis missed is left to reconcile", extra={"action": "follow_failed"})
+
+
+def _answers(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisError:
+        return False
+
+
+class _Pool(ConnectionPool):
+    """Connections that are not opened while the breaker is."""
+
+    def __init__(self, *, breaker: Breaker, **options: Any) -> None:
+        self._breaker = breaker
+        super().__init__(**options)
+
+    def get_connection(self, *names: Any, **options: Any) -> Any:
+        """Return a connection of the pool; raises RedisAwayError at once while the breaker is open."""
+        self._breaker.require_closed()
+        return super().get_connection(*names, **options)
+
+
+class _Retry(Retry):
+    """Makes a call again whose connection was gone, once; one that timed out opens the breaker."""
+
+    def __init__(self, breaker: Breaker) -> None:
+        super().__init__(NoBackoff(), 1)
+        self._breaker = breaker
+
+    def __deepcopy__(self, _: object) -> _Retry:
+        """Share the breaker: redis-py copies the retry for every connection."""
+        return self
+
+    def call_with_retry(self, do: Callable[[], T], *rest: Any, **options: Any) -> T:
+        """Make a call unless the breaker is open, and open it when there is no answer."""
+        try:
+            return super().call_with_retry(lambda: self._once(do), *rest, **options)
+        except RedisAwayError:
+            raise
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            self._breaker.open(error)
+            raise
+
+    def _once(self, do: Callable[[], T]) -> T:
+        self._breaker.require_closed()
+        try:
+            return do()
+        except RedisTimeoutError as error:
+            self._breaker.open(error)
+            raise
