@@ -27,6 +27,12 @@ MISSED = "ScheduleMissed"
 COMPLETED = "ScheduleCompleted"
 DIED = "ScheduleDied"
 RECOVERED = "ScheduleRecovered"
+RUN_FAILED = "RunFailed"
+RUN_RETRYING = "RunRetrying"
+RUN_LOST = "RunLost"
+RUN_BLOCKED = "RunBlocked"
+RUN_SUCCEEDED = "RunSucceeded"
+"""Recorded after failures only: a success that follows a success has no event."""
 
 REMAINING_EXHAUSTED = "remaining_actions_exhausted"
 """The reason of a skip for which `max_runs` leaves no run."""
@@ -44,6 +50,9 @@ _STARTED = frozenset(
         "occurrence_time",
     }
 )
+_ENDED = frozenset(
+    {"workflow_instance_id", "workflow_run_id", "occurrence_time", "attempt", "error", "duration_seconds"}
+)
 
 CONTRACT: Mapping[str, frozenset[str]] = {
     CREATED: _DEFINED,
@@ -59,6 +68,11 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),
     DIED: frozenset({"reason", "died_at", "error", "workflow_run_id", "consecutive_failures", "dropped_buffered"}),
     RECOVERED: frozenset({"reason", "next_fire_at", "workflow_run_id", "previous_status"}),
+    RUN_FAILED: _ENDED | {"consecutive_failures"},
+    RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
+    RUN_LOST: _ENDED | {"consecutive_failures"},
+    RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
+    RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures"},
 }
 """Which payload keys each event type may carry; `command_context` may accompany every one."""
 

@@ -253,6 +253,8 @@ class Schedule:
     """When the newest skip happened; None before the first."""
     last_error: str | None = None
     """The error of the newest failed attempt or fire; None when there was none."""
+    last_outcome: str | None = None
+    """`failed` or `lost` when the newest run that ended did, `succeeded` once one has succeeded after that."""
     latest_run_uid: str | None = None
     """The newest started run; None before the first."""
     latest_instance_id: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
@@ -86,9 +87,14 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
 
 
 def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Count a success; `max_successes` of them end the schedule."""
+    """Count a success; `max_successes` of them end the schedule. Only one that follows failures has an event."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
-    successes = builder.schedule.success_count + 1
+    schedule = builder.schedule
+    successes = schedule.success_count + 1
+    if run.attempt > 1 or has_failed_last(schedule):
+        _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=schedule.consecutive_failures)
+    if schedule.last_outcome not in {None, RunStatus.SUCCEEDED.value}:
+        builder.set(last_outcome=RunStatus.SUCCEEDED.value)
     builder.set(success_count=successes, consecutive_failures=0)
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
@@ -103,14 +109,43 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     builder.set(error_count=schedule.error_count + 1, last_error=error)
     if run.attempt <= retry.max_retries and not attempt_result.is_final and not _is_withdrawn(schedule):
         delay = retry.delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
-        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=builder.now + delay, error=error)
+        retry_at = builder.now + delay
+        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error)
+        outcome = attempt_result.outcome.value
+        _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=retry_at)
         return
     status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
     failed = builder.end_run(run.uid, status, error=error)
     failures = schedule.consecutive_failures + 1
-    builder.set(consecutive_failures=failures)
+    builder.set(consecutive_failures=failures, last_outcome=status.value)
+    event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
+    _record_end(builder, run, event_type, error=error, consecutive_failures=failures)
     if retry.kills_after(failures) and not schedule.has_ended:
         die(builder, failed, "retries_exhausted")
+
+
+def has_failed_last(schedule: Schedule) -> bool:
+    """Return whether the newest run that ended has failed or was lost; a restart does not make it forgotten."""
+    return schedule.consecutive_failures > 0 or schedule.last_outcome in _FAILURES
+
+
+_FAILURES = frozenset({RunStatus.FAILED.value, RunStatus.LOST.value})
+
+
+def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:
+    """Record how an attempt of a run ended: which one, the error's first line, and how long it took."""
+    duration = run.started_at and round((builder.now - run.started_at).total_seconds(), 3)
+    builder.record(
+        event_type,
+        run,
+        workflow_instance_id=run.instance_id,
+        workflow_run_id=run.uid,
+        occurrence_time=run.occurrence_at,
+        attempt=run.attempt,
+        error=_cut((error or "").partition("\n")[0] or None, MAX_ATTEMPT_ERROR),
+        duration_seconds=duration,
+        **more,
+    )
 
 
 def _is_withdrawn(schedule: Schedule) -> bool:

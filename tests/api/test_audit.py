@@ -129,6 +129,11 @@ def test_each_event_type_allows_the_keys_of_the_document_and_the_listed_ones() -
         "ScheduleCompleted",
         "ScheduleDied",
         "ScheduleRecovered",
+        "RunFailed",
+        "RunRetrying",
+        "RunLost",
+        "RunBlocked",
+        "RunSucceeded",
     }
 
 
@@ -147,7 +152,7 @@ def test_our_own_event_types_record_what_the_document_does_not(any_desk: Desk) -
     any_desk.fire(3 * MINUTE)
     any_desk.work()
 
-    assert types(dies) == ["Created", "Missed", "Triggered", "Died"]
+    assert types(dies) == ["Created", "Missed", "Triggered", "RunFailed", "Died"]
     missed, died = last(dies, "Missed"), last(dies, "Died")
     assert missed == {
         "count": 2,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rqsched import Cron
+from rqsched import Cron, RetryPolicy
 from rqsched.core.ids import uid_to_uuid
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.signals import everywhere, on
@@ -42,6 +42,27 @@ def test_a_fire_is_emitted_as_cron_triggered(any_desk: Desk) -> None:
             },
         }
     ]
+
+
+def test_a_failed_run_and_the_success_after_it_are_emitted_and_a_further_success_is_not(any_desk: Desk) -> None:
+    messages = heard(any_desk, "RunFailed")
+    successes = heard(any_desk, "RunSucceeded")
+    schedule = any_desk.create(retry=RetryPolicy(max_retries=0))
+
+    any_desk.failing = True
+    any_desk.fire()
+    any_desk.work()
+    failed = newest(schedule)
+    any_desk.failing = False
+    for _ in range(2):
+        any_desk.fire()
+        any_desk.work()
+
+    [message] = messages
+    assert message["data"]["workflow_run_id"] == failed.uid
+    assert message["data"]["error"] == "RuntimeError: as the test wants it"
+    assert (message["data"]["schedule_id"], message["data"]["attempt"]) == ("report", 1)
+    assert [one["data"]["consecutive_failures"] for one in successes] == [1]
 
 
 def test_a_skip_is_emitted_as_cron_skipped_with_the_blocking_run(any_desk: Desk) -> None:

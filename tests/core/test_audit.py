@@ -10,7 +10,7 @@ import pytest
 from rqsched.core import audit, lifecycle
 from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.core.fire import decide_fire_failed
-from rqsched.core.model import Change, ScheduleStatus
+from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_retime
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
@@ -39,13 +39,24 @@ OURS = {
     "ScheduleCompleted",
     "ScheduleDied",
     "ScheduleRecovered",
+    "RunFailed",
+    "RunRetrying",
+    "RunLost",
+    "RunBlocked",
+    "RunSucceeded",
 }
+
+
+def settle(schedule: Schedule, attempt_result: AttemptResult) -> Change:
+    two = [run(1, started_at=NOON - MINUTE), run(2, "buffered")]
+    return decide_settle(holding(schedule, *two), two, two[0], attempt_result, now=NOON)
 
 
 def every_event() -> list[Event]:
     """One decision of each kind, so that every type is written with every key it ever has."""
     hourly, two = active(), [run(1), run(2, "buffered")]
     dying = active(policies=Policies(retry=RetryPolicy(0, then="dead")))
+    retrying = active(policies=Policies(retry=RetryPolicy(1)))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
@@ -67,7 +78,10 @@ def every_event() -> list[Event]:
         fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
         fire(active(Once(NOON + HOUR))),
         decide_fire_failed(hourly, "boom", now=NOON),
-        decide_settle(holding(dying, *two), two, two[0], AttemptResult(AttemptOutcome.FAILED, error="boom"), now=NOON),
+        settle(dying, AttemptResult(AttemptOutcome.FAILED, error="boom")),
+        settle(hourly, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
+        settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
+        settle(replace(hourly, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
     ]
     return [event for change in changes for event in change.events]
 
@@ -99,13 +113,14 @@ def test_decisions_write_every_type_and_leave_no_key_of_the_contract_unused() ->
     assert {name: keys for name, keys in unused.items() if keys} == {
         "ScheduleBuffered": {"trigger_number"},
         "ScheduleRecovered": {"workflow_run_id", "previous_status"},
+        "RunBlocked": set(CONTRACT["RunBlocked"]),
     }
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.type)
 def test_an_event_is_plain_json_without_empty_keys(event: Event) -> None:
     assert all(value is not None for key, value in event.payload.items() if key != "next_fire_at")
-    assert all(isinstance(value, (str, int, list, dict, type(None))) for value in event.payload.values())
+    assert all(isinstance(value, (str, int, float, list, dict, type(None))) for value in event.payload.values())
     assert "command_context" not in event.payload
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ def test_a_success_keeps_its_result_and_forgives_earlier_failures() -> None:
     ((_, after),) = change.changed_runs
     assert (after.status, after.result, after.error, after.ended_at) == (RunStatus.SUCCEEDED, "42", None, LATER)
     assert (change.after.success_count, change.after.consecutive_failures, change.after.error_count) == (1, 0, 5)
-    assert change.events == ()
+    assert event(change, "RunSucceeded")["consecutive_failures"] == 2
     assert change.after.n == before.n
 
 
@@ -144,7 +144,67 @@ def test_then_continue_keeps_the_schedule_active() -> None:
     change = end(schedule, FAILED)
     assert ended(change) == {1: "failed"}
     assert (change.after.status, change.after.next_run_at) == (ScheduleStatus.ACTIVE, schedule.next_run_at)
-    assert (change.after.n, change.events, change.after.consecutive_failures) == (schedule.n, (), 1)
+    assert (change.after.n, types(change), change.after.consecutive_failures) == (schedule.n, ["RunFailed"], 1)
+
+
+def test_a_failed_run_is_recorded_with_its_attempt_the_first_line_of_its_error_and_its_duration() -> None:
+    error = AttemptResult(AttemptOutcome.FAILED, error="ValueError: boom\n\nFile jobs.py, line 3")
+    change = end(retrying(CONTINUE), error, run(1, attempt=2, started_at=NOON))
+    assert event(change, "RunFailed") == {
+        "workflow_instance_id": "schedule:nightly:1",
+        "workflow_run_id": run(1).uid,
+        "occurrence_time": "2026-01-14T12:01:00Z",
+        "attempt": 2,
+        "error": "ValueError: boom",
+        "duration_seconds": 600.0,
+        "consecutive_failures": 1,
+    }
+    assert change.events[0].run_uid == run(1).uid
+
+
+def test_a_lost_run_is_recorded_as_lost() -> None:
+    change = end(retrying(CONTINUE), replace(LOST, error="its work horse died"))
+    assert types(change) == ["RunLost"]
+    assert event(change, "RunLost")["error"] == "its work horse died"
+
+
+@pytest.mark.parametrize(("attempt_result", "outcome"), [(FAILED, "failed"), (LOST, "lost")])
+def test_an_attempt_that_is_tried_again_is_recorded_with_the_time_of_the_next_one(
+    attempt_result: AttemptResult, outcome: str
+) -> None:
+    change = end(retrying(RetryPolicy(1, base=MINUTE)), attempt_result)
+    recorded = event(change, "RunRetrying")
+    assert types(change) == ["RunRetrying"]
+    assert (recorded["outcome"], recorded["attempt"], recorded["retry_at"]) == (outcome, 1, "2026-01-15T12:11:00Z")
+
+
+def test_a_success_after_a_success_has_no_event_and_writes_nothing_but_the_counts() -> None:
+    before = end(retrying(CONTINUE), SUCCEEDED).after
+    change = end(before, SUCCEEDED)
+    changed = {
+        field.name for field in fields(Schedule) if getattr(before, field.name) != getattr(change.after, field.name)
+    }
+    assert (change.events, changed) == ((), {"success_count"})
+
+
+@pytest.mark.parametrize("failure", [FAILED, LOST], ids=["failed", "lost"])
+def test_only_the_first_success_after_a_failed_run_is_recorded(failure: AttemptResult) -> None:
+    recovered = end(end(retrying(CONTINUE), failure).after, SUCCEEDED)
+    assert event(recovered, "RunSucceeded")["consecutive_failures"] == 1
+    assert types(end(recovered.after, SUCCEEDED)) == []
+
+
+def test_a_success_is_recorded_as_one_after_failures_even_after_a_restart() -> None:
+    dead = end(retrying(DIES_AT_ONCE), FAILED).after
+    revived = lifecycle.decide_restart(dead, [], now=LATER).after
+    assert event(end(revived, SUCCEEDED), "RunSucceeded")["consecutive_failures"] == 0
+    cancelled = end(revived, AttemptResult(AttemptOutcome.CANCELLED)).after
+    assert types(end(cancelled, SUCCEEDED)) == ["RunSucceeded"]
+
+
+def test_a_run_that_succeeds_at_a_later_attempt_is_recorded() -> None:
+    change = end(retrying(CONTINUE), SUCCEEDED, run(1, attempt=3, started_at=NOON))
+    assert (event(change, "RunSucceeded")["attempt"], "error" in event(change, "RunSucceeded")) == (3, False)
 
 
 def test_a_schedule_may_die_only_after_failures_in_a_row() -> None:
@@ -284,7 +344,7 @@ def test_what_was_due_when_a_schedule_ends_has_its_outcome() -> None:
     """I1: down for an hour, and the first thing that happens is that a lost run kills the schedule."""
     schedule = retrying(DIES_AT_ONCE, "*/10 * * * *")
     change = decide_settle(holding(schedule, run(1)), [run(1)], run(1), LOST, now=NOON + HOUR)
-    assert types(change) == ["TriggerSkipped", "Missed", "Died"]
+    assert types(change) == ["RunLost", "TriggerSkipped", "Missed", "Died"]
     skipped, missed = event(change, "TriggerSkipped"), event(change, "Missed")
     assert (skipped["occurrence_time"], skipped["reason"]) == ("2026-01-15T12:10:00Z", "status_not_triggerable")
     assert (missed["count"], missed["first"], missed["last"]) == (5, "2026-01-15T12:20:00Z", "2026-01-15T13:00:00Z")
@@ -295,7 +355,7 @@ def test_a_deleted_schedule_s_run_ends_and_starts_nothing() -> None:
     deleted = lifecycle.decide_delete(holding(retrying(RetryPolicy(3)), *runs), now=NOON).after
     change = decide_settle(deleted, runs[:1], runs[0], FAILED, now=LATER)
     assert ended(change) == {1: "failed"}
-    assert (change.after.status, types(change)) == (ScheduleStatus.DELETED, [])
+    assert (change.after.status, types(change)) == (ScheduleStatus.DELETED, ["RunFailed"])
 
 
 def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedule() -> None:
@@ -311,8 +371,9 @@ def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedul
 def test_a_run_that_outlives_its_schedule_does_not_revive_it(status: str) -> None:
     over = replace(retrying(RetryPolicy(1)), status=ScheduleStatus(status), next_run_at=None, due_at=None)
     assert ended(end(over, FAILED)) == {1: "retrying"}
-    for attempt_result in (SUCCEEDED, replace(FAILED, is_final=True)):
-        assert (end(over, attempt_result).after.status.value, types(end(over, attempt_result))) == (status, [])
+    for attempt_result, recorded in ((SUCCEEDED, []), (replace(FAILED, is_final=True), ["RunFailed"])):
+        change = end(over, attempt_result)
+        assert (change.after.status.value, types(change)) == (status, recorded)
 
 
 DELAYED = Spec(Every("5m", from_completion=True))

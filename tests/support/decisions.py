@@ -79,7 +79,7 @@ def types(change: Change) -> list[str]:
 
 def event(change: Change, name: str) -> dict[str, Any]:
     """The payload of the one event of this type."""
-    found = [event for event in change.events if event.type == f"Schedule{name}"]
+    found = [event for event in change.events if event.type in {name, f"Schedule{name}"}]
     assert len(found) == 1, types(change)
     return found[0].payload
 

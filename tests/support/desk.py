@@ -117,7 +117,7 @@ def types(schedule: ScheduleHandle) -> list[str]:
 
 def last(schedule: ScheduleHandle, name: str) -> dict[str, Any]:
     """The payload of its newest audit event of a type."""
-    found = [event.payload for event in events(schedule) if event.event_type == f"Schedule{name}"]
+    found = [event.payload for event in events(schedule) if event.event_type in {name, f"Schedule{name}"}]
     assert found, types(schedule)
     return found[-1]
 
