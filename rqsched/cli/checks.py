@@ -269,7 +269,7 @@ def _links(runtime: Runtime) -> Answer:
         dead = _not_live(runtime, dead & _due_soon(runtime))
     if not dead:
         return Level.OK, f"{len(links)} due soon, all live"
-    return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not in Redis"
+    return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis"
 
 
 def _due_soon(runtime: Runtime) -> set[LinkId]:

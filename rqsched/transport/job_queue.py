@@ -52,12 +52,24 @@ class JobKind:
 
 
 class JobQueue:
-    """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers."""
+    """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
+
+    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it.
+    """
 
     def __init__(
-        self, redis: Redis, name: str, serializer: str, kind: JobKind, *, is_exact: bool = False, wake_key: str = ""
+        self,
+        redis: Redis,
+        name: str,
+        serializer: str,
+        kind: JobKind,
+        *,
+        grace: timedelta,
+        is_exact: bool = False,
+        wake_key: str = "",
     ) -> None:
         self.redis = redis
+        self._grace = grace
         self.queue = Queue(name, connection=redis, serializer=serializer)
         self.kind = kind
         self._is_exact = is_exact
@@ -100,7 +112,9 @@ class JobQueue:
             pipe.execute()
 
     def _head(self, now: datetime) -> list[Any]:
-        return [Job.redis_job_namespace_prefix, rq_time(now), rq_time(now - STARTED_GRACE), int(self._is_exact)]
+        most_overdue = repr((now - self._grace).timestamp())
+        started_after = rq_time(now - STARTED_GRACE)
+        return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), most_overdue]
 
     def _texts(self, job: JobSpec, now: datetime) -> tuple[Any, ...]:
         is_future = job.due_at is not None and job.due_at > now

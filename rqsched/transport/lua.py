@@ -2,7 +2,8 @@
 
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues and
 the wake list ('' for none). ARGV begin with the prefix of job hashes, now and the oldest live start (RQ's time texts,
-which sort), and whether to search the list when the order of its entries cannot be trusted.
+which sort), whether to search the list when the order of its entries cannot be trusted, and the score (Unix seconds) of
+the most overdue entry of the scheduled set that still counts as live.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 _LIVENESS = """
 local scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local most_overdue = tonumber(ARGV[5])
 
 -- The list is first in, first out: an entry older than its head was popped. Only where jobs are pushed in front
 -- (exact) may that be wrong, and the list is searched.
@@ -25,7 +27,9 @@ end
 local function is_live(id)
   local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
-  if redis.call('ZSCORE', scheduled, id) then return true end
+  -- What is overdue there beyond the grace nobody promotes: it is put on the list, which every worker serves.
+  local score = redis.call('ZSCORE', scheduled, id)
+  if score and tonumber(score) >= most_overdue then return true end
   if has[2] == 'queued' then return is_on_list(id, has[3]) end
   return has[2] == 'started' and has[4] and has[4] > started_after
 end
@@ -35,7 +39,7 @@ IS_LIVE = (
     _LIVENESS
     + """
 local answers = {}
-for i = 5, #ARGV do answers[#answers + 1] = is_live(ARGV[i]) and 1 or 0 end
+for i = 6, #ARGV do answers[#answers + 1] = is_live(ARGV[i]) and 1 or 0 end
 return answers
 """
 )
@@ -44,10 +48,10 @@ return answers
 ARM = (
     _LIVENESS
     + """
-local wake_seconds, shared = ARGV[5], tonumber(ARGV[6])
-local first_job = 7 + shared
+local wake_seconds, shared = ARGV[6], tonumber(ARGV[7])
+local first_job = 8 + shared
 local template = {}
-for i = 7, first_job - 1 do template[#template + 1] = ARGV[i] end
+for i = 8, first_job - 1 do template[#template + 1] = ARGV[i] end
 
 local function place(id, score, is_front)
   if score == '' then

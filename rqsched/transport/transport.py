@@ -75,9 +75,9 @@ class Transport:
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
         name = settings.control_queue
-        self._links = JobQueue(
-            redis, name, settings.serializer_for(name), JobKind(FIRE, 0, ttl, _LINK_RETRY), wake_key=self.wake_key
-        )
+        kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
+        serializer = settings.serializer_for(name)
+        self._links = JobQueue(redis, name, serializer, kind, grace=settings.grace, wake_key=self.wake_key)
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
@@ -197,7 +197,8 @@ class Transport:
             return None
         key = (connection, name, kind)
         if key not in self._job_queues:
-            self._job_queues[key] = JobQueue(redis, name, self.settings.serializer_for(name), kind, is_exact=True)
+            serializer, grace = self.settings.serializer_for(name), self.settings.grace
+            self._job_queues[key] = JobQueue(redis, name, serializer, kind, grace=grace, is_exact=True)
         return self._job_queues[key]
 
     def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:

@@ -170,7 +170,15 @@ def leased(rig: Rig, link: Arm) -> None:
     rig.transport.lease(now=rig.clock.now(), lease=2 * SECOND, limit=10)
 
 
-@pytest.mark.parametrize("bring_to_life", [in_the_set, head_of_list, listed, just_started, leased])
+def overdue_within_the_grace(rig: Rig, link: Arm) -> None:
+    put(rig, replace(link, due_at=rig.clock.now() + SECOND))
+    rig.clock.advance(5 * SECOND)
+
+
+ALIVE = [in_the_set, head_of_list, listed, just_started, leased, overdue_within_the_grace]
+
+
+@pytest.mark.parametrize("bring_to_life", ALIVE)
 def test_a_live_link_is_left_alone(rig: Rig, bring_to_life: Callable[[Rig, Arm], None]) -> None:
     link = arm(rig)
     bring_to_life(rig, link)
@@ -232,7 +240,14 @@ def lost_from_the_set(rig: Rig, link: Arm) -> None:
     rig.redis.zrem(rig.transport.scheduled_key, str(link.id))
 
 
+def overdue_beyond_the_grace(rig: Rig, link: Arm) -> None:
+    """Nobody promotes what waits there: RQ's scheduler lost its process, and no dispatcher runs."""
+    put(rig, replace(link, due_at=rig.clock.now() + SECOND))
+    rig.clock.advance(SECOND + rig.runtime.settings.grace + timedelta(milliseconds=1))
+
+
 DEAD = [
+    overdue_beyond_the_grace,
     finished,
     failed,
     expired,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -53,6 +54,23 @@ def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_rig: Ri
 
     assert any_rig.queued("rqsched") == [link_id(schedule)]
     assert repaired(any_rig) == {}
+
+
+def test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace(any_rig: Rig) -> None:
+    """Plain workers whose scheduler died: the link is there, overdue, and a worker serves the list alone."""
+    schedule = any_rig.create()
+    settled(any_rig)
+    any_rig.advance(MINUTE + 5 * SECOND)
+    assert repaired(any_rig) == {}, "a dispatcher may be at it"
+
+    any_rig.advance(timedelta(milliseconds=1))
+    assert repaired(any_rig) == {"links": 1}
+
+    assert any_rig.queued("rqsched") == [link_id(schedule)]
+    assert any_rig.armed() == {}
+    assert repaired(any_rig) == {}
+    any_rig.work("rqsched")
+    assert schedule.refresh().run_count == 1
 
 
 def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(rig: Rig) -> None:

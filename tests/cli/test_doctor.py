@@ -57,7 +57,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
 def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
     cli.past().create("a", HELLO, Every("30m"))
     found = findings(cli, 1).values()
-    assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "overdue"}
+    assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "overdue", "links"}
     assert all((finding["advice"] is None) == (finding["level"] == "ok") for finding in found)
 
 
@@ -85,7 +85,7 @@ def test_dead_links_are_found(served: Cli) -> None:
     served.scheduler.create("a", HELLO, Every("25s"))
     redis = served.scheduler.runtime.transport.redis
     redis.delete(served.scheduler.runtime.transport.scheduled_key)
-    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not in Redis"
+    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
     served("recover", "--deep")
     assert levels(served, 0)["links"] == "ok"
 
