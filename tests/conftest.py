@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
-from datetime import UTC, datetime
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -16,6 +16,7 @@ from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from tests.support import servers
+from tests.support.env import NOON, Env, MakeEnv, open_env
 from tests.support.servers import PostgresServer, ValkeyServer
 
 _TESTS = Path(__file__).parent
@@ -47,7 +48,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock() -> ManualClock:
     """A clock that moves when told; it starts at noon of an ordinary Thursday."""
-    return ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
+    return ManualClock(NOON)
 
 
 @pytest.fixture(scope="session")
@@ -166,3 +167,27 @@ def empty_database(request: pytest.FixtureRequest, database_kind: str) -> Iterat
     """Each database in turn, without any table; closed at the end."""
     with closing(Database(request.getfixturevalue(f"empty_{database_kind}_url"))) as database:
         yield database
+
+
+@pytest.fixture
+def make_env(clock: ManualClock, redis_url: str, sqlite_url: str) -> Iterator[MakeEnv]:
+    """Environments over one clock, with settings of their own; SQLite and this process's Valkey unless named."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Env:
+            urls = {"database_url": sqlite_url, "redis_url": redis_url}
+            return stack.enter_context(open_env(clock, **{**urls, **options}))
+
+        yield make
+
+
+@pytest.fixture
+def env(make_env: MakeEnv) -> Env:
+    """An environment over SQLite, for what SQL does not matter to."""
+    return make_env()
+
+
+@pytest.fixture
+def any_env(make_env: MakeEnv, database_url: str) -> Env:
+    """An environment over each database in turn."""
+    return make_env(database_url=database_url)

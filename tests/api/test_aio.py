@@ -24,7 +24,7 @@ from rqsched.aio import (
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.testing import run_due
 from rqsched.workflows import registry
-from tests.support.desk import DAY, HOUR, MINUTE, NOON, SECOND, Desk, newest, occurrences, statuses, types
+from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, newest, occurrences, statuses, types
 
 
 @workflow
@@ -43,11 +43,11 @@ registry.remove("data_sync")
 
 
 @pytest.fixture
-def waymark(any_desk: Desk) -> Iterator[Desk]:
+def waymark(any_env: Env) -> Iterator[Env]:
     assert SYNC is not None
-    any_desk.runtime.workflows.add(SYNC)
-    use(any_desk.scheduler)
-    yield any_desk
+    any_env.runtime.workflows.add(SYNC)
+    use(any_env.scheduler)
+    yield any_env
     use(None)
 
 
@@ -60,38 +60,38 @@ def register(**options: Any) -> str:
     return str(await_(schedule_workflow(DataSync, **given)))
 
 
-def test_a_cron_schedule_runs_the_workflow_with_its_inputs(waymark: Desk) -> None:
+def test_a_cron_schedule_runs_the_workflow_with_its_inputs(waymark: Env) -> None:
     assert register(schedule_name="hourly-us-east", inputs={"region": "us-east"}) == "data_sync:hourly-us-east"
     schedule = waymark.scheduler.get("data_sync:hourly-us-east")
     assert schedule.next_run_at == NOON + HOUR
 
-    waymark.turn(HOUR)
+    waymark.run_due(HOUR)
 
     assert newest(schedule).result == "synced us-east"
 
 
-def test_one_workflow_runs_on_more_than_one_cadence(waymark: Desk) -> None:
+def test_one_workflow_runs_on_more_than_one_cadence(waymark: Env) -> None:
     register(schedule_name="east", inputs={"region": "east"})
     register(schedule_name="west", inputs={"region": "west"})
-    waymark.turn(HOUR)
+    waymark.run_due(HOUR)
     assert {info.schedule_name for info in await_(list_schedules())} == {"east", "west"}
     assert {newest(s).result for s in waymark.scheduler.iter()} == {"synced east", "synced west"}
 
 
-def test_an_interval_fires_first_one_interval_from_now_and_does_not_drift(waymark: Desk) -> None:
+def test_an_interval_fires_first_one_interval_from_now_and_does_not_drift(waymark: Env) -> None:
     waymark.advance(17 * SECOND)
     register(schedule=timedelta(minutes=5))
     schedule = waymark.scheduler.get("data_sync:hourly")
     assert schedule.next_run_at == NOON + 17 * SECOND + 5 * MINUTE
 
-    waymark.fire(5 * MINUTE + 50 * SECOND)
+    waymark.tick(5 * MINUTE + 50 * SECOND)
     waymark.advance(4 * MINUTE)
-    waymark.work()
+    waymark.execute_pending()
 
     assert schedule.refresh().next_run_at == NOON + 17 * SECOND + 10 * MINUTE, "a slow run moves nothing"
 
 
-def test_registering_again_updates_in_place_and_keeps_the_next_time_even_of_another_cadence(waymark: Desk) -> None:
+def test_registering_again_updates_in_place_and_keeps_the_next_time_even_of_another_cadence(waymark: Env) -> None:
     register(schedule=timedelta(minutes=5))
     waymark.advance(MINUTE)
 
@@ -100,12 +100,12 @@ def test_registering_again_updates_in_place_and_keeps_the_next_time_even_of_anot
     (info,) = await_(list_schedules())
     assert (info.next_run_at, info.interval_seconds) == (NOON + 5 * MINUTE, 1800)
     assert (info.inputs, info.allow_duplicate, info.priority) == ({"region": "eu"}, True, 3)
-    waymark.turn(4 * MINUTE)
+    waymark.run_due(4 * MINUTE)
     assert await_(list_schedules())[0].next_run_at == NOON + 31 * MINUTE
     assert types(waymark.scheduler.get(info.id)) == ["Created", "Updated", "Triggered"]
 
 
-def test_a_deploy_that_registers_the_same_again_changes_nothing(waymark: Desk) -> None:
+def test_a_deploy_that_registers_the_same_again_changes_nothing(waymark: Env) -> None:
     register(schedule=timedelta(minutes=5))
     waymark.advance(MINUTE)
     register(schedule=timedelta(minutes=5))
@@ -113,7 +113,7 @@ def test_a_deploy_that_registers_the_same_again_changes_nothing(waymark: Desk) -
 
 
 @pytest.mark.parametrize("again", ["0 * * * *", timedelta(minutes=7)], ids=["the same", "another cadence"])
-def test_registering_again_sets_a_paused_one_active_and_keeps_its_next_time(waymark: Desk, again: Any) -> None:
+def test_registering_again_sets_a_paused_one_active_and_keeps_its_next_time(waymark: Env, again: Any) -> None:
     register()
     await_(pause_schedule(DataSync, schedule_name="hourly"))
     waymark.advance(MINUTE)
@@ -124,11 +124,11 @@ def test_registering_again_sets_a_paused_one_active_and_keeps_its_next_time(waym
     assert (info.status, info.next_run_at) == ("active", NOON + HOUR)
 
 
-def test_registering_again_sets_a_dead_one_active(waymark: Desk) -> None:
+def test_registering_again_sets_a_dead_one_active(waymark: Env) -> None:
     register()
     schedule = waymark.scheduler.get("data_sync:hourly")
     schedule.update(retry=RetryPolicy(max_retries=0, then="dead"), kwargs={"unknown": "argument"})
-    waymark.turn(HOUR)
+    waymark.run_due(HOUR)
     assert schedule.refresh().status == "dead"
 
     register()
@@ -137,14 +137,14 @@ def test_registering_again_sets_a_dead_one_active(waymark: Desk) -> None:
     assert schedule.next_run_at == NOON + 2 * HOUR
 
 
-def test_the_newest_registered_version_of_the_workflow_runs(waymark: Desk) -> None:
+def test_the_newest_registered_version_of_the_workflow_runs(waymark: Env) -> None:
     register()
     waymark.register("data_sync", lambda: "redeployed")
-    waymark.turn(HOUR)
+    waymark.run_due(HOUR)
     assert newest(waymark.scheduler.get("data_sync:hourly")).result == "redeployed"
 
 
-def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Desk) -> None:
+def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Env) -> None:
     register(jitter=timedelta(seconds=30))
     schedule = waymark.scheduler.get("data_sync:hourly")
     assert schedule.due_at is not None
@@ -153,7 +153,7 @@ def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Desk) -> None:
     assert await_(list_schedules())[0].jitter_seconds == 30
 
 
-def test_a_workflow_may_be_named(waymark: Desk) -> None:
+def test_a_workflow_may_be_named(waymark: Env) -> None:
     named: Any = "data_sync"
     assert await_(schedule_workflow(named, schedule_name="x", schedule="@daily")) == "data_sync:x"
     assert await_(pause_schedule("data_sync", schedule_name="x"))
@@ -176,11 +176,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 
 @pytest.mark.parametrize(("options", "error"), BAD.values(), ids=BAD.keys())
 def test_arguments_are_checked_and_nothing_is_written(
-    desk: Desk, options: dict[str, Any], error: type[Exception]
+    env: Env, options: dict[str, Any], error: type[Exception]
 ) -> None:
     assert SYNC is not None
-    desk.runtime.workflows.add(SYNC)
-    use(desk.scheduler)
+    env.runtime.workflows.add(SYNC)
+    use(env.scheduler)
     try:
         with pytest.raises(error) as caught:
             register(**options)
@@ -190,7 +190,7 @@ def test_arguments_are_checked_and_nothing_is_written(
         use(None)
 
 
-def test_a_value_that_cannot_be_a_workflow_is_refused(waymark: Desk) -> None:
+def test_a_value_that_cannot_be_a_workflow_is_refused(waymark: Env) -> None:
     unknown: Any = "nobody"
     with pytest.raises(UnknownWorkflowError):
         await_(schedule_workflow(unknown, schedule_name="x", schedule="@daily"))
@@ -199,16 +199,16 @@ def test_a_value_that_cannot_be_a_workflow_is_refused(waymark: Desk) -> None:
         await_(schedule_workflow(nothing, schedule_name="x", schedule="@daily"))
 
 
-def test_pausing_keeps_the_row_and_stops_firing(waymark: Desk) -> None:
+def test_pausing_keeps_the_row_and_stops_firing(waymark: Env) -> None:
     register()
     assert await_(pause_schedule(DataSync, schedule_name="hourly")) is True
     assert await_(pause_schedule(DataSync, schedule_name="hourly")) is True, "again: no error, no event"
-    assert waymark.turn(DAY) == []
+    assert waymark.run_due(DAY) == []
     schedule = waymark.scheduler.get("data_sync:hourly")
     assert (schedule.status, types(schedule)) == ("paused", ["Created", "Paused"])
 
 
-def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(waymark: Desk) -> None:
+def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(waymark: Env) -> None:
     register()
     await_(pause_schedule(DataSync, schedule_name="hourly"))
     waymark.advance(3 * HOUR + MINUTE)
@@ -220,7 +220,7 @@ def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(
     assert (statuses(schedule), schedule.refresh().next_run_at) == (["succeeded"], NOON + 4 * HOUR)
 
 
-def test_without_a_missed_fire_resuming_waits_for_the_next_one(waymark: Desk) -> None:
+def test_without_a_missed_fire_resuming_waits_for_the_next_one(waymark: Env) -> None:
     register()
     await_(pause_schedule(DataSync, schedule_name="hourly"))
     waymark.advance(30 * MINUTE)
@@ -229,7 +229,7 @@ def test_without_a_missed_fire_resuming_waits_for_the_next_one(waymark: Desk) ->
     assert await_(resume_schedule(DataSync, schedule_name="hourly")) is True, "an active one stays so"
 
 
-def test_a_deleted_schedule_can_be_created_again_under_the_same_name(waymark: Desk) -> None:
+def test_a_deleted_schedule_can_be_created_again_under_the_same_name(waymark: Env) -> None:
     register()
     first = waymark.scheduler.get("data_sync:hourly")
 
@@ -242,13 +242,13 @@ def test_a_deleted_schedule_can_be_created_again_under_the_same_name(waymark: De
 
 
 @pytest.mark.parametrize("call", [pause_schedule, resume_schedule, delete_schedule])
-def test_operations_on_an_unknown_schedule_return_false(waymark: Desk, call: Any) -> None:
+def test_operations_on_an_unknown_schedule_return_false(waymark: Env, call: Any) -> None:
     assert await_(call(DataSync, schedule_name="nothing")) is False
 
 
-def test_the_list_shows_timing_state_and_behaviour(waymark: Desk) -> None:
+def test_the_list_shows_timing_state_and_behaviour(waymark: Env) -> None:
     register(inputs={"region": "eu"}, jitter=timedelta(seconds=5), priority=2)
-    waymark.turn(HOUR + 10 * SECOND)
+    waymark.run_due(HOUR + 10 * SECOND)
     schedule = waymark.scheduler.get("data_sync:hourly")
 
     (info,) = await_(list_schedules())
@@ -274,7 +274,7 @@ def test_the_list_shows_timing_state_and_behaviour(waymark: Desk) -> None:
     )
 
 
-def test_the_list_filters_by_status(waymark: Desk) -> None:
+def test_the_list_filters_by_status(waymark: Env) -> None:
     register(schedule_name="a")
     register(schedule_name="b", schedule=timedelta(minutes=1))
     await_(pause_schedule(DataSync, schedule_name="b"))
@@ -287,20 +287,20 @@ def test_the_list_filters_by_status(waymark: Desk) -> None:
         names("sleeping")
 
 
-def test_while_an_instance_is_queued_or_running_no_other_is_queued(waymark: Desk) -> None:
+def test_while_an_instance_is_queued_or_running_no_other_is_queued(waymark: Env) -> None:
     register()
     schedule = waymark.scheduler.get("data_sync:hourly")
-    waymark.fire(HOUR)
-    waymark.fire(HOUR)
+    waymark.tick(HOUR)
+    waymark.tick(HOUR)
     assert occurrences(schedule) == [NOON + HOUR]
 
     register(allow_duplicate=True)
-    waymark.fire(HOUR)
+    waymark.tick(HOUR)
     assert occurrences(schedule) == [NOON + HOUR, NOON + 3 * HOUR]
 
 
-def test_the_main_operations_are_awaited_from_create_to_purge(any_desk: Desk) -> None:
-    schedules = AsyncScheduler(any_desk.scheduler)
+def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> None:
+    schedules = AsyncScheduler(any_env.scheduler)
 
     async def story() -> list[str]:
         created = await schedules.create("nightly", "note", Cron("0 2 * * *"), args=[1], queue="high")
@@ -327,11 +327,11 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_desk: Desk) ->
     assert await_(story())[:4] == ["ScheduleCreated", "SchedulePaused", "ScheduleResumed", "ScheduleUpdated"]
 
 
-def test_any_other_operation_is_awaited_by_run(desk: Desk) -> None:
-    assert await_(run(desk.scheduler.recover)).failed == 0
+def test_any_other_operation_is_awaited_by_run(env: Env) -> None:
+    assert await_(run(env.scheduler.recover)).failed == 0
 
 
-def test_an_awaited_operation_does_not_block_the_loop(desk: Desk) -> None:
+def test_an_awaited_operation_does_not_block_the_loop(env: Env) -> None:
     async def both() -> list[str]:
         order: list[str] = []
         release = asyncio.Event()
@@ -358,7 +358,7 @@ def listed(schedule_id: str) -> ScheduleInfo:
     return found
 
 
-def test_two_pairs_of_names_that_read_alike_are_two_schedules(waymark: Desk) -> None:
+def test_two_pairs_of_names_that_read_alike_are_two_schedules(waymark: Env) -> None:
     waymark.register("a", lambda: None)
     waymark.register("a:b", lambda: None)
     pairs = [("a", "b:c"), ("a:b", "c")]
@@ -374,7 +374,7 @@ def test_two_pairs_of_names_that_read_alike_are_two_schedules(waymark: Desk) -> 
     assert [listed(one).status for one in ids] == ["active", "paused"]
 
 
-def test_a_schedule_keeps_the_id_it_was_registered_under_before_ids_were_told_apart(waymark: Desk) -> None:
+def test_a_schedule_keeps_the_id_it_was_registered_under_before_ids_were_told_apart(waymark: Env) -> None:
     waymark.register("a:b", lambda: None)
     waymark.create("a:b:c", Cron("0 * * * *"), "a:b")
 
@@ -382,7 +382,7 @@ def test_a_schedule_keeps_the_id_it_was_registered_under_before_ids_were_told_ap
 
 
 @pytest.mark.parametrize("name", ["every night", "Größe", "日報", "a/b", "x" * 300])
-def test_a_schedule_may_be_named_in_any_letters(waymark: Desk, name: str) -> None:
+def test_a_schedule_may_be_named_in_any_letters(waymark: Env, name: str) -> None:
     schedule_id = register(schedule_name=name)
 
     assert register(schedule_name=name) == schedule_id
@@ -390,10 +390,10 @@ def test_a_schedule_may_be_named_in_any_letters(waymark: Desk, name: str) -> Non
     assert await_(delete_schedule(DataSync, schedule_name=name))
 
 
-def test_pause_and_resume_of_a_schedule_that_has_ended_return_false(waymark: Desk) -> None:
+def test_pause_and_resume_of_a_schedule_that_has_ended_return_false(waymark: Env) -> None:
     register()
     waymark.scheduler.get("data_sync:hourly").update(max_runs=1)
-    waymark.turn(HOUR)
+    waymark.run_due(HOUR)
     assert waymark.scheduler.get("data_sync:hourly").status == "done"
 
     assert await_(pause_schedule(DataSync, schedule_name="hourly")) is False

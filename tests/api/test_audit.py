@@ -14,7 +14,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.audit import CONTRACT, LINEAGE_KEYS, AuditRecord, Event
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError
 from rqsched.testing import run_schedule
-from tests.support.desk import HOUR, MINUTE, NOON, Desk, events, last, newest, types
+from tests.support.env import HOUR, MINUTE, NOON, Env, events, last, newest, types
 
 DOCUMENT = {
     "ScheduleCreated": {"spec", "action", "overlap_policy", "next_fire_at"},
@@ -34,18 +34,18 @@ DOCUMENT = {
 }
 """The table of the document, without `command_context`, which every event may carry."""
 
-Story = Callable[[Desk, ScheduleHandle], Any]
+Story = Callable[[Env, ScheduleHandle], Any]
 
 
-def skipped(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
-    desk.fire()
+def skipped(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    env.tick()
 
 
 HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
     "created": (
         "ScheduleCreated",
-        lambda desk, schedule: None,
+        lambda env, schedule: None,
         {
             "spec": {"cron_expressions": ["* * * * *"], "timezone": "Europe/Berlin"},
             "action": {"workflow": "note", "args": [1], "kwargs": {}, "queue": "high"},
@@ -55,17 +55,17 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
     ),
     "paused": (
         "SchedulePaused",
-        lambda desk, schedule: schedule.pause(reason="disk full"),
+        lambda env, schedule: schedule.pause(reason="disk full"),
         {"reason": "disk full", "paused_at": "2026-01-15T12:00:00Z"},
     ),
     "resumed": (
         "ScheduleResumed",
-        lambda desk, schedule: schedule.pause().resume(),
+        lambda env, schedule: schedule.pause().resume(),
         {"next_fire_at": "2026-01-15T12:01:00Z"},
     ),
     "updated": (
         "ScheduleUpdated",
-        lambda desk, schedule: schedule.update(spec="*/5 * * * *", args=[2]),
+        lambda env, schedule: schedule.update(spec="*/5 * * * *", args=[2]),
         {
             "changed_fields": ["spec", "action"],
             "spec": {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin"},
@@ -76,7 +76,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
     ),
     "triggered": (
         "ScheduleTriggered",
-        lambda desk, schedule: desk.fire(),
+        lambda env, schedule: env.tick(),
         {
             "workflow_instance_id": "schedule:report:2026-01-15T12:01:00Z",
             "workflow_run_id": "RUN",
@@ -99,7 +99,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
     ),
     "deleted": (
         "ScheduleDeleted",
-        lambda desk, schedule: schedule.delete(reason="obsolete"),
+        lambda env, schedule: schedule.delete(reason="obsolete"),
         {"reason": "obsolete", "deleted_at": "2026-01-15T12:00:00Z"},
     ),
 }
@@ -107,11 +107,11 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("event_type", "story", "expected"), HAPPENINGS.values(), ids=HAPPENINGS.keys())
 def test_an_event_has_exactly_the_keys_of_the_document(
-    desk: Desk, event_type: str, story: Story, expected: dict[str, Any]
+    env: Env, event_type: str, story: Story, expected: dict[str, Any]
 ) -> None:
-    schedule = desk.create(spec=Cron("* * * * *"), timezone="Europe/Berlin", args=[1], queue="high")
+    schedule = env.create(spec=Cron("* * * * *"), timezone="Europe/Berlin", args=[1], queue="high")
 
-    story(desk, schedule)
+    story(env, schedule)
 
     event = events(schedule)[-1]
     run_uid = newest(schedule).uid if schedule.runs().items else ""
@@ -145,12 +145,12 @@ def test_an_event_outside_the_contract_is_not_written() -> None:
     assert Event("SchedulePaused", {"command_context": {}}).payload == {"command_context": {}}
 
 
-def test_our_own_event_types_record_what_the_document_does_not(any_desk: Desk) -> None:
-    any_desk.failing = True
-    dies = any_desk.create("dies", retry=RetryPolicy(max_retries=0, then="dead"))
-    waits = any_desk.create("waits", overlap="buffer_one", max_runs=1)
-    any_desk.fire(3 * MINUTE)
-    any_desk.work()
+def test_our_own_event_types_record_what_the_document_does_not(any_env: Env) -> None:
+    any_env.failing = True
+    dies = any_env.create("dies", retry=RetryPolicy(max_retries=0, then="dead"))
+    waits = any_env.create("waits", overlap="buffer_one", max_runs=1)
+    any_env.tick(3 * MINUTE)
+    any_env.execute_pending()
 
     assert types(dies) == ["Created", "Missed", "Triggered", "RunFailed", "Died"]
     missed, died = last(dies, "Missed"), last(dies, "Died")
@@ -170,11 +170,11 @@ def test_our_own_event_types_record_what_the_document_does_not(any_desk: Desk) -
     assert last(waits, "Completed")["reason"] == "max_runs_exhausted"
 
 
-def test_a_buffered_run_has_its_event_and_another_when_it_starts(any_desk: Desk) -> None:
-    schedule = any_desk.create(overlap="buffer_one")
-    any_desk.fire()
-    any_desk.fire()
-    any_desk.work()
+def test_a_buffered_run_has_its_event_and_another_when_it_starts(any_env: Env) -> None:
+    schedule = any_env.create(overlap="buffer_one")
+    any_env.tick()
+    any_env.tick()
+    any_env.execute_pending()
 
     assert types(schedule) == ["Created", "Triggered", "Buffered", "Triggered"]
     assert last(schedule, "Buffered")["buffer_depth"] == 1
@@ -182,9 +182,9 @@ def test_a_buffered_run_has_its_event_and_another_when_it_starts(any_desk: Desk)
     assert [event.workflow_run_id for event in events(schedule)[2:]] == [newest(schedule).uid] * 2
 
 
-def test_the_run_has_the_lineage_event(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Cron("* * * * *"), timezone="Europe/Berlin")
-    any_desk.fire()
+def test_the_run_has_the_lineage_event(any_env: Env) -> None:
+    schedule = any_env.create(spec=Cron("* * * * *"), timezone="Europe/Berlin")
+    any_env.tick()
 
     lineage = newest(schedule).lineage
 
@@ -201,27 +201,27 @@ def test_the_run_has_the_lineage_event(any_desk: Desk) -> None:
 
 
 CONTEXT = CommandContext(principal="ann", request_id="r-1", source="http", reason="maintenance", context={"ip": "::1"})
-COMMANDS: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
-    "update": lambda desk, schedule: schedule.update(queue="high", context=CONTEXT),
-    "pause": lambda desk, schedule: schedule.pause(context=CONTEXT),
-    "resume": lambda desk, schedule: schedule.pause().resume(context=CONTEXT),
-    "delete": lambda desk, schedule: schedule.delete(context=CONTEXT),
-    "trigger": lambda desk, schedule: schedule.trigger(context=CONTEXT),
-    "backfill": lambda desk, schedule: schedule.backfill(NOON - MINUTE, NOON, context=CONTEXT),
-    "upsert": lambda desk, schedule: desk.scheduler.upsert("report", "note", HOUR, context=CONTEXT),
-    "sync": lambda desk, schedule: desk.scheduler.sync([], prune=True, context=CONTEXT),
+COMMANDS: dict[str, Callable[[Env, ScheduleHandle], Any]] = {
+    "update": lambda env, schedule: schedule.update(queue="high", context=CONTEXT),
+    "pause": lambda env, schedule: schedule.pause(context=CONTEXT),
+    "resume": lambda env, schedule: schedule.pause().resume(context=CONTEXT),
+    "delete": lambda env, schedule: schedule.delete(context=CONTEXT),
+    "trigger": lambda env, schedule: schedule.trigger(context=CONTEXT),
+    "backfill": lambda env, schedule: schedule.backfill(NOON - MINUTE, NOON, context=CONTEXT),
+    "upsert": lambda env, schedule: env.scheduler.upsert("report", "note", HOUR, context=CONTEXT),
+    "sync": lambda env, schedule: env.scheduler.sync([], prune=True, context=CONTEXT),
 }
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
-def test_the_caller_is_recorded_with_each_operation(desk: Desk, command: Callable[[Desk, ScheduleHandle], Any]) -> None:
-    schedule = desk.scheduler.upsert("report", "note", MINUTE)[0]
+def test_the_caller_is_recorded_with_each_operation(env: Env, command: Callable[[Env, ScheduleHandle], Any]) -> None:
+    schedule = env.scheduler.upsert("report", "note", MINUTE)[0]
     if command is COMMANDS["sync"]:
         schedule.delete(purge=True)
-        desk.scheduler.sync([Declaration("report", "note", MINUTE)])
-        schedule = desk.scheduler.get("report")
+        env.scheduler.sync([Declaration("report", "note", MINUTE)])
+        schedule = env.scheduler.get("report")
 
-    command(desk, schedule)
+    command(env, schedule)
 
     assert events(schedule)[-1].payload["command_context"] == {
         "principal": "ann",
@@ -232,18 +232,18 @@ def test_the_caller_is_recorded_with_each_operation(desk: Desk, command: Callabl
     }
 
 
-def test_context_attributes_that_are_not_given_are_absent(desk: Desk) -> None:
-    created = desk.create(context=CommandContext(principal="ann"))
+def test_context_attributes_that_are_not_given_are_absent(env: Env) -> None:
+    created = env.create(context=CommandContext(principal="ann"))
     assert last(created, "Created")["command_context"] == {"principal": "ann"}
     created.pause(context=CommandContext())
     created.resume()
     assert all("command_context" not in event.payload for event in events(created)[1:])
 
 
-def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_sequences_count_from_one_without_a_gap(any_env: Env) -> None:
+    schedule = any_env.create()
     for _ in range(5):
-        any_desk.turn()
+        any_env.run_due()
         schedule.pause()
         schedule.resume()
 
@@ -251,8 +251,8 @@ def test_sequences_count_from_one_without_a_gap(any_desk: Desk) -> None:
     assert schedule.refresh().state.event_sequence == 16
 
 
-def test_history_is_read_in_pages_after_a_sequence(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_history_is_read_in_pages_after_a_sequence(any_env: Env) -> None:
+    schedule = any_env.create()
     for _ in range(4):
         schedule.pause()
         schedule.resume()
@@ -276,34 +276,34 @@ BAD_PAGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("page", BAD_PAGES.values(), ids=BAD_PAGES.keys())
-def test_a_page_of_history_refuses_an_invalid_limit_or_sequence(desk: Desk, page: dict[str, Any]) -> None:
+def test_a_page_of_history_refuses_an_invalid_limit_or_sequence(env: Env, page: dict[str, Any]) -> None:
     with pytest.raises(InvalidLimitError):
-        desk.create().history(**page)
+        env.create().history(**page)
 
 
-def test_iter_history_reads_a_long_stream_to_its_end(desk: Desk) -> None:
-    schedule = desk.create(overlap="allow_all")
+def test_iter_history_reads_a_long_stream_to_its_end(env: Env) -> None:
+    schedule = env.create(overlap="allow_all")
     schedule.backfill(NOON - 1100 * MINUTE, NOON)
     assert [event.sequence for event in schedule.iter_history()] == list(range(1, 1102))
 
 
-def test_history_is_readable_after_delete_by_id_and_by_handle(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_history_is_readable_after_delete_by_id_and_by_handle(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.delete()
 
     assert types(schedule) == ["Created", "Deleted"]
-    assert [event.event_type for event in any_desk.scheduler.history("report", limit=1, after_sequence=1)] == [
+    assert [event.event_type for event in any_env.scheduler.history("report", limit=1, after_sequence=1)] == [
         "ScheduleDeleted"
     ]
 
 
-def test_after_pruning_history_continues_with_the_next_sequence(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.turn()
-    any_desk.turn()
+def test_after_pruning_history_continues_with_the_next_sequence(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.run_due()
+    any_env.run_due()
 
-    assert any_desk.scheduler.prune_history(NOON + 2 * MINUTE) == 2
-    any_desk.turn()
+    assert any_env.scheduler.prune_history(NOON + 2 * MINUTE) == 2
+    any_env.run_due()
 
     assert [(event.sequence, event.event_type) for event in events(schedule)] == [
         (3, "ScheduleTriggered"),
@@ -312,52 +312,52 @@ def test_after_pruning_history_continues_with_the_next_sequence(any_desk: Desk) 
     assert [event.sequence for event in schedule.history(limit=1)] == [3]
     assert schedule.refresh().run_count == 3
     schedule.pause()
-    run_schedule(any_desk.scheduler, "report")
+    run_schedule(any_env.scheduler, "report")
     assert events(schedule)[-1].sequence == 6
 
 
-def test_history_is_pruned_only_before_the_given_instant(desk: Desk) -> None:
-    desk.create()
-    assert desk.scheduler.prune_history(NOON) == 0
+def test_history_is_pruned_only_before_the_given_instant(env: Env) -> None:
+    env.create()
+    assert env.scheduler.prune_history(NOON) == 0
     with pytest.raises(InvalidInputError, match="naive"):
-        desk.scheduler.prune_history(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
-    assert desk.scheduler.prune_history(datetime(2030, 1, 1, tzinfo=UTC)) == 1
+        env.scheduler.prune_history(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+    assert env.scheduler.prune_history(datetime(2030, 1, 1, tzinfo=UTC)) == 1
 
 
 SKIPS: dict[str, tuple[str, Story]] = {
     "overlap": ("overlap_policy_skip", skipped),
-    "a full buffer": ("buffer_full", lambda desk, schedule: [schedule.trigger("buffer_one") for _ in range(3)]),
-    "a status": ("status_not_triggerable", lambda desk, schedule: schedule.pause().trigger()),
+    "a full buffer": ("buffer_full", lambda env, schedule: [schedule.trigger("buffer_one") for _ in range(3)]),
+    "a status": ("status_not_triggerable", lambda env, schedule: schedule.pause().trigger()),
     "no actions left": (
         "remaining_actions_exhausted",
-        lambda desk, schedule: schedule.update(max_runs=1).trigger() and schedule.trigger(),
+        lambda env, schedule: schedule.update(max_runs=1).trigger() and schedule.trigger(),
     ),
-    "pause of what was due": ("disabled", lambda desk, schedule: (desk.advance(MINUTE), schedule.pause())),
-    "delete of what was due": ("deleted", lambda desk, schedule: (desk.advance(MINUTE), schedule.delete())),
+    "pause of what was due": ("disabled", lambda env, schedule: (env.advance(MINUTE), schedule.pause())),
+    "delete of what was due": ("deleted", lambda env, schedule: (env.advance(MINUTE), schedule.delete())),
     "another environment": (
         "environment",
-        lambda desk, schedule: (schedule.update(environments=["production"]), desk.fire()),
+        lambda env, schedule: (schedule.update(environments=["production"]), env.tick()),
     ),
 }
 
 
 @pytest.mark.parametrize(("reason", "story"), SKIPS.values(), ids=SKIPS.keys())
-def test_a_skip_is_tracked_on_the_schedule_and_in_its_stream(desk: Desk, reason: str, story: Story) -> None:
-    schedule = desk.create()
+def test_a_skip_is_tracked_on_the_schedule_and_in_its_stream(env: Env, reason: str, story: Story) -> None:
+    schedule = env.create()
 
-    story(desk, schedule)
+    story(env, schedule)
 
     described = schedule.describe()
     assert (described.last_skip_reason, described.skipped_count) == (reason, 1)
-    assert described.last_skipped_at == desk.clock.now()
+    assert described.last_skipped_at == env.clock.now()
     payload = last(schedule, "TriggerSkipped")
     assert (payload["reason"], payload["skipped_trigger_count"]) == (reason, 1)
 
 
-def test_two_decisions_in_one_transaction_number_their_events_in_order(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_two_decisions_in_one_transaction_number_their_events_in_order(any_env: Env) -> None:
+    schedule = any_env.create()
 
-    any_desk.scheduler.upsert("report", "note", 2 * MINUTE, paused=True)
+    any_env.scheduler.upsert("report", "note", 2 * MINUTE, paused=True)
 
     assert types(schedule) == ["Created", "Updated", "Paused"]
     assert [event.sequence for event in events(schedule)] == [1, 2, 3]

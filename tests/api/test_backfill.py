@@ -20,7 +20,7 @@ from rqsched.chain.firing import LOCKED_AGAIN
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store.backfills import Backfill
-from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, all_runs, last, newest, occurrences, statuses, types
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, all_runs, last, newest, occurrences, statuses, types
 
 MINUTELY = Cron("* * * * *")
 
@@ -29,8 +29,8 @@ def outcomes(result: BackfillResult) -> list[str]:
     return [row.outcome for row in result.rows]
 
 
-def test_the_range_begins_inclusive_and_ends_exclusive(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Cron("*/10 * * * *"), jitter=50 * SECOND, overlap="allow")
+def test_the_range_begins_inclusive_and_ends_exclusive(any_env: Env) -> None:
+    schedule = any_env.create(spec=Cron("*/10 * * * *"), jitter=50 * SECOND, overlap="allow")
 
     result = schedule.backfill(NOON - 30 * MINUTE, NOON - 10 * MINUTE)
 
@@ -47,8 +47,8 @@ def test_the_range_begins_inclusive_and_ends_exclusive(any_desk: Desk) -> None:
     assert schedule.next_run_at == NOON + 10 * MINUTE, "the grid does not move"
 
 
-def test_the_range_is_cut_at_now(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
+def test_the_range_is_cut_at_now(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY, overlap="allow")
     schedule.backfill(NOON - 2 * MINUTE, NOON + HOUR)
     assert occurrences(schedule) == [NOON - 2 * MINUTE, NOON - MINUTE]
     assert last(schedule, "Triggered")["occurrence_time"] == "2026-01-15T11:59:00Z"
@@ -67,47 +67,47 @@ REFUSED: dict[str, tuple[datetime, datetime, type[Exception]]] = {
 @pytest.mark.parametrize(("start", "end", "error"), REFUSED.values(), ids=REFUSED.keys())
 @pytest.mark.parametrize("dry_run", [False, True], ids=["for real", "dry run"])
 def test_a_range_that_cannot_be_fired_is_refused(
-    desk: Desk, start: datetime, end: datetime, error: type[Exception], dry_run: bool
+    env: Env, start: datetime, end: datetime, error: type[Exception], dry_run: bool
 ) -> None:
-    schedule = desk.create(spec=MINUTELY)
+    schedule = env.create(spec=MINUTELY)
     with pytest.raises(error):
         schedule.backfill(start, end, dry_run=dry_run)
     assert (types(schedule), occurrences(schedule)) == (["Created"], [])
 
 
-def test_a_range_without_occurrences_is_done_at_once(desk: Desk) -> None:
-    result = desk.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
+def test_a_range_without_occurrences_is_done_at_once(env: Env) -> None:
+    result = env.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
     assert result.backfill is not None
     assert (result.rows, result.backfill.status) == ([], "done")
 
 
-def test_a_from_completion_interval_has_nothing_to_backfill(desk: Desk) -> None:
+def test_a_from_completion_interval_has_nothing_to_backfill(env: Env) -> None:
     with pytest.raises(InvalidInputError, match="from_completion"):
-        desk.create(spec=Every("1m", from_completion=True)).backfill(NOON - HOUR, NOON)
+        env.create(spec=Every("1m", from_completion=True)).backfill(NOON - HOUR, NOON)
 
 
-def test_a_backfill_of_a_paused_schedule_runs_and_leaves_it_paused(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY)
+def test_a_backfill_of_a_paused_schedule_runs_and_leaves_it_paused(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY)
     schedule.pause()
 
     schedule.backfill(NOON - 3 * MINUTE, NOON)
-    any_desk.work()
+    any_env.execute_pending()
 
     assert (statuses(schedule), schedule.refresh().status) == (["succeeded"] * 3, "paused")
 
 
-def test_under_skip_the_runs_of_a_backfill_run_one_after_another(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY)
+def test_under_skip_the_runs_of_a_backfill_run_one_after_another(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY)
 
     result = schedule.backfill(NOON - 4 * MINUTE, NOON)
 
     assert outcomes(result) == ["started", "buffered", "buffered", "buffered"]
     assert statuses(schedule) == ["pending", "buffered", "buffered", "buffered"]
-    any_desk.fire()
+    any_env.tick()
     assert newest(schedule).kind == "scheduled", "a backfill never blocks a live run"
-    any_desk.work()
+    any_env.execute_pending()
     assert statuses(schedule) == ["succeeded"] * 5
-    assert [run.occurrence_at for run in any_desk.seen if run.kind == "backfill"] == [
+    assert [run.occurrence_at for run in any_env.seen if run.kind == "backfill"] == [
         NOON - k * MINUTE for k in (4, 3, 2, 1)
     ]
 
@@ -125,15 +125,15 @@ POLICIES: dict[str, tuple[str, str | None, list[str]]] = {
 
 @pytest.mark.parametrize(("policy", "override", "expected"), POLICIES.values(), ids=POLICIES.keys())
 def test_runs_of_a_backfill_follow_its_overlap_policy(
-    desk: Desk, policy: str, override: str | None, expected: list[str]
+    env: Env, policy: str, override: str | None, expected: list[str]
 ) -> None:
-    schedule = desk.create(spec=MINUTELY, overlap=policy)
+    schedule = env.create(spec=MINUTELY, overlap=policy)
     schedule.backfill(NOON - 3 * MINUTE, NOON, overlap=override)
     assert statuses(schedule) == expected
 
 
-def test_a_dry_run_returns_what_would_start_and_writes_nothing(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY, max_runs=3)
+def test_a_dry_run_returns_what_would_start_and_writes_nothing(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY, max_runs=3)
     schedule.backfill(NOON - 5 * MINUTE, NOON - 4 * MINUTE)
     before = schedule.refresh().state
 
@@ -145,39 +145,39 @@ def test_a_dry_run_returns_what_would_start_and_writes_nothing(any_desk: Desk) -
     assert (schedule.refresh().state, len(occurrences(schedule))) == (before, 1)
 
 
-def test_the_bound_may_be_raised(desk: Desk) -> None:
-    schedule = desk.create(spec=MINUTELY)
+def test_the_bound_may_be_raised(env: Env) -> None:
+    schedule = env.create(spec=MINUTELY)
     start = NOON - 20 * MINUTE
     with pytest.raises(InvalidLimitError, match="more than 19"):
         schedule.backfill(start, NOON, bound=19)
     assert len(schedule.backfill(start, NOON, bound=20).rows) == 20
 
 
-def test_an_occurrence_that_has_a_run_is_reported_and_not_run_again(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
-    any_desk.turn()
-    any_desk.turn()
+def test_an_occurrence_that_has_a_run_is_reported_and_not_run_again(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY, overlap="allow")
+    any_env.run_due()
+    any_env.run_due()
 
     assert outcomes(schedule.backfill(NOON - MINUTE, NOON + 10 * MINUTE)) == ["started", "started", "already_run"]
     assert outcomes(schedule.backfill(NOON - MINUTE, NOON + 10 * MINUTE)) == ["already_run"] * 3
 
 
-def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_continues(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY, overlap="allow")
-    any_desk.advance(MINUTE + SECOND)
+def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_continues(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY, overlap="allow")
+    any_env.advance(MINUTE + SECOND)
     assert outcomes(schedule.backfill(NOON, NOON + HOUR)) == ["started", "started"]
 
-    any_desk.turn(timedelta(0))
+    any_env.run_due(timedelta(0))
 
     assert occurrences(schedule) == [NOON, NOON + MINUTE]
     assert schedule.refresh().next_run_at == NOON + 2 * MINUTE
-    any_desk.turn()
+    any_env.run_due()
     assert newest(schedule).occurrence_at == NOON + 2 * MINUTE
 
 
 @pytest.mark.parametrize(("on_exhausted", "status"), [("done", "done"), ("delete", "deleted")], ids=["done", "delete"])
-def test_max_runs_end_the_backfill_and_the_schedule(any_desk: Desk, on_exhausted: str, status: str) -> None:
-    schedule = any_desk.create(spec=MINUTELY, overlap="allow", max_runs=2, on_exhausted=on_exhausted)
+def test_max_runs_end_the_backfill_and_the_schedule(any_env: Env, on_exhausted: str, status: str) -> None:
+    schedule = any_env.create(spec=MINUTELY, overlap="allow", max_runs=2, on_exhausted=on_exhausted)
 
     result = schedule.backfill(NOON - 5 * MINUTE, NOON)
 
@@ -188,10 +188,10 @@ def test_max_runs_end_the_backfill_and_the_schedule(any_desk: Desk, on_exhausted
     assert statuses(schedule) == ["pending", "pending"]
 
 
-def test_max_runs_count_the_waiting_runs_of_a_backfill(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=MINUTELY, max_runs=2)
+def test_max_runs_count_the_waiting_runs_of_a_backfill(any_env: Env) -> None:
+    schedule = any_env.create(spec=MINUTELY, max_runs=2)
     schedule.backfill(NOON - 4 * MINUTE, NOON)
-    any_desk.work()
+    any_env.execute_pending()
     assert statuses(schedule) == ["succeeded", "succeeded", "cancelled", "cancelled"]
     assert (schedule.refresh().status, schedule.run_count) == ("done", 2)
 
@@ -199,16 +199,16 @@ def test_max_runs_count_the_waiting_runs_of_a_backfill(any_desk: Desk) -> None:
 LONG = timedelta(minutes=2 * CHUNK + 10)
 
 
-def test_progress_is_called_after_each_chunk(desk: Desk) -> None:
+def test_progress_is_called_after_each_chunk(env: Env) -> None:
     told: list[tuple[int, str]] = []
-    schedule = desk.create(spec=MINUTELY)
+    schedule = env.create(spec=MINUTELY)
     schedule.backfill(NOON - LONG, NOON, progress=lambda done: told.append((done.attempted, done.status)))
     assert told == [(CHUNK, "running"), (2 * CHUNK, "running"), (2 * CHUNK + 10, "done")]
 
 
-def begun(desk: Desk, **options: Any) -> tuple[Any, str]:
+def begun(env: Env, **options: Any) -> tuple[Any, str]:
     """A backfill whose process ends after its first chunk."""
-    schedule = desk.create(spec=MINUTELY, **options)
+    schedule = env.create(spec=MINUTELY, **options)
     steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
     backfill, rows = next(steps)
     assert (len(rows), backfill.status) == (CHUNK, "running")
@@ -216,17 +216,17 @@ def begun(desk: Desk, **options: Any) -> tuple[Any, str]:
     return schedule, backfill.uid
 
 
-def test_after_a_crash_reconcile_continues_a_backfill_after_its_last_commit(any_desk: Desk) -> None:
-    schedule, uid = begun(any_desk)
-    any_desk.advance(MINUTE)
+def test_after_a_crash_reconcile_continues_a_backfill_after_its_last_commit(any_env: Env) -> None:
+    schedule, uid = begun(any_env)
+    any_env.advance(MINUTE)
 
-    assert any_desk.scheduler.recover().backfills == 1
+    assert any_env.scheduler.recover().backfills == 1
 
-    done = get_backfill(any_desk.runtime, uid)
+    done = get_backfill(any_env.runtime, uid)
     assert (done.status, done.attempted) == ("done", 2 * CHUNK + 10)
     backfilled = [run.occurrence_at for run in _every_run(schedule) if run.kind == "backfill"]
     assert backfilled == [NOON - LONG + k * MINUTE for k in range(2 * CHUNK + 10)], "none is lost, none is doubled"
-    assert any_desk.scheduler.recover().backfills == 0
+    assert any_env.scheduler.recover().backfills == 0
 
 
 def _every_run(schedule: Any) -> list[Any]:
@@ -238,8 +238,8 @@ def _every_run(schedule: Any) -> list[Any]:
     return found[::-1]
 
 
-def test_two_processes_that_resume_a_crashed_backfill_share_the_rest(desk: Desk) -> None:
-    schedule, uid = begun(desk)
+def test_two_processes_that_resume_a_crashed_backfill_share_the_rest(env: Env) -> None:
+    schedule, uid = begun(env)
     mine, theirs = schedule.resume_backfill(uid), schedule.resume_backfill(uid)
 
     rows = next(mine)[1] + next(theirs)[1]
@@ -247,22 +247,22 @@ def test_two_processes_that_resume_a_crashed_backfill_share_the_rest(desk: Desk)
     assert len(rows) == len({row.occurrence_at for row in rows}) == CHUNK + 10
     assert [rows for steps in (mine, theirs) for _, rows in steps if rows] == [], "nothing is left"
     with pytest.raises(BackfillNotFoundError):
-        list(desk.create("other").resume_backfill(uid))
+        list(env.create("other").resume_backfill(uid))
 
 
-def test_a_crash_between_commit_and_redis_loses_no_run_of_a_backfill(desk: Desk) -> None:
-    schedule, _ = begun(desk, overlap="allow")
-    desk.redis.flushall()
-    desk.advance(MINUTE)
+def test_a_crash_between_commit_and_redis_loses_no_run_of_a_backfill(env: Env) -> None:
+    schedule, _ = begun(env, overlap="allow")
+    env.redis.flushall()
+    env.advance(MINUTE)
 
-    assert desk.scheduler.recover().deliveries == CHUNK
+    assert env.scheduler.recover().deliveries == CHUNK
 
-    assert len(desk.queued()) == 2 * CHUNK + 10
+    assert len(env.queued()) == 2 * CHUNK + 10
     assert schedule.refresh().run_count == 2 * CHUNK + 10
 
 
-def test_deleting_the_schedule_stops_its_backfill(desk: Desk) -> None:
-    schedule = desk.create(spec=MINUTELY)
+def test_deleting_the_schedule_stops_its_backfill(env: Env) -> None:
+    schedule = env.create(spec=MINUTELY)
     steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
     next(steps)
     schedule.delete()
@@ -278,21 +278,21 @@ SECONDLY = Cron("* * * * * *")
 """The clock must not move far: a backfill that nobody moves for the grace is taken over by whoever reconciles."""
 
 
-def opened(desk: Desk, schedule: ScheduleHandle, chunks: int) -> Backfill:
+def opened(env: Env, schedule: ScheduleHandle, chunks: int) -> Backfill:
     """A backfill of so many chunks, nothing of it fired yet."""
     wanted = Range(NOON - (chunks * CHUNK - 1) * SECOND, NOON)
-    return open_backfill(desk.runtime, schedule.refresh().state, wanted, new_uid(NOON))
+    return open_backfill(env.runtime, schedule.refresh().state, wanted, new_uid(NOON))
 
 
-def test_due_schedules_fire_between_two_chunks_of_a_backfill(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
-    other = any_desk.create("other", SECONDLY, overlap="allow")
+def test_due_schedules_fire_between_two_chunks_of_a_backfill(any_env: Env) -> None:
+    schedule = any_env.create(spec=SECONDLY, overlap="allow")
+    other = any_env.create("other", SECONDLY, overlap="allow")
     fired: list[set[str]] = []
 
     def rest() -> None:
-        fired.append({row["schedule_id"] for row in any_desk.fire(SECOND)})
+        fired.append({row["schedule_id"] for row in any_env.tick(SECOND)})
 
-    chunks = list(iterate(any_desk.runtime, opened(any_desk, schedule, 4), pause=rest))
+    chunks = list(iterate(any_env.runtime, opened(any_env, schedule, 4), pause=rest))
 
     assert len(chunks) == 4
     assert fired == [{"report", "other"}] * 3, "the schedule that is being backfilled, and another one"
@@ -300,26 +300,26 @@ def test_due_schedules_fire_between_two_chunks_of_a_backfill(any_desk: Desk) -> 
     assert schedule.refresh().next_run_at == NOON + 4 * SECOND
 
 
-def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_desk: Desk) -> None:
+def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_env: Env) -> None:
     """Each chunk's commit, when its locks are still held, is the moment at which somebody else asks for a fire."""
-    schedule = any_desk.create(spec=SECONDLY, overlap="allow")
-    any_desk.create("other", SECONDLY, overlap="allow")
-    backfill, owner = opened(any_desk, schedule, 3), threading.get_ident()
+    schedule = any_env.create(spec=SECONDLY, overlap="allow")
+    any_env.create("other", SECONDLY, overlap="allow")
+    backfill, owner = opened(any_env, schedule, 3), threading.get_ident()
     asked: list[Future[Any]] = []
     served: list[set[str]] = []
 
     def ask(_: Any) -> None:
         if threading.get_ident() == owner:
-            asked.append(live.submit(any_desk.fire, SECOND))
+            asked.append(live.submit(any_env.tick, SECOND))
 
     def rest() -> None:
         served.append({row["schedule_id"] for row in asked[-1].result(30)})
 
-    engine = any_desk.runtime.database.engine
+    engine = any_env.runtime.database.engine
     with ThreadPoolExecutor(1) as live:
         sa.event.listen(engine, "commit", ask)
         try:
-            chunks = list(iterate(any_desk.runtime, backfill, pause=rest))
+            chunks = list(iterate(any_env.runtime, backfill, pause=rest))
         finally:
             sa.event.remove(engine, "commit", ask)
 
@@ -332,32 +332,32 @@ def test_the_pause_between_chunks_is_longer_than_a_waiting_lock_sleeps() -> None
     assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < PAUSE
 
 
-def by_its_owner(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
+def by_its_owner(schedule: ScheduleHandle, uid: str, env: Env) -> None:
     assert [done.attempted for done, _ in schedule.resume_backfill(uid)] == [2 * CHUNK, 2 * CHUNK + 10]
 
 
-def by_recover(schedule: ScheduleHandle, uid: str, desk: Desk) -> None:
-    desk.advance(MINUTE)
-    assert desk.scheduler.recover().backfills == 1
+def by_recover(schedule: ScheduleHandle, uid: str, env: Env) -> None:
+    env.advance(MINUTE)
+    assert env.scheduler.recover().backfills == 1
 
 
 @pytest.mark.parametrize("carried_on", [by_its_owner, by_recover])
 def test_a_process_that_only_backfills_pauses_between_chunks(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_on: Callable[[ScheduleHandle, str, Desk], None]
+    env: Env, monkeypatch: pytest.MonkeyPatch, carried_on: Callable[[ScheduleHandle, str, Env], None]
 ) -> None:
-    schedule, uid = begun(desk)
+    schedule, uid = begun(env)
     long = timedelta(seconds=2)  # two chunks without a rest take a fraction of it
     monkeypatch.setattr("rqsched.chain.backfill.PAUSE", long)
 
     began = time.monotonic()
-    carried_on(schedule, uid, desk)
+    carried_on(schedule, uid, env)
 
     assert time.monotonic() - began >= long.total_seconds()
-    assert get_backfill(desk.runtime, uid).status == "done"
+    assert get_backfill(env.runtime, uid).status == "done"
 
 
-def test_a_backfill_streams_in_bounded_memory(desk: Desk) -> None:
-    schedule = desk.create(spec=MINUTELY)
+def test_a_backfill_streams_in_bounded_memory(env: Env) -> None:
+    schedule = env.create(spec=MINUTELY)
     count = 8 * CHUNK
     peaks: list[int] = []
     tracemalloc.start()

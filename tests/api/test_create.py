@@ -19,7 +19,7 @@ from rqsched.errors import (
     UnknownWorkflowError,
 )
 from rqsched.workflows import registry, workflow
-from tests.support.desk import DAY, MINUTE, NOON, SECOND, Desk, last, newest, statuses, types
+from tests.support.env import DAY, MINUTE, NOON, SECOND, Env, last, newest, statuses, types
 
 FAILS_AT_ONCE = RetryPolicy(max_retries=0)
 
@@ -33,48 +33,48 @@ class ModuleClass:
         return "by path of a class"
 
 
-def test_a_created_schedule_shows_its_fields_and_is_armed(any_desk: Desk) -> None:
-    schedule = any_desk.create("nightly", Cron("0 2 * * *"), timezone="America/New_York", note="at 2")
+def test_a_created_schedule_shows_its_fields_and_is_armed(any_env: Env) -> None:
+    schedule = any_env.create("nightly", Cron("0 2 * * *"), timezone="America/New_York", note="at 2")
 
     assert (schedule.schedule_id, schedule.namespace, schedule.status) == ("nightly", "default", "active")
     assert schedule.next_run_at == datetime.fromisoformat("2026-01-16T02:00-05:00")
     assert (schedule.run_count, schedule.note, len(schedule.uid)) == (0, "at 2", 26)
-    assert any_desk.armed() == {f"sched-{schedule.uid}-n0-rc0"}
+    assert set(any_env.armed()) == {f"sched-{schedule.uid}-n0-rc0"}
     assert types(schedule) == ["Created"]
 
 
-def test_create_refuses_a_taken_id_and_changes_nothing(any_desk: Desk) -> None:
-    known = any_desk.create(queue="high")
+def test_create_refuses_a_taken_id_and_changes_nothing(any_env: Env) -> None:
+    known = any_env.create(queue="high")
 
     with pytest.raises(ScheduleExistsError, match="use upsert"):
-        any_desk.create(queue="low")
+        any_env.create(queue="low")
 
     assert known.refresh().describe().queue == "high"
     assert types(known) == ["Created"]
 
 
-def test_a_schedule_created_paused_does_not_fire_until_it_is_resumed(any_desk: Desk) -> None:
-    schedule = any_desk.create(paused=True)
+def test_a_schedule_created_paused_does_not_fire_until_it_is_resumed(any_env: Env) -> None:
+    schedule = any_env.create(paused=True)
 
-    assert (schedule.status, schedule.next_run_at, any_desk.armed()) == ("paused", None, set())
-    assert any_desk.fire(DAY) == []
+    assert (schedule.status, schedule.next_run_at, set(any_env.armed())) == ("paused", None, set())
+    assert any_env.tick(DAY) == []
 
     assert schedule.resume().next_run_at == NOON + DAY + MINUTE
 
 
-def test_a_schedule_created_again_after_delete_is_a_new_incarnation(any_desk: Desk) -> None:
-    first = any_desk.create()
-    any_desk.turn()
+def test_a_schedule_created_again_after_delete_is_a_new_incarnation(any_env: Env) -> None:
+    first = any_env.create()
+    any_env.run_due()
     first.delete()
 
-    second = any_desk.create()
-    any_desk.turn()
+    second = any_env.create()
+    any_env.run_due()
 
     assert second.uid != first.uid
     assert (second.refresh().run_count, len(second.runs().items)) == (1, 1)
     assert types(first) == ["Created", "Triggered", "Deleted"]
     assert types(second) == ["Created", "Triggered"]
-    assert any_desk.scheduler.newest("report").uid == second.uid
+    assert any_env.scheduler.newest("report").uid == second.uid
 
 
 WORKFLOWS = {
@@ -87,17 +87,17 @@ WORKFLOWS = {
 
 
 @pytest.mark.parametrize("named", WORKFLOWS.values(), ids=WORKFLOWS.keys())
-def test_a_workflow_is_accepted_as_name_path_function_or_class(desk: Desk, named: Any) -> None:
-    schedule = desk.create(workflow=named)
+def test_a_workflow_is_accepted_as_name_path_function_or_class(env: Env, named: Any) -> None:
+    schedule = env.create(workflow=named)
 
-    desk.turn()
+    env.run_due()
 
     assert statuses(schedule) == ["succeeded"]
     schedule.update("note")
-    assert schedule.update(named).workflow == desk.runtime.workflows.name_of(named), "by update, too"
+    assert schedule.update(named).workflow == env.runtime.workflows.name_of(named), "by update, too"
 
 
-def test_a_class_registered_by_the_decorator_is_known_by_its_name(desk: Desk) -> None:
+def test_a_class_registered_by_the_decorator_is_known_by_its_name(env: Env) -> None:
     @workflow
     class DataSync:
         name = "data_sync"
@@ -108,17 +108,17 @@ def test_a_class_registered_by_the_decorator_is_known_by_its_name(desk: Desk) ->
     registered = registry.get("data_sync")
     assert registered is not None
     registry.remove("data_sync")
-    desk.runtime.workflows.add(registered)
-    schedule = desk.create(workflow=DataSync, kwargs={"region": "eu"})
+    env.runtime.workflows.add(registered)
+    schedule = env.create(workflow=DataSync, kwargs={"region": "eu"})
 
-    desk.turn()
+    env.run_due()
 
     assert (schedule.workflow, newest(schedule).result) == ("data_sync", "eu")
 
 
-def test_a_registered_function_is_known_by_its_name(desk: Desk) -> None:
-    desk.register("tidy", module_function)
-    assert desk.create(workflow=module_function).workflow == "tidy"
+def test_a_registered_function_is_known_by_its_name(env: Env) -> None:
+    env.register("tidy", module_function)
+    assert env.create(workflow=module_function).workflow == "tidy"
 
 
 NO_WORKFLOWS = {
@@ -130,21 +130,21 @@ NO_WORKFLOWS = {
 
 
 @pytest.mark.parametrize("named", NO_WORKFLOWS.values(), ids=NO_WORKFLOWS.keys())
-def test_an_unknown_workflow_is_refused(desk: Desk, named: str) -> None:
+def test_an_unknown_workflow_is_refused(env: Env, named: str) -> None:
     with pytest.raises(UnknownWorkflowError):
-        desk.create(workflow=named)
-    assert desk.scheduler.list().items == []
+        env.create(workflow=named)
+    assert env.scheduler.list().items == []
 
 
-def test_a_value_that_cannot_be_a_workflow_is_refused(desk: Desk) -> None:
+def test_a_value_that_cannot_be_a_workflow_is_refused(env: Env) -> None:
     with pytest.raises(InvalidInputError, match="not a workflow"):
-        desk.create(workflow=42)
+        env.create(workflow=42)
 
 
-def test_a_workflow_another_process_registered_may_be_named(make_desk: Callable[..., Desk], any_desk: Desk) -> None:
-    any_desk.register("elsewhere", module_function, queue="far", timeout=7)
-    any_desk.runtime.record_workflows()
-    web = make_desk(database_url=any_desk.scheduler.runtime.database.url)
+def test_a_workflow_another_process_registered_may_be_named(make_env: Callable[..., Env], any_env: Env) -> None:
+    any_env.register("elsewhere", module_function, queue="far", timeout=7)
+    any_env.runtime.record_workflows()
+    web = make_env(database_url=any_env.scheduler.runtime.database.url)
 
     described = web.create(workflow="elsewhere").describe()
 
@@ -159,32 +159,32 @@ NO_IDS = {
 
 
 @pytest.mark.parametrize("schedule_id", IDS.values(), ids=IDS.keys())
-def test_a_valid_id_is_accepted(desk: Desk, schedule_id: str) -> None:
-    desk.create(schedule_id)
-    assert desk.scheduler.get(schedule_id).schedule_id == schedule_id
+def test_a_valid_id_is_accepted(env: Env, schedule_id: str) -> None:
+    env.create(schedule_id)
+    assert env.scheduler.get(schedule_id).schedule_id == schedule_id
 
 
 @pytest.mark.parametrize("schedule_id", NO_IDS.values(), ids=NO_IDS.keys())
-def test_an_id_is_refused_at_create_and_not_found_later(desk: Desk, schedule_id: Any) -> None:
+def test_an_id_is_refused_at_create_and_not_found_later(env: Env, schedule_id: Any) -> None:
     with pytest.raises(InvalidIdError):
-        desk.create(schedule_id)
+        env.create(schedule_id)
     with pytest.raises(InvalidIdError):
-        desk.create(namespace=schedule_id)
+        env.create(namespace=schedule_id)
     with pytest.raises(ScheduleNotFoundError):
-        desk.scheduler.get(schedule_id)
+        env.scheduler.get(schedule_id)
     with pytest.raises(ScheduleNotFoundError):
-        desk.scheduler.history(schedule_id)
+        env.scheduler.history(schedule_id)
 
 
-def test_a_spec_that_is_over_is_refused_at_create(desk: Desk) -> None:
+def test_a_spec_that_is_over_is_refused_at_create(env: Env) -> None:
     for spec in (Once(NOON), Spec("* * * * *", end_at=NOON + SECOND)):
         with pytest.raises(InvalidSpecError, match="no occurrence after"):
-            desk.create(spec=spec)
+            env.create(spec=spec)
 
 
-def test_upsert_says_created_updated_or_unchanged(any_desk: Desk) -> None:
+def test_upsert_says_created_updated_or_unchanged(any_env: Env) -> None:
     def upsert(**options: Any) -> tuple[ScheduleHandle, str]:
-        return any_desk.scheduler.upsert("report", "note", MINUTE, **options)
+        return any_env.scheduler.upsert("report", "note", MINUTE, **options)
 
     assert upsert()[1] == "created"
     assert upsert()[1] == "unchanged"
@@ -198,33 +198,33 @@ def test_upsert_says_created_updated_or_unchanged(any_desk: Desk) -> None:
     assert last(schedule, "Updated")["changed_fields"] == ["queue"]
 
 
-def test_upsert_keeps_the_next_time_exactly_when_the_timing_is_the_same(any_desk: Desk) -> None:
-    any_desk.create(spec=Every("10m"))
-    any_desk.advance(4 * MINUTE)
+def test_upsert_keeps_the_next_time_exactly_when_the_timing_is_the_same(any_env: Env) -> None:
+    any_env.create(spec=Every("10m"))
+    any_env.advance(4 * MINUTE)
 
-    same, _ = any_desk.scheduler.upsert("report", "note", Every("10m"), args=[1])
+    same, _ = any_env.scheduler.upsert("report", "note", Every("10m"), args=[1])
     assert same.next_run_at == NOON + 10 * MINUTE
 
-    other, _ = any_desk.scheduler.upsert("report", "note", Every("7m"))
+    other, _ = any_env.scheduler.upsert("report", "note", Every("7m"))
     assert other.next_run_at == NOON + 11 * MINUTE
 
 
-def test_upsert_pauses_and_resumes_only_when_told(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_upsert_pauses_and_resumes_only_when_told(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.pause()
 
     for paused, status in ((None, "paused"), (False, "active"), (None, "active"), (True, "paused")):
-        handle, _ = any_desk.scheduler.upsert("report", "note", MINUTE, paused=paused)
+        handle, _ = any_env.scheduler.upsert("report", "note", MINUTE, paused=paused)
         assert handle.status == status
 
     assert types(schedule) == ["Created", "Paused", "Resumed", "Paused"]
 
 
-def test_upsert_after_delete_creates(any_desk: Desk) -> None:
-    deleted = any_desk.create()
+def test_upsert_after_delete_creates(any_env: Env) -> None:
+    deleted = any_env.create()
     deleted.delete()
 
-    handle, outcome = any_desk.scheduler.upsert("report", "note", MINUTE)
+    handle, outcome = any_env.scheduler.upsert("report", "note", MINUTE)
 
     assert outcome == "created"
     assert handle.uid != deleted.uid

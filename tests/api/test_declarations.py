@@ -11,11 +11,11 @@ from rqsched.api.declarations import Declaration
 from rqsched.errors import InvalidInputError
 from rqsched.testing import assert_has_schedule, run_schedule
 from rqsched.timing import Timing
-from tests.support.desk import MINUTE, NOON, Desk, newest, statuses
+from tests.support.env import MINUTE, NOON, Env, newest, statuses
 
 
-def test_a_decorator_registers_and_declares_and_sync_applies(any_desk: Desk) -> None:
-    scheduler = any_desk.scheduler
+def test_a_decorator_registers_and_declares_and_sync_applies(any_env: Env) -> None:
+    scheduler = any_env.scheduler
 
     @scheduler.cron("0 2 * * *", timezone="America/New_York", queue="high", timeout=60, args=["eu"], note="at night")
     def invoice_sync(region: str) -> str:
@@ -43,38 +43,38 @@ def test_a_decorator_registers_and_declares_and_sync_applies(any_desk: Desk) -> 
     assert fluent.describe().policies["environments"] == ["production"]
 
 
-def test_the_decorated_function_stays_what_it_is(desk: Desk) -> None:
-    @desk.scheduler.every("1m")
+def test_the_decorated_function_stays_what_it_is(env: Env) -> None:
+    @env.scheduler.every("1m")
     def plain(number: int = 1) -> int:
         return number + 1
 
     assert plain(4) == 5
 
 
-def test_an_interval_keeps_its_anchor_over_restarts(any_desk: Desk) -> None:
-    any_desk.scheduler.every("10m", id="beat")(lambda_workflow)
-    any_desk.scheduler.sync()
-    any_desk.advance(7 * MINUTE)
+def test_an_interval_keeps_its_anchor_over_restarts(any_env: Env) -> None:
+    any_env.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_env.scheduler.sync()
+    any_env.advance(7 * MINUTE)
 
-    any_desk.scheduler.every("10m", id="beat")(lambda_workflow)
-    any_desk.scheduler.sync()
+    any_env.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_env.scheduler.sync()
 
-    assert any_desk.scheduler.get("beat").next_run_at == NOON + 10 * MINUTE
+    assert any_env.scheduler.get("beat").next_run_at == NOON + 10 * MINUTE
 
 
 def lambda_workflow() -> None: ...
 
 
-def test_an_aligned_interval_is_declared_with_an_offset(desk: Desk) -> None:
-    desk.scheduler.every("1h", offset="5m", id="aligned")(lambda_workflow)
-    desk.scheduler.sync()
-    assert desk.scheduler.get("aligned").next_run_at == NOON + 5 * MINUTE
+def test_an_aligned_interval_is_declared_with_an_offset(env: Env) -> None:
+    env.scheduler.every("1h", offset="5m", id="aligned")(lambda_workflow)
+    env.scheduler.sync()
+    assert env.scheduler.get("aligned").next_run_at == NOON + 5 * MINUTE
 
 
-def test_a_schedule_may_be_declared_paused(desk: Desk) -> None:
-    desk.scheduler.every("1m", id="sleeping", paused=True)(lambda_workflow)
-    desk.scheduler.sync()
-    assert desk.scheduler.get("sleeping").status == "paused"
+def test_a_schedule_may_be_declared_paused(env: Env) -> None:
+    env.scheduler.every("1m", id="sleeping", paused=True)(lambda_workflow)
+    env.scheduler.sync()
+    assert env.scheduler.get("sleeping").status == "paused"
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -88,37 +88,37 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG.keys())
-def test_an_invalid_declaration_is_refused_at_the_decorated_function(desk: Desk, options: dict[str, Any]) -> None:
+def test_an_invalid_declaration_is_refused_at_the_decorated_function(env: Env, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
-        desk.scheduler.every("1m", **options)(lambda_workflow)
-    assert desk.scheduler.declarations.all() == []
-    assert desk.runtime.workflows.get("lambda_workflow") is None
+        env.scheduler.every("1m", **options)(lambda_workflow)
+    assert env.scheduler.declarations.all() == []
+    assert env.runtime.workflows.get("lambda_workflow") is None
 
 
-def test_an_invalid_timing_is_refused_at_the_decorated_function(desk: Desk) -> None:
+def test_an_invalid_timing_is_refused_at_the_decorated_function(env: Env) -> None:
     with pytest.raises(InvalidInputError):
-        desk.scheduler.cron("61 * * * *")
+        env.scheduler.cron("61 * * * *")
     with pytest.raises(InvalidInputError):
-        desk.scheduler.every("soon")
+        env.scheduler.every("soon")
 
 
-def test_a_timing_is_accepted_wherever_a_spec_is(any_desk: Desk) -> None:
+def test_a_timing_is_accepted_wherever_a_spec_is(any_env: Env) -> None:
     timing = Timing().hourly_at(5).option(queue="high", retry=RetryPolicy(max_retries=0))
 
-    created = any_desk.create("created", timing)
-    any_desk.scheduler.sync([Declaration("synced", "note", timing, {"queue": "low"})])
-    updated = any_desk.create("updated").update(spec=timing)
+    created = any_env.create("created", timing)
+    any_env.scheduler.sync([Declaration("synced", "note", timing, {"queue": "low"})])
+    updated = any_env.create("updated").update(spec=timing)
 
-    synced = any_desk.scheduler.get("synced")
+    synced = any_env.scheduler.get("synced")
     assert {s.next_run_at for s in (created, updated, synced)} == {NOON + 5 * MINUTE}
     assert [s.describe().queue for s in (created, updated, synced)] == ["high", "high", "low"]
 
 
-def test_environments_are_judged_where_the_schedule_fires(make_desk: Any, sqlite_url: str) -> None:
-    desks = {env: make_desk(database_url=sqlite_url, env=env) for env in ("production", "staging")}
-    schedule = desks["staging"].create(spec=Timing().every("1m").environments("production"))
+def test_environments_are_judged_where_the_schedule_fires(make_env: Any, sqlite_url: str) -> None:
+    envs = {env: make_env(database_url=sqlite_url, env=env) for env in ("production", "staging")}
+    schedule = envs["staging"].create(spec=Timing().every("1m").environments("production"))
 
-    desks["staging"].turn()
+    envs["staging"].run_due()
     assert (statuses(schedule), schedule.refresh().last_skip_reason) == ([], "environment")
-    desks["production"].turn()
+    envs["production"].run_due()
     assert newest(schedule).status == "succeeded"

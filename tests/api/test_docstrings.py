@@ -11,7 +11,7 @@ import pytest
 
 import rqsched
 from rqsched.workflows import make_workflow, registry
-from tests.support.desk import Desk
+from tests.support.env import Env
 
 NEEDS_AN_EXTRA = ("rqsched.machines", "rqsched.http", "rqsched.contrib", "rqsched.store.migrations")
 
@@ -30,9 +30,9 @@ def examples() -> list[doctest.DocTest]:
 
 
 @pytest.fixture
-def invoice_sync(desk: Desk) -> Iterator[None]:
-    """The workflow of the examples, where `desk` and where `Scheduler.from_env()` look for it."""
-    desk.register("invoice-sync", print)
+def invoice_sync(env: Env) -> Iterator[None]:
+    """The workflow of the examples, where `env` and where `Scheduler.from_env()` look for it."""
+    env.register("invoice-sync", print)
     registry.add(make_workflow("invoice-sync", print))
     yield
     registry.remove("invoice-sync")
@@ -40,14 +40,14 @@ def invoice_sync(desk: Desk) -> Iterator[None]:
 
 @pytest.mark.usefixtures("invoice_sync")
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
-def test_the_example_of_a_docstring_runs(desk: Desk, monkeypatch: pytest.MonkeyPatch, example: doctest.DocTest) -> None:
-    settings = desk.scheduler.settings
+def test_the_example_of_a_docstring_runs(env: Env, monkeypatch: pytest.MonkeyPatch, example: doctest.DocTest) -> None:
+    settings = env.scheduler.settings
     monkeypatch.setenv("RQSCHED_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("RQSCHED_REDIS_URL", str(settings.redis_url))
     if "create(" not in (example.docstring or ""):
-        desk.create("nightly", rqsched.Cron("0 2 * * *"), "invoice-sync")
+        env.create("nightly", rqsched.Cron("0 2 * * *"), "invoice-sync")
     names = {name: getattr(rqsched, name) for name in rqsched.__all__}
-    example.globs = {**names, **example.globs, "scheduler": desk.scheduler}
+    example.globs = {**names, **example.globs, "scheduler": env.scheduler}
     told: list[str] = []
 
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=told.append)

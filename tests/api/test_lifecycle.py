@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from rqsched import Cron, Every, Once, RetryPolicy, Spec
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleStateError, VersionConflictError
 from rqsched.store.tables import audit_events, backfills, runs, schedules
-from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, last, occurrences, statuses, types
+from tests.support.env import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Env, last, occurrences, statuses, types
 
 DIES_AT_ONCE = RetryPolicy(max_retries=0, then="dead")
 
 
-def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Every("10m"))
-    any_desk.advance(MINUTE)
+def test_update_moves_the_next_time_only_with_the_timing(any_env: Env) -> None:
+    schedule = any_env.create(spec=Every("10m"))
+    any_env.advance(MINUTE)
 
     schedule.update(queue="high", note="n", overlap="allow_all", max_runs=5)
     assert schedule.next_run_at == NOON + 10 * MINUTE
@@ -32,8 +32,8 @@ def test_update_moves_the_next_time_only_with_the_timing(any_desk: Desk) -> None
     assert schedule.next_run_at == datetime.fromisoformat("2026-01-15T18:00+05:30")
 
 
-def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(desk: Desk) -> None:
-    schedule = desk.create(spec=Cron("0 9 * * *", "Asia/Kolkata"))
+def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(env: Env) -> None:
+    schedule = env.create(spec=Cron("0 9 * * *", "Asia/Kolkata"))
 
     assert schedule.update(spec="30 9 * * *").next_run_at == datetime.fromisoformat("2026-01-16T09:30+05:30")
     assert schedule.update(spec=Cron("0 9 * * *", "Asia/Tokyo")).next_run_at == datetime.fromisoformat(
@@ -42,8 +42,8 @@ def test_a_new_cadence_keeps_the_timezone_unless_it_names_one(desk: Desk) -> Non
     assert schedule.update(spec=Spec("0 9 * * *")).next_run_at == NOON + 21 * HOUR
 
 
-def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> None:
-    schedule = any_desk.create(args=[1], kwargs={"a": 1}, labels={"x": "y"}, retry=DIES_AT_ONCE, queue="high")
+def test_update_changes_what_is_given_and_leaves_the_rest(any_env: Env) -> None:
+    schedule = any_env.create(args=[1], kwargs={"a": 1}, labels={"x": "y"}, retry=DIES_AT_ONCE, queue="high")
 
     schedule.update(kwargs={"b": 2})
 
@@ -52,17 +52,17 @@ def test_update_changes_what_is_given_and_leaves_the_rest(any_desk: Desk) -> Non
     assert described.policies["retry"]["max_retries"] == 0
 
 
-def test_an_update_that_changes_nothing_writes_nothing(any_desk: Desk) -> None:
-    schedule = any_desk.create(queue="high")
+def test_an_update_that_changes_nothing_writes_nothing(any_env: Env) -> None:
+    schedule = any_env.create(queue="high")
     schedule.update(queue="high", spec=MINUTE)
     assert types(schedule) == ["Created"]
     assert schedule.version == 1
 
 
-def test_an_update_with_an_old_version_is_refused(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_an_update_with_an_old_version_is_refused(any_env: Env) -> None:
+    schedule = any_env.create()
     version = schedule.version
-    any_desk.scheduler.get("report").update(queue="high")
+    any_env.scheduler.get("report").update(queue="high")
 
     with pytest.raises(VersionConflictError):
         schedule.update(queue="low", if_version=version)
@@ -72,26 +72,26 @@ def test_an_update_with_an_old_version_is_refused(any_desk: Desk) -> None:
     assert schedule.describe().queue == "low"
 
 
-def test_max_runs_lowered_to_what_has_started_ends_the_schedule(any_desk: Desk) -> None:
-    schedule = any_desk.create(max_runs=5)
-    any_desk.turn()
-    any_desk.turn()
+def test_max_runs_lowered_to_what_has_started_ends_the_schedule(any_env: Env) -> None:
+    schedule = any_env.create(max_runs=5)
+    any_env.run_due()
+    any_env.run_due()
 
     assert schedule.update(max_runs=3).remaining == 1
     assert schedule.update(max_runs=None).remaining is None
     assert schedule.update(max_runs=2).status == "done"
 
 
-def test_a_deleted_schedule_is_not_updated(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_deleted_schedule_is_not_updated(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.delete()
     with pytest.raises(ScheduleNotFoundError):
         schedule.update(queue="high")
 
 
-def test_pause_clears_the_next_time_and_keeps_the_counts(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.turn()
+def test_pause_clears_the_next_time_and_keeps_the_counts(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.run_due()
 
     schedule.pause("maintenance", reason="disk full")
 
@@ -100,7 +100,7 @@ def test_pause_clears_the_next_time_and_keeps_the_counts(any_desk: Desk) -> None
     assert last(schedule, "Paused") == {"reason": "disk full", "paused_at": "2026-01-15T12:01:00Z"}
     with pytest.raises(ScheduleStateError):
         schedule.pause()
-    assert any_desk.fire(HOUR) == []
+    assert any_env.tick(HOUR) == []
 
 
 RESUMED = {
@@ -115,56 +115,56 @@ RESUMED = {
 
 
 @pytest.mark.parametrize(("spec", "catch_up", "expected"), RESUMED.values(), ids=RESUMED.keys())
-def test_resume_continues_as_its_catch_up_mode_says(desk: Desk, spec: Any, catch_up: str, expected: datetime) -> None:
-    by_call, by_option = desk.create("a", spec), desk.create("b", spec, catch_up=catch_up)
-    desk.advance(5 * MINUTE)
+def test_resume_continues_as_its_catch_up_mode_says(env: Env, spec: Any, catch_up: str, expected: datetime) -> None:
+    by_call, by_option = env.create("a", spec), env.create("b", spec, catch_up=catch_up)
+    env.advance(5 * MINUTE)
     by_call.pause()
     by_option.pause()
-    desk.advance(30 * MINUTE)
+    env.advance(30 * MINUTE)
 
     assert by_call.resume(catch_up).next_run_at == expected
     assert by_option.resume().next_run_at == expected
 
 
-def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Every("10m"))
+def test_a_fire_missed_while_paused_happens_once_and_then_the_cadence_continues(any_env: Env) -> None:
+    schedule = any_env.create(spec=Every("10m"))
     schedule.pause()
-    any_desk.advance(35 * MINUTE)
+    any_env.advance(35 * MINUTE)
 
     schedule.resume("once")
-    any_desk.turn(timedelta(0))
-    any_desk.turn(5 * MINUTE)
+    any_env.run_due(timedelta(0))
+    any_env.run_due(5 * MINUTE)
 
     assert occurrences(schedule) == [NOON + 30 * MINUTE, NOON + 40 * MINUTE]
     assert schedule.refresh().next_run_at == NOON + 50 * MINUTE
 
 
-def test_resume_is_for_paused_schedules_only(any_desk: Desk) -> None:
-    schedule = any_desk.create(max_runs=1)
+def test_resume_is_for_paused_schedules_only(any_env: Env) -> None:
+    schedule = any_env.create(max_runs=1)
     with pytest.raises(ScheduleStateError):
         schedule.resume()
-    any_desk.turn()
+    any_env.run_due()
     with pytest.raises(ScheduleStateError, match="restart"):
         schedule.resume()
 
 
-def test_restart_revives_a_done_schedule_from_zero(any_desk: Desk) -> None:
-    schedule = any_desk.create(max_runs=1)
-    any_desk.turn()
+def test_restart_revives_a_done_schedule_from_zero(any_env: Env) -> None:
+    schedule = any_env.create(max_runs=1)
+    any_env.run_due()
     assert schedule.refresh().status == "done"
 
     schedule.restart(note="again")
 
     assert (schedule.status, schedule.run_count, schedule.remaining, schedule.note) == ("active", 0, 1, "again")
-    any_desk.turn()
+    any_env.run_due()
     assert statuses(schedule) == ["succeeded", "succeeded"]
     assert last(schedule, "Resumed")["reason"] == "restart"
 
 
-def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
-    any_desk.failing = True
-    schedule = any_desk.create(retry=DIES_AT_ONCE)
-    any_desk.turn()
+def test_restart_revives_a_dead_schedule(any_env: Env) -> None:
+    any_env.failing = True
+    schedule = any_env.create(retry=DIES_AT_ONCE)
+    any_env.run_due()
     last_error = schedule.refresh().last_error
     assert last_error is not None
     assert (schedule.status, last_error[:12]) == ("dead", "RuntimeError")
@@ -175,23 +175,23 @@ def test_restart_revives_a_dead_schedule(any_desk: Desk) -> None:
     assert schedule.next_run_at == NOON + 2 * MINUTE
 
 
-def test_restart_is_refused_unless_the_schedule_has_ended_and_can_fire_again(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Once(NOON + MINUTE))
+def test_restart_is_refused_unless_the_schedule_has_ended_and_can_fire_again(any_env: Env) -> None:
+    schedule = any_env.create(spec=Once(NOON + MINUTE))
     with pytest.raises(ScheduleStateError, match="running already"):
         schedule.restart()
     schedule.pause()
     with pytest.raises(ScheduleStateError, match="resume"):
         schedule.restart()
     schedule.resume()
-    any_desk.turn()
+    any_env.run_due()
     assert schedule.refresh().status == "done"
     with pytest.raises(ScheduleStateError, match="update"):
         schedule.restart()
 
 
-def test_delete_is_soft_and_ends_every_operation(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.turn()
+def test_delete_is_soft_and_ends_every_operation(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.run_due()
 
     schedule.delete(reason="obsolete")
 
@@ -199,58 +199,58 @@ def test_delete_is_soft_and_ends_every_operation(any_desk: Desk) -> None:
     for operation in OPERATIONS.values():
         with pytest.raises(ScheduleNotFoundError):
             operation(schedule)
-    assert any_desk.scheduler.list().items == []
-    assert [e.event_type for e in any_desk.scheduler.history("report")][-1] == "ScheduleDeleted"
-    assert any_desk.fire(HOUR) == []
+    assert any_env.scheduler.list().items == []
+    assert [e.event_type for e in any_env.scheduler.history("report")][-1] == "ScheduleDeleted"
+    assert any_env.tick(HOUR) == []
     assert statuses(schedule) == ["succeeded"]
 
 
-def test_delete_leaves_started_runs_and_drops_waiting_ones(any_desk: Desk) -> None:
-    schedule = any_desk.create(overlap="buffer_all")
-    any_desk.fire()
-    any_desk.fire()
+def test_delete_leaves_started_runs_and_drops_waiting_ones(any_env: Env) -> None:
+    schedule = any_env.create(overlap="buffer_all")
+    any_env.tick()
+    any_env.tick()
 
     schedule.delete()
-    assert any_desk.work() == 1
+    assert any_env.execute_pending() == 1
 
     assert statuses(schedule) == ["succeeded", "cancelled"]
     assert last(schedule, "Deleted")["dropped_buffered"] == 1
 
 
-def test_purge_removes_runs_and_history_and_nothing_of_others(any_desk: Desk) -> None:
-    purged, other = any_desk.create(), any_desk.create("other")
-    any_desk.turn()
+def test_purge_removes_runs_and_history_and_nothing_of_others(any_env: Env) -> None:
+    purged, other = any_env.create(), any_env.create("other")
+    any_env.run_due()
     purged.backfill(NOON - HOUR, NOON - 50 * MINUTE)
 
     purged.delete(purge=True)
 
     def count(table: sa.Table, column: str = "schedule_uid") -> list[str]:
         query = sa.select(table.c[column]).distinct()
-        return list(any_desk.runtime.database.read(lambda c: c.execute(query).scalars()))
+        return list(any_env.runtime.database.read(lambda c: c.execute(query).scalars()))
 
     assert count(schedules, "uid") == count(runs) == count(audit_events) == [other.uid]
     assert count(backfills) == []
     with pytest.raises(ScheduleNotFoundError):
-        any_desk.scheduler.history("report")
+        any_env.scheduler.history("report")
     with pytest.raises(ScheduleNotFoundError):
         purged.refresh()
-    any_desk.work()
-    assert any_desk.create().run_count == 0
+    any_env.execute_pending()
+    assert any_env.create().run_count == 0
 
 
-def test_a_schedule_deleted_before_can_be_purged_later(any_desk: Desk) -> None:
-    any_desk.create().delete()
-    any_desk.scheduler.newest("report").delete(purge=True)
+def test_a_schedule_deleted_before_can_be_purged_later(any_env: Env) -> None:
+    any_env.create().delete()
+    any_env.scheduler.newest("report").delete(purge=True)
     with pytest.raises(ScheduleNotFoundError):
-        any_desk.scheduler.newest("report")
+        any_env.scheduler.newest("report")
 
 
-def test_a_trigger_starts_a_run_now_and_moves_no_time(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.advance(20 * SECOND)
+def test_a_trigger_starts_a_run_now_and_moves_no_time(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.advance(20 * SECOND)
 
     result = schedule.trigger()
-    any_desk.work()
+    any_env.execute_pending()
 
     assert (result.outcome, bool(result), schedule.next_run_at) == ("triggered", True, NOON + MINUTE)
     assert result.run is not None
@@ -260,8 +260,8 @@ def test_a_trigger_starts_a_run_now_and_moves_no_time(any_desk: Desk) -> None:
     assert last(schedule, "Triggered")["occurrence_time"] == "2026-01-15T12:00:20Z"
 
 
-def test_a_skipped_trigger_returns_nothing_and_says_why(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_skipped_trigger_returns_nothing_and_says_why(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.trigger()
 
     result = schedule.trigger()
@@ -271,8 +271,8 @@ def test_a_skipped_trigger_returns_nothing_and_says_why(any_desk: Desk) -> None:
     assert (schedule.skipped_count, schedule.last_skip_reason) == (1, "overlap_policy_skip")
 
 
-def test_a_trigger_may_override_the_overlap_policy(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_trigger_may_override_the_overlap_policy(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.trigger()
 
     assert schedule.trigger("allow").outcome == "triggered"
@@ -281,10 +281,10 @@ def test_a_trigger_may_override_the_overlap_policy(any_desk: Desk) -> None:
     assert last(schedule, "Triggered")["effective_overlap_policy"] == "allow_all"
 
 
-def test_the_same_idempotency_key_gives_the_same_run(any_desk: Desk) -> None:
-    schedule = any_desk.create(overlap="allow_all")
+def test_the_same_idempotency_key_gives_the_same_run(any_env: Env) -> None:
+    schedule = any_env.create(overlap="allow_all")
     first = schedule.trigger(idempotency_key="order-7")
-    any_desk.work()
+    any_env.execute_pending()
 
     again = schedule.trigger(idempotency_key="order-7")
 
@@ -299,8 +299,8 @@ def test_the_same_idempotency_key_gives_the_same_run(any_desk: Desk) -> None:
         schedule.trigger(idempotency_key="")
 
 
-def test_a_paused_schedule_is_triggered_by_force_only(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_paused_schedule_is_triggered_by_force_only(any_env: Env) -> None:
+    schedule = any_env.create()
     schedule.pause()
 
     assert schedule.trigger().reason == "status_not_triggerable"
@@ -309,13 +309,13 @@ def test_a_paused_schedule_is_triggered_by_force_only(any_desk: Desk) -> None:
     assert types(schedule) == ["Created", "Paused", "TriggerSkipped", "Triggered"]
 
 
-def test_an_exhausted_schedule_is_not_triggered(any_desk: Desk) -> None:
-    schedule = any_desk.create(max_runs=1)
-    any_desk.turn()
+def test_an_exhausted_schedule_is_not_triggered(any_env: Env) -> None:
+    schedule = any_env.create(max_runs=1)
+    any_env.run_due()
     assert schedule.trigger(force=True).reason == "remaining_actions_exhausted"
-    any_desk.failing = True
-    dead = any_desk.create("dead", retry=DIES_AT_ONCE)
-    any_desk.turn()
+    any_env.failing = True
+    dead = any_env.create("dead", retry=DIES_AT_ONCE)
+    any_env.run_due()
     assert dead.trigger(force=True).reason == "status_not_triggerable"
 
 
@@ -328,24 +328,24 @@ THEN = {
 
 @pytest.mark.parametrize(("retry", "kept"), THEN.values(), ids=THEN)
 def test_upsert_and_update_keep_what_follows_a_failed_run_unless_they_say_it(
-    desk: Desk, retry: RetryPolicy | None, kept: str
+    env: Env, retry: RetryPolicy | None, kept: str
 ) -> None:
-    desk.create("upserted", retry=RetryPolicy(2, then="dead"))
-    desk.create("updated", retry=RetryPolicy(2, then="dead"))
+    env.create("upserted", retry=RetryPolicy(2, then="dead"))
+    env.create("updated", retry=RetryPolicy(2, then="dead"))
 
-    upserted, _ = desk.scheduler.upsert("upserted", "note", HOUR, retry=retry)
-    updated = desk.scheduler.get("updated").update(retry=retry)
+    upserted, _ = env.scheduler.upsert("upserted", "note", HOUR, retry=retry)
+    updated = env.scheduler.get("updated").update(retry=retry)
 
     assert [one.describe().policies["retry"]["then"] for one in (upserted, updated)] == [kept, kept]
 
 
-def test_stored_policies_of_an_earlier_format_that_say_the_same_are_no_change(desk: Desk) -> None:
-    schedule = desk.create("a", retry=RetryPolicy(2, then="continue"))
+def test_stored_policies_of_an_earlier_format_that_say_the_same_are_no_change(env: Env) -> None:
+    schedule = env.create("a", retry=RetryPolicy(2, then="continue"))
     spelled_out = json.dumps(schedule.state.policies.plain())
     write = sa.update(schedules).values(policies=spelled_out)
-    desk.runtime.database.transact(lambda connection: connection.execute(write))
+    env.runtime.database.transact(lambda connection: connection.execute(write))
 
-    _, outcome = desk.scheduler.upsert("a", "note", MINUTE, retry=RetryPolicy(2, then="continue"))
+    _, outcome = env.scheduler.upsert("a", "note", MINUTE, retry=RetryPolicy(2, then="continue"))
 
     assert outcome == "unchanged"
 
@@ -359,26 +359,26 @@ ENDS = {
 
 @pytest.mark.parametrize(("spec", "options", "later_spec", "later"), ENDS.values(), ids=ENDS)
 def test_a_done_schedule_declared_with_an_end_ahead_is_active_and_fires(
-    any_desk: Desk, spec: Any, options: dict[str, Any], later_spec: Any, later: dict[str, Any]
+    any_env: Env, spec: Any, options: dict[str, Any], later_spec: Any, later: dict[str, Any]
 ) -> None:
-    schedule = any_desk.create("a", spec, **options)
-    any_desk.turn(MINUTE)
+    schedule = any_env.create("a", spec, **options)
+    any_env.run_due(MINUTE)
     assert (schedule.refresh().status, schedule.run_count) == ("done", 1)
 
-    assert any_desk.scheduler.upsert("a", "note", spec, **options)[1] == "unchanged", "its end is still behind it"
-    _, outcome = any_desk.scheduler.upsert("a", "note", later_spec, **later)
+    assert any_env.scheduler.upsert("a", "note", spec, **options)[1] == "unchanged", "its end is still behind it"
+    _, outcome = any_env.scheduler.upsert("a", "note", later_spec, **later)
 
     assert (outcome, schedule.refresh().status) == ("updated", "active")
     assert last(schedule, "Resumed")["reason"] == "declared_again"
-    any_desk.turn(HOUR)
+    any_env.run_due(HOUR)
     assert (schedule.refresh().run_count, schedule.status) == (2, "done")
 
 
-def test_a_done_schedule_declared_again_as_paused_is_paused(desk: Desk) -> None:
-    schedule = desk.create("a", Once(NOON + MINUTE))
-    desk.turn(MINUTE)
+def test_a_done_schedule_declared_again_as_paused_is_paused(env: Env) -> None:
+    schedule = env.create("a", Once(NOON + MINUTE))
+    env.run_due(MINUTE)
 
-    desk.scheduler.upsert("a", "note", Once(NOON + HOUR), paused=True)
+    env.scheduler.upsert("a", "note", Once(NOON + HOUR), paused=True)
 
     assert schedule.refresh().status == "paused"
     schedule.resume()

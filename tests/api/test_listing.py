@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Cron, Every, RetryPolicy, Spec
 from rqsched.errors import InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, newest
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, newest
 
 pytestmark = pytest.mark.every_database
 
@@ -24,27 +24,27 @@ class ModuleClass:
         return "by path of a class"
 
 
-def test_get_raises_for_an_unknown_schedule(any_desk: Desk) -> None:
-    any_desk.create()
+def test_get_raises_for_an_unknown_schedule(any_env: Env) -> None:
+    any_env.create()
     with pytest.raises(ScheduleNotFoundError):
-        any_desk.scheduler.get("other")
+        any_env.scheduler.get("other")
     with pytest.raises(ScheduleNotFoundError):
-        any_desk.scheduler.get("report", namespace="other")
+        any_env.scheduler.get("report", namespace="other")
 
 
-def test_list_filters_by_everything_given(any_desk: Desk) -> None:
-    any_desk.register("other", module_function)
+def test_list_filters_by_everything_given(any_env: Env) -> None:
+    any_env.register("other", module_function)
     attributes = {"n": 1, "flag": True, "none": None, 'a"b.c': "x", "text": "1"}
-    any_desk.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=attributes, owner="ann")
-    any_desk.advance(SECOND)
-    any_desk.create("b", workflow="other", labels={"team": "billing"})
-    any_desk.advance(SECOND)
-    any_desk.create("c").pause()
-    any_desk.advance(SECOND)
-    any_desk.create("d").delete()
+    any_env.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=attributes, owner="ann")
+    any_env.advance(SECOND)
+    any_env.create("b", workflow="other", labels={"team": "billing"})
+    any_env.advance(SECOND)
+    any_env.create("c").pause()
+    any_env.advance(SECOND)
+    any_env.create("d").delete()
 
     def ids(**filters: Any) -> str:
-        return "".join(found.schedule_id for found in any_desk.scheduler.list(**filters).items)
+        return "".join(found.schedule_id for found in any_env.scheduler.list(**filters).items)
 
     assert (ids(), ids(newest_first=True), ids(status="deleted"), ids(status=["paused", "deleted"])) == (
         "abc", "cba", "d", "cd",
@@ -57,20 +57,20 @@ def test_list_filters_by_everything_given(any_desk: Desk) -> None:
     assert (ids(search_attributes={"n": "1"}), ids(search_attributes={"flag": 1})) == ("", "")
 
 
-def test_pages_show_each_schedule_once_while_others_come_and_go(any_desk: Desk) -> None:
+def test_pages_show_each_schedule_once_while_others_come_and_go(any_env: Env) -> None:
     for name in "abcdef":
-        any_desk.create(name)
-        any_desk.advance(SECOND)
-    page = any_desk.scheduler.list(limit=2)
+        any_env.create(name)
+        any_env.advance(SECOND)
+    page = any_env.scheduler.list(limit=2)
     seen = [found.schedule_id for found in page.items]
-    any_desk.create("g")
-    any_desk.scheduler.get("a").delete()
+    any_env.create("g")
+    any_env.scheduler.get("a").delete()
     while page.next_cursor:
-        page = any_desk.scheduler.list(limit=2, cursor=page.next_cursor)
+        page = any_env.scheduler.list(limit=2, cursor=page.next_cursor)
         seen += [found.schedule_id for found in page.items]
 
     assert "".join(seen) == "abcdefg"
-    assert "".join(found.schedule_id for found in any_desk.scheduler.iter()) == "bcdefg"
+    assert "".join(found.schedule_id for found in any_env.scheduler.iter()) == "bcdefg"
 
 
 BAD_LISTS: dict[str, dict[str, Any]] = {
@@ -83,13 +83,13 @@ BAD_LISTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("filters", BAD_LISTS.values(), ids=BAD_LISTS.keys())
-def test_list_refuses_an_invalid_filter(desk: Desk, filters: dict[str, Any]) -> None:
+def test_list_refuses_an_invalid_filter(env: Env, filters: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
-        desk.scheduler.list(**filters)
+        env.scheduler.list(**filters)
 
 
-def test_describe_says_everything_as_plain_values(any_desk: Desk) -> None:
-    schedule = any_desk.create(
+def test_describe_says_everything_as_plain_values(any_env: Env) -> None:
+    schedule = any_env.create(
         spec=Cron("0 2 * * *"), timezone="America/New_York", args=["eu"], jitter=30 * SECOND, note="n",
         labels={"team": "billing"}, memo={"origin": "test"}, search_attributes={"tenant": 42}, max_runs=9,
         description="nightly", owner="ann",
@@ -111,11 +111,11 @@ def test_describe_says_everything_as_plain_values(any_desk: Desk) -> None:
     assert described["args"] == ["eu"]
 
 
-def test_upcoming_names_the_next_fires(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec=Spec(["0 * * * *", Every("90m", offset="0s")]))
+def test_upcoming_names_the_next_fires(any_env: Env) -> None:
+    schedule = any_env.create(spec=Spec(["0 * * * *", Every("90m", offset="0s")]))
 
     assert schedule.upcoming(4) == [NOON + k * 30 * MINUTE for k in (2, 3, 4, 6)]
-    assert any_desk.create("jittered", Cron("@hourly"), jitter=MINUTE).upcoming(2) != [NOON + HOUR, NOON + 2 * HOUR]
+    assert any_env.create("jittered", Cron("@hourly"), jitter=MINUTE).upcoming(2) != [NOON + HOUR, NOON + 2 * HOUR]
     assert schedule.pause().upcoming() == []
     with pytest.raises(InvalidLimitError):
         schedule.upcoming(0)

@@ -6,31 +6,30 @@ import pytest
 
 from rqsched.api.declarations import Declaration
 from rqsched.errors import ScheduleNotFoundError
-from tests.api.conftest import MakeDesk
-from tests.support.desk import MINUTE, NOON, Desk, statuses, types
+from tests.support.env import MINUTE, NOON, Env, MakeEnv, statuses, types
 
 pytestmark = pytest.mark.every_database
 
 
-def test_one_id_in_two_namespaces_is_two_schedules(any_desk: Desk) -> None:
-    here, there = any_desk.create(), any_desk.create(namespace="billing", spec=2 * MINUTE)
+def test_one_id_in_two_namespaces_is_two_schedules(any_env: Env) -> None:
+    here, there = any_env.create(), any_env.create(namespace="billing", spec=2 * MINUTE)
 
-    any_desk.turn()
+    any_env.run_due()
     there.pause()
 
     assert (here.uid, here.namespace) != (there.uid, there.namespace)
-    assert any_desk.scheduler.get("report").uid == here.uid
-    assert any_desk.scheduler.get("report", namespace="billing").uid == there.uid
+    assert any_env.scheduler.get("report").uid == here.uid
+    assert any_env.scheduler.get("report", namespace="billing").uid == there.uid
     assert (statuses(here), statuses(there)) == (["succeeded"], [])
     assert (here.refresh().status, there.status) == ("active", "paused")
     assert (types(here), types(there)) == (["Created", "Triggered"], ["Created", "Paused"])
-    assert any_desk.seen[0].namespace == "default"
+    assert any_env.seen[0].namespace == "default"
 
 
-def test_every_lookup_stays_in_its_namespace(any_desk: Desk) -> None:
-    scheduler = any_desk.scheduler
-    any_desk.create("mine")
-    any_desk.create("theirs", namespace="billing")
+def test_every_lookup_stays_in_its_namespace(any_env: Env) -> None:
+    scheduler = any_env.scheduler
+    any_env.create("mine")
+    any_env.create("theirs", namespace="billing")
     scheduler.sync([Declaration("synced", "note", MINUTE)], namespace="billing")
 
     assert [found.schedule_id for found in scheduler.iter()] == ["mine"]
@@ -43,9 +42,9 @@ def test_every_lookup_stays_in_its_namespace(any_desk: Desk) -> None:
             read("mine", namespace="billing")
 
 
-def test_the_default_namespace_is_that_of_the_settings(make_desk: MakeDesk, database_url: str) -> None:
-    billing = make_desk(database_url=database_url, namespace="billing")
-    default = make_desk(database_url=database_url)
+def test_the_default_namespace_is_that_of_the_settings(make_env: MakeEnv, database_url: str) -> None:
+    billing = make_env(database_url=database_url, namespace="billing")
+    default = make_env(database_url=database_url)
 
     schedule = billing.create()
 
@@ -56,12 +55,12 @@ def test_the_default_namespace_is_that_of_the_settings(make_desk: MakeDesk, data
     assert [row["schedule_id"] for row in default.scheduler.tick()] == ["report"], "who fires serves every namespace"
 
 
-def test_history_is_pruned_in_one_namespace_or_all(any_desk: Desk) -> None:
-    here, there = any_desk.create(), any_desk.create(namespace="billing")
-    any_desk.turn()
+def test_history_is_pruned_in_one_namespace_or_all(any_env: Env) -> None:
+    here, there = any_env.create(), any_env.create(namespace="billing")
+    any_env.run_due()
     later = NOON + MINUTE
 
-    assert any_desk.scheduler.prune_history(later, namespace="billing") == 1
+    assert any_env.scheduler.prune_history(later, namespace="billing") == 1
     assert (types(here), types(there)) == (["Created", "Triggered"], ["Triggered"])
-    assert any_desk.scheduler.prune_history(later) == 1
+    assert any_env.scheduler.prune_history(later) == 1
     assert types(here) == ["Triggered"]

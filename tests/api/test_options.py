@@ -14,140 +14,139 @@ from rqsched import CommandContext, Cron, Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
-from tests.api.conftest import MakeDesk
-from tests.support.desk import HOUR, MINUTE, SECOND, Desk, last, newest, statuses, types
+from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, last, newest, statuses, types
 
-Check = Callable[[Desk, ScheduleHandle], None]
+Check = Callable[[Env, ScheduleHandle], None]
 
 
-def timezone(desk: Desk, schedule: ScheduleHandle) -> None:
+def timezone(env: Env, schedule: ScheduleHandle) -> None:
     assert schedule.next_run_at is not None
     assert schedule.next_run_at.hour == 3, "9 o'clock in Asia/Dhaka"
 
 
-def args(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.turn()
-    assert desk.calls[-1][0] == (1, [None, 2.5], {"a": "ü"})
+def args(env: Env, schedule: ScheduleHandle) -> None:
+    env.run_due()
+    assert env.calls[-1][0] == (1, [None, 2.5], {"a": "ü"})
     assert newest(schedule).args == [1, [None, 2.5], {"a": "ü"}]
 
 
-def kwargs(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.turn()
-    assert desk.calls[-1][1] == {"region": "eu"} == newest(schedule).kwargs
-    assert desk.seen[-1].payload == {"region": "eu"}
+def kwargs(env: Env, schedule: ScheduleHandle) -> None:
+    env.run_due()
+    assert env.calls[-1][1] == {"region": "eu"} == newest(schedule).kwargs
+    assert env.seen[-1].payload == {"region": "eu"}
 
 
-def overlap(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
-    desk.fire()
+def overlap(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    env.tick()
     assert statuses(schedule) == ["pending", "pending"]
 
 
-def buffer_limit(desk: Desk, schedule: ScheduleHandle) -> None:
+def buffer_limit(env: Env, schedule: ScheduleHandle) -> None:
     for _ in range(3):
-        desk.fire()
+        env.tick()
     assert statuses(schedule) == ["pending", "buffered"]
     assert last(schedule, "TriggerSkipped")["reason"] == "buffer_full"
 
 
-def missed(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire(10 * MINUTE)
+def missed(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick(10 * MINUTE)
     assert last(schedule, "Missed")["policy"] == "skip"
-    assert newest(schedule).occurrence_at == desk.clock.now(), "the newest fires"
+    assert newest(schedule).occurrence_at == env.clock.now(), "the newest fires"
 
 
-def catch_up_window(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire(MINUTE + 31 * SECOND)
+def catch_up_window(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick(MINUTE + 31 * SECOND)
     assert (statuses(schedule), last(schedule, "Missed")["count"]) == ([], 1)
 
 
-def catch_up_limit(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire(5 * MINUTE)
+def catch_up_limit(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick(5 * MINUTE)
     assert len(statuses(schedule)) == 2
     assert last(schedule, "Missed")["count"] == 3
 
 
-def catch_up(desk: Desk, schedule: ScheduleHandle) -> None:
+def catch_up(env: Env, schedule: ScheduleHandle) -> None:
     schedule.pause()
-    desk.advance(5 * MINUTE)
-    assert schedule.resume().next_run_at == desk.clock.now()
+    env.advance(5 * MINUTE)
+    assert schedule.resume().next_run_at == env.clock.now()
 
 
-def jitter(desk: Desk, schedule: ScheduleHandle) -> None:
+def jitter(env: Env, schedule: ScheduleHandle) -> None:
     assert schedule.due_at is not None
     assert schedule.next_run_at is not None
     delay = schedule.due_at - schedule.next_run_at
     assert timedelta(0) < delay < 50 * SECOND
-    assert desk.fire() == []
-    assert desk.fire(delay)
+    assert env.tick() == []
+    assert env.tick(delay)
 
 
-def max_runs(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.turn()
+def max_runs(env: Env, schedule: ScheduleHandle) -> None:
+    env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
 
 
-def on_exhausted(desk: Desk, schedule: ScheduleHandle) -> None:
+def on_exhausted(env: Env, schedule: ScheduleHandle) -> None:
     schedule.update(max_runs=1)
-    desk.turn()
+    env.run_due()
     assert (schedule.refresh().status, last(schedule, "Deleted")["reason"]) == ("deleted", "max_runs_exhausted")
 
 
-def total_repeats(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.turn()
+def total_repeats(env: Env, schedule: ScheduleHandle) -> None:
+    env.run_due()
     assert schedule.refresh().status == "active"
-    desk.turn()
+    env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "total_repeats_reached")
 
 
-def environments(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
+def environments(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
     assert (statuses(schedule), last(schedule, "TriggerSkipped")["reason"]) == ([], "environment")
 
 
-def retry(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.failing = True
-    desk.turn()
+def retry(env: Env, schedule: ScheduleHandle) -> None:
+    env.failing = True
+    env.run_due()
     run = newest(schedule)
-    assert (run.status, run.retry_at) == ("retrying", desk.clock.now() + 7 * SECOND)
-    desk.turn(7 * SECOND)
-    desk.failing = False
+    assert (run.status, run.retry_at) == ("retrying", env.clock.now() + 7 * SECOND)
+    env.run_due(7 * SECOND)
+    env.failing = False
     assert (newest(schedule).status, schedule.refresh().status) == ("failed", "active")
 
 
-def timeout(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.turn()
-    run = desk.seen[-1]
+def timeout(env: Env, schedule: ScheduleHandle) -> None:
+    env.run_due()
+    run = env.seen[-1]
     assert run.deadline_at - run.started_at == 77 * SECOND
 
 
-def queue(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
-    assert desk.queued("high") == [f"run-{newest(schedule).uid}-a1-d1"]
-    desk.work()
+def queue(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    assert env.queued("high") == [f"run-{newest(schedule).uid}-a1-d1"]
+    env.execute_pending()
 
 
-def connection(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
-    with Redis.from_url(desk.scheduler.settings.connections["eu"]) as eu:
+def connection(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    with Redis.from_url(env.scheduler.settings.connections["eu"]) as eu:
         assert eu.llen("rq:queue:default") == 1
-    assert desk.queued() == []
-    desk.work()
+    assert env.queued() == []
+    env.execute_pending()
     assert statuses(schedule) == ["succeeded"]
 
 
-def priority(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.scheduler.upsert("ordinary", "note", HOUR)[0].trigger()
+def priority(env: Env, schedule: ScheduleHandle) -> None:
+    env.scheduler.upsert("ordinary", "note", HOUR)[0].trigger()
     run = schedule.trigger().run
     assert run is not None
-    assert desk.queued()[0] == f"run-{run.uid}-a1-d1"
+    assert env.queued()[0] == f"run-{run.uid}-a1-d1"
 
 
 def copied(name: str, value: Any) -> Check:
-    def check(desk: Desk, schedule: ScheduleHandle) -> None:
-        desk.turn()
+    def check(env: Env, schedule: ScheduleHandle) -> None:
+        env.run_due()
         assert getattr(newest(schedule), name) == value
-        assert getattr(desk.seen[-1], name) == value
+        assert getattr(env.seen[-1], name) == value
         assert getattr(schedule.describe(), name) == value
 
     return check
@@ -161,9 +160,9 @@ def _equal(have: Any, wanted: Any) -> None:
     assert have == wanted
 
 
-def executor(desk: Desk, schedule: ScheduleHandle) -> None:
-    desk.fire()
-    assert (statuses(schedule), desk.queued()) == (["pending"], [])
+def executor(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    assert (statuses(schedule), env.queued()) == (["pending"], [])
 
 
 EACH: dict[str, tuple[dict[str, Any], Check]] = {
@@ -201,54 +200,54 @@ def test_every_option_is_in_the_table_of_checks() -> None:
 
 
 @pytest.fixture
-def two_redis_desk(make_desk: MakeDesk, sqlite_url: str, redis_url: str) -> Desk:
-    return make_desk(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
+def two_redis_env(make_env: MakeEnv, sqlite_url: str, redis_url: str) -> Env:
+    return make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_each_option_takes_effect_by_create_and_by_update(two_redis_desk: Desk, name: str) -> None:
+def test_each_option_takes_effect_by_create_and_by_update(two_redis_env: Env, name: str) -> None:
     options, check = EACH[name]
     spec = Cron("0 9 * * *") if name == "timezone" else Every("1m")
-    created = two_redis_desk.create("created", spec, **options)
-    check(two_redis_desk, created)
+    created = two_redis_env.create("created", spec, **options)
+    check(two_redis_env, created)
     if created.refresh().status != "deleted":
         created.delete()
 
-    updated = two_redis_desk.create("updated", spec)
+    updated = two_redis_env.create("updated", spec)
     updated.update(**options)
-    check(two_redis_desk, updated)
+    check(two_redis_env, updated)
 
 
-def test_a_workflows_connection_is_the_default_of_its_schedules(two_redis_desk: Desk) -> None:
-    two_redis_desk.register("note", two_redis_desk._note, connection="eu")
-    schedule = two_redis_desk.create()
-    connection(two_redis_desk, schedule)
+def test_a_workflows_connection_is_the_default_of_its_schedules(two_redis_env: Env) -> None:
+    two_redis_env.register("note", two_redis_env._note, connection="eu")
+    schedule = two_redis_env.create()
+    connection(two_redis_env, schedule)
 
 
-def test_workflow_defaults_are_those_of_the_last_write(any_desk: Desk) -> None:
-    any_desk.register("note", any_desk._note, queue="old")
-    schedule = any_desk.create()
-    any_desk.register("note", any_desk._note, queue="new")
+def test_workflow_defaults_are_those_of_the_last_write(any_env: Env) -> None:
+    any_env.register("note", any_env._note, queue="old")
+    schedule = any_env.create()
+    any_env.register("note", any_env._note, queue="new")
 
-    any_desk.turn()
+    any_env.run_due()
     assert newest(schedule).queue == "old", "a fire runs none of the application's code"
 
-    any_desk.scheduler.upsert("report", "note", MINUTE)
-    any_desk.turn()
+    any_env.scheduler.upsert("report", "note", MINUTE)
+    any_env.run_due()
     assert newest(schedule).queue == "new"
 
 
-def test_the_newest_registered_code_of_a_name_runs(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.register("note", lambda: "redeployed")
-    any_desk.turn()
+def test_the_newest_registered_code_of_a_name_runs(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.register("note", lambda: "redeployed")
+    any_env.run_due()
     assert newest(schedule).result == "redeployed"
 
 
-def test_a_vanished_workflow_is_named_in_the_error_of_its_runs(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.runtime.workflows.remove("note")
-    any_desk.turn()
+def test_a_vanished_workflow_is_named_in_the_error_of_its_runs(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.runtime.workflows.remove("note")
+    any_env.run_due()
     run = newest(schedule)
     assert run.status == "retrying"
     assert run.error is not None
@@ -306,35 +305,35 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS.keys())
-def test_values_at_their_limits_are_accepted(desk: Desk, options: dict[str, Any]) -> None:
-    schedule = desk.create(**options)
-    desk.fire(2 * MINUTE)
+def test_values_at_their_limits_are_accepted(env: Env, options: dict[str, Any]) -> None:
+    schedule = env.create(**options)
+    env.tick(2 * MINUTE)
     assert statuses(schedule) == ["pending"]
 
 
 @pytest.mark.parametrize(("options", "error"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
 def test_values_beyond_their_limits_are_refused_and_nothing_is_written(
-    desk: Desk, options: dict[str, Any], error: type[Exception]
+    env: Env, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    known = desk.create("known", Cron("@hourly"))
+    known = env.create("known", Cron("@hourly"))
 
     with pytest.raises(error):
-        desk.create("new", Cron("@hourly"), **options)
+        env.create("new", Cron("@hourly"), **options)
     with pytest.raises(error):
-        desk.scheduler.upsert("new", "note", Cron("@hourly"), **options)
+        env.scheduler.upsert("new", "note", Cron("@hourly"), **options)
     with pytest.raises(error):
         known.update(**options)
 
-    assert [found.schedule_id for found in desk.scheduler.list().items] == ["known"]
+    assert [found.schedule_id for found in env.scheduler.list().items] == ["known"]
     assert types(known) == ["Created"]
 
 
-def test_deeply_nested_payloads_are_refused(desk: Desk) -> None:
+def test_deeply_nested_payloads_are_refused(env: Env) -> None:
     deep: Any = []
     for _ in range(100):
         deep = [deep]
     with pytest.raises(InvalidPayloadError, match="nested deeper"):
-        desk.create(args=deep)
+        env.create(args=deep)
 
 
 BAD_CONTEXTS: dict[str, dict[str, Any]] = {
@@ -351,8 +350,8 @@ def test_a_command_context_that_no_event_could_hold_is_refused(values: dict[str,
         CommandContext(**values)
 
 
-def test_from_completion_refuses_policies_that_need_overlap(desk: Desk) -> None:
+def test_from_completion_refuses_policies_that_need_overlap(env: Env) -> None:
     spec = Every(HOUR, from_completion=True)
     for options in ({"overlap": "allow"}, {"jitter": SECOND}):
         with pytest.raises(InvalidPolicyError):
-            desk.create(spec=spec, **options)
+            env.create(spec=spec, **options)

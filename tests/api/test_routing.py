@@ -9,7 +9,7 @@ import pytest
 
 from rqsched import aio
 from rqsched.errors import InvalidInputError
-from tests.support.desk import MINUTE, SECOND, Desk, types
+from tests.support.env import MINUTE, SECOND, Env, types
 
 ROUTES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, int]]] = {
     "settings": ({}, {}, ("default", 600)),
@@ -23,43 +23,43 @@ ROUTES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, int]]] = {
 
 @pytest.mark.parametrize(("of_workflow", "of_schedule", "expected"), ROUTES.values(), ids=ROUTES.keys())
 def test_queue_connection_and_timeout_come_from_schedule_then_workflow_then_settings(
-    desk: Desk, of_workflow: dict[str, Any], of_schedule: dict[str, Any], expected: tuple[str, int]
+    env: Env, of_workflow: dict[str, Any], of_schedule: dict[str, Any], expected: tuple[str, int]
 ) -> None:
-    desk.register("note", desk._note, **of_workflow)
-    desk.create(**of_schedule)
+    env.register("note", env._note, **of_workflow)
+    env.create(**of_schedule)
 
-    desk.fire()
+    env.tick()
 
     queue, seconds = expected
-    assert len(desk.queued(queue)) == 1
-    desk.work()
-    assert desk.seen[0].deadline_at - desk.seen[0].started_at == seconds * SECOND
+    assert len(env.queued(queue)) == 1
+    env.execute_pending()
+    assert env.seen[0].deadline_at - env.seen[0].started_at == seconds * SECOND
 
 
-def test_a_workflow_on_the_control_queue_is_refused_unless_its_schedule_names_another(desk: Desk) -> None:
-    desk.register("astray", desk._note, queue="rqsched")
-    known = desk.create("known")
+def test_a_workflow_on_the_control_queue_is_refused_unless_its_schedule_names_another(env: Env) -> None:
+    env.register("astray", env._note, queue="rqsched")
+    known = env.create("known")
 
     for refused in (
-        lambda: desk.create(workflow="astray"),
-        lambda: desk.scheduler.upsert("report", "astray", MINUTE),
+        lambda: env.create(workflow="astray"),
+        lambda: env.scheduler.upsert("report", "astray", MINUTE),
         lambda: known.update("astray"),
     ):
         with pytest.raises(InvalidInputError, match="control queue"):
             refused()
 
     assert types(known) == ["Created"]
-    desk.create(workflow="astray", queue="high")
-    desk.fire()
-    assert len(desk.queued("high")) == 1
+    env.create(workflow="astray", queue="high")
+    env.tick()
+    assert len(env.queued("high")) == 1
 
 
-def test_schedule_workflow_refuses_a_workflow_on_the_control_queue(desk: Desk) -> None:
-    desk.register("astray", desk._note, queue="rqsched")
-    aio.use(desk.scheduler)
+def test_schedule_workflow_refuses_a_workflow_on_the_control_queue(env: Env) -> None:
+    env.register("astray", env._note, queue="rqsched")
+    aio.use(env.scheduler)
     try:
         with pytest.raises(InvalidInputError, match="control queue"):
             asyncio.run(aio.schedule_workflow("astray", schedule_name="hourly", schedule="0 * * * *"))
     finally:
         aio.use(None)
-    assert desk.scheduler.list().items == []
+    assert env.scheduler.list().items == []

@@ -6,44 +6,44 @@ import pytest
 
 from rqsched import current_run
 from rqsched.errors import RqschedError
-from tests.support.desk import Desk, newest, statuses
+from tests.support.env import Env, newest, statuses
 
 
-def test_a_waiting_run_that_is_cancelled_never_starts(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_waiting_run_that_is_cancelled_never_starts(any_env: Env) -> None:
+    schedule = any_env.create()
     run = schedule.trigger().run
     assert run is not None
 
     assert run.cancel().status == "cancelled"
 
-    assert (any_desk.queued(), any_desk.work(), any_desk.calls) == ([], 0, [])
+    assert (any_env.queued(), any_env.execute_pending(), any_env.calls) == ([], 0, [])
     assert run.cancel().status == run.terminate().status == "cancelled", "what has ended stays as it is"
     assert schedule.trigger().outcome == "triggered", "and blocks nothing"
 
 
-def test_a_running_run_sees_its_cancellation_at_its_next_checkpoint(any_desk: Desk) -> None:
+def test_a_running_run_sees_its_cancellation_at_its_next_checkpoint(any_env: Env) -> None:
     steps: list[str] = []
 
     def cancelled_on_the_way() -> None:
-        current = any_desk.scheduler.get("report").runs().items[0]
+        current = any_env.scheduler.get("report").runs().items[0]
         current.cancel()
         steps.append("before")
         current_run().checkpoint()
         steps.append("after")
 
-    any_desk.register("slow", cancelled_on_the_way)
-    schedule = any_desk.create(workflow="slow")
+    any_env.register("slow", cancelled_on_the_way)
+    schedule = any_env.create(workflow="slow")
 
-    any_desk.turn()
+    any_env.run_due()
 
     assert (steps, statuses(schedule)) == (["before"], ["cancelled"])
     assert schedule.refresh().error_count == 0
 
 
-def test_a_run_is_found_by_uid_number_and_instance_id(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.turn()
-    any_desk.turn()
+def test_a_run_is_found_by_uid_number_and_instance_id(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.run_due()
+    any_env.run_due()
     second = newest(schedule)
 
     for name in (second.uid, second.uid.lower(), "2", second.instance_id):

@@ -10,16 +10,16 @@ import pytest
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import RqschedError, ScheduleNotFoundError, ScheduleStateError
-from tests.support.desk import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Desk, types
+from tests.support.env import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Env, types
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
 def test_a_handle_of_a_deleted_schedule_does_not_touch_the_next_incarnation(
-    desk: Desk, operation: Callable[[ScheduleHandle], Any]
+    env: Env, operation: Callable[[ScheduleHandle], Any]
 ) -> None:
-    stale = desk.create()
-    desk.scheduler.get("report").delete()
-    new = desk.create()
+    stale = env.create()
+    env.scheduler.get("report").delete()
+    new = env.create()
 
     with pytest.raises(ScheduleNotFoundError):
         operation(stale)
@@ -29,8 +29,8 @@ def test_a_handle_of_a_deleted_schedule_does_not_touch_the_next_incarnation(
     assert types(stale) == ["Created", "Deleted"]
 
 
-def test_a_stale_handle_neither_pauses_again_nor_resumes_what_changed(any_desk: Desk) -> None:
-    schedule, stale = any_desk.create(), any_desk.scheduler.get("report")
+def test_a_stale_handle_neither_pauses_again_nor_resumes_what_changed(any_env: Env) -> None:
+    schedule, stale = any_env.create(), any_env.scheduler.get("report")
     schedule.pause()
     with pytest.raises(ScheduleStateError):
         stale.pause()
@@ -41,8 +41,8 @@ def test_a_stale_handle_neither_pauses_again_nor_resumes_what_changed(any_desk: 
     assert types(schedule) == ["Created", "Paused", "Resumed"]
 
 
-def test_a_stale_handle_updates_the_current_state(any_desk: Desk) -> None:
-    schedule, stale = any_desk.create(), any_desk.scheduler.get("report")
+def test_a_stale_handle_updates_the_current_state(any_env: Env) -> None:
+    schedule, stale = any_env.create(), any_env.scheduler.get("report")
     schedule.update(queue="high", labels={"a": "b"})
 
     stale.update(queue="low")
@@ -50,36 +50,36 @@ def test_a_stale_handle_updates_the_current_state(any_desk: Desk) -> None:
     assert (stale.describe().queue, stale.describe().labels) == ("low", {"a": "b"})
 
 
-DUE: dict[str, Callable[[Desk, ScheduleHandle], Any]] = {
-    "an update": lambda desk, schedule: schedule.update(queue="high"),
-    "a new spec": lambda desk, schedule: schedule.update(spec="0 * * * *"),
-    "a change of jitter": lambda desk, schedule: schedule.update(jitter=30 * SECOND),
-    "jitter taken away": lambda desk, schedule: schedule.update(jitter=timedelta(0)),
-    "an upsert": lambda desk, schedule: desk.scheduler.upsert("report", "note", "0 * * * *", overlap="allow_all"),
-    "a trigger": lambda desk, schedule: schedule.trigger(),
-    "a drain": lambda desk, schedule: desk.work(),
-    "a backfill": lambda desk, schedule: schedule.backfill(NOON - 3 * MINUTE, NOON),
-    "a recover": lambda desk, schedule: desk.scheduler.recover(),
+DUE: dict[str, Callable[[Env, ScheduleHandle], Any]] = {
+    "an update": lambda env, schedule: schedule.update(queue="high"),
+    "a new spec": lambda env, schedule: schedule.update(spec="0 * * * *"),
+    "a change of jitter": lambda env, schedule: schedule.update(jitter=30 * SECOND),
+    "jitter taken away": lambda env, schedule: schedule.update(jitter=timedelta(0)),
+    "an upsert": lambda env, schedule: env.scheduler.upsert("report", "note", "0 * * * *", overlap="allow_all"),
+    "a trigger": lambda env, schedule: schedule.trigger(),
+    "a drain": lambda env, schedule: env.execute_pending(),
+    "a backfill": lambda env, schedule: schedule.backfill(NOON - 3 * MINUTE, NOON),
+    "a recover": lambda env, schedule: env.scheduler.recover(),
 }
 
 
 @pytest.mark.parametrize("operation", DUE.values(), ids=DUE.keys())
 @pytest.mark.parametrize("jitter", [timedelta(0), 40 * SECOND], ids=["exact", "jittered"])
 def test_a_due_occurrence_survives_every_operation(
-    desk: Desk, jitter: timedelta, operation: Callable[[Desk, ScheduleHandle], Any]
+    env: Env, jitter: timedelta, operation: Callable[[Env, ScheduleHandle], Any]
 ) -> None:
-    schedule = desk.create(jitter=jitter, overlap="allow_all")
+    schedule = env.create(jitter=jitter, overlap="allow_all")
     schedule.trigger()
-    desk.advance(MINUTE + SECOND)
+    env.advance(MINUTE + SECOND)
 
-    operation(desk, schedule)
-    desk.turn(50 * SECOND)
+    operation(env, schedule)
+    env.run_due(50 * SECOND)
 
     assert NOON + MINUTE in [run.occurrence_at for run in schedule.runs().items if run.kind == "scheduled"]
 
 
-def test_each_operation_writes_its_event_and_counts_a_version(any_desk: Desk) -> None:
-    schedule = any_desk.create(max_runs=2)
+def test_each_operation_writes_its_event_and_counts_a_version(any_env: Env) -> None:
+    schedule = any_env.create(max_runs=2)
     steps: list[tuple[Callable[[], Any], list[str]]] = [
         (lambda: schedule.update(queue="high"), ["Updated"]),
         (lambda: schedule.pause(), ["Paused"]),
@@ -112,8 +112,8 @@ REFUSED: dict[str, Callable[[ScheduleHandle], Any]] = {
 
 
 @pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED.keys())
-def test_a_refused_operation_writes_nothing(desk: Desk, operation: Callable[[ScheduleHandle], Any]) -> None:
-    schedule = desk.create()
+def test_a_refused_operation_writes_nothing(env: Env, operation: Callable[[ScheduleHandle], Any]) -> None:
+    schedule = env.create()
     before = schedule.state
 
     with pytest.raises(RqschedError):

@@ -10,19 +10,19 @@ from rqsched import Cron
 from rqsched.api.declarations import Declaration
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
-from tests.support.desk import SECOND, Desk, last
+from tests.support.env import SECOND, Env, last
 
 
 def declared(schedule_id: str, spec: Any = "@hourly", **options: Unpack[Options]) -> Declaration:
     return Declaration(schedule_id, "note", spec, options)
 
 
-def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_desk: Desk) -> None:
-    scheduler = any_desk.scheduler
-    any_desk.create("by-hand")
-    any_desk.advance(SECOND)
+def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_env: Env) -> None:
+    scheduler = any_env.scheduler
+    any_env.create("by-hand")
+    any_env.advance(SECOND)
     scheduler.sync([declared("kept"), declared("changed"), declared("gone")])
-    any_desk.advance(SECOND)
+    any_env.advance(SECOND)
     told: list[tuple[str, str]] = []
 
     wanted = [declared("kept"), declared("changed", queue="high"), declared("new")]
@@ -36,41 +36,41 @@ def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_desk: Desk)
     assert last(scheduler.newest("gone"), "Deleted")["reason"] == "pruned by sync"
 
 
-def test_a_set_of_several_batches_is_created_in_its_order(any_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rqsched.api.scheduler.SYNC_BATCH", 2)
     ids = ["e", "a", "d", "b", "c"]
-    assert any_desk.scheduler.sync([declared(one) for one in ids]).created == ids
+    assert any_env.scheduler.sync([declared(one) for one in ids]).created == ids
     changed = {"a", "c"}
-    done = any_desk.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
+    done = any_env.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
     assert (done.updated, done.unchanged) == (["a", "c"], ["e", "d", "b"])
-    assert all(any_desk.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
+    assert all(any_env.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
 
 
-def test_sync_without_prune_removes_nothing(any_desk: Desk) -> None:
-    any_desk.scheduler.sync([declared("one")])
-    assert any_desk.scheduler.sync([]).removed == []
-    assert any_desk.scheduler.sync([], prune=True).removed == ["one"]
+def test_sync_without_prune_removes_nothing(any_env: Env) -> None:
+    any_env.scheduler.sync([declared("one")])
+    assert any_env.scheduler.sync([]).removed == []
+    assert any_env.scheduler.sync([], prune=True).removed == ["one"]
 
 
-def test_a_sync_owns_only_what_it_made(any_desk: Desk) -> None:
-    any_desk.create("by-hand", Cron("@hourly"))
-    any_desk.scheduler.sync([declared("by-hand", queue="high"), declared("synced")])
-    any_desk.scheduler.upsert("synced", "note", "@hourly", queue="low")
+def test_a_sync_owns_only_what_it_made(any_env: Env) -> None:
+    any_env.create("by-hand", Cron("@hourly"))
+    any_env.scheduler.sync([declared("by-hand", queue="high"), declared("synced")])
+    any_env.scheduler.upsert("synced", "note", "@hourly", queue="low")
 
-    assert any_desk.scheduler.sync([], prune=True).removed == ["synced"]
-    assert any_desk.scheduler.get("by-hand").describe().queue == "high"
-
-
-def test_a_sync_of_another_namespace_prunes_nothing_here(any_desk: Desk) -> None:
-    any_desk.scheduler.sync([declared("one")])
-    assert any_desk.scheduler.sync([], prune=True, namespace="other").removed == []
+    assert any_env.scheduler.sync([], prune=True).removed == ["synced"]
+    assert any_env.scheduler.get("by-hand").describe().queue == "high"
 
 
-def test_sync_never_resumes_what_an_operator_paused(any_desk: Desk) -> None:
-    any_desk.scheduler.sync([declared("one")])
-    any_desk.scheduler.get("one").pause()
-    assert any_desk.scheduler.sync([declared("one")]).unchanged == ["one"]
-    assert any_desk.scheduler.get("one").status == "paused"
+def test_a_sync_of_another_namespace_prunes_nothing_here(any_env: Env) -> None:
+    any_env.scheduler.sync([declared("one")])
+    assert any_env.scheduler.sync([], prune=True, namespace="other").removed == []
+
+
+def test_sync_never_resumes_what_an_operator_paused(any_env: Env) -> None:
+    any_env.scheduler.sync([declared("one")])
+    any_env.scheduler.get("one").pause()
+    assert any_env.scheduler.sync([declared("one")]).unchanged == ["one"]
+    assert any_env.scheduler.get("one").status == "paused"
 
 
 BAD_SETS = {
@@ -83,8 +83,8 @@ BAD_SETS = {
 
 
 @pytest.mark.parametrize("wanted", BAD_SETS.values(), ids=BAD_SETS.keys())
-def test_a_sync_with_an_invalid_declaration_writes_nothing(desk: Desk, wanted: list[Declaration]) -> None:
-    for sync in (desk.scheduler.sync, desk.scheduler.preview_sync):
+def test_a_sync_with_an_invalid_declaration_writes_nothing(env: Env, wanted: list[Declaration]) -> None:
+    for sync in (env.scheduler.sync, env.scheduler.preview_sync):
         with pytest.raises(InvalidInputError):
             sync(wanted)
-    assert desk.scheduler.list().items == []
+    assert env.scheduler.list().items == []

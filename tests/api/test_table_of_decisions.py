@@ -17,9 +17,9 @@ from rqsched.api.description import Description
 from rqsched.chain.firing import fire
 from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidIdError, InvalidPayloadError, ScheduleExistsError, ScheduleStateError
-from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, events, last, newest, occurrences, statuses, types
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, events, last, newest, occurrences, statuses, types
 
-Story = Callable[[Desk], None]
+Story = Callable[[Env], None]
 NOW = timedelta(0)
 
 ROWS = (
@@ -41,103 +41,103 @@ def row(name: str) -> Callable[[Story], Story]:
 
 
 @row("identity")
-def _(desk: Desk) -> None:
-    first = desk.create("a.B_c:d-1")
+def _(env: Env) -> None:
+    first = env.create("a.B_c:d-1")
     with pytest.raises(ScheduleExistsError):
-        desk.create("a.B_c:d-1")
+        env.create("a.B_c:d-1")
     with pytest.raises(InvalidIdError):
-        desk.create("-a")
-    desk.turn()
+        env.create("-a")
+    env.run_due()
     first.delete()
-    second = desk.create("a.B_c:d-1")
+    second = env.create("a.B_c:d-1")
     assert (len(second.uid), second.uid != first.uid, second.run_count, types(second)) == (26, True, 0, ["Created"])
     assert types(first)[-1] == "Deleted", "the history of the first stays"
 
 
 @row("statuses")
-def _(desk: Desk) -> None:
+def _(env: Env) -> None:
     assert set(ScheduleStatus) == {"active", "paused", "done", "dead", "deleted"}
-    schedule = desk.create(max_runs=1)
-    desk.turn()
+    schedule = env.create(max_runs=1)
+    env.run_due()
     assert schedule.refresh().status == "done"
     assert schedule.restart().status == "active"
     assert schedule.delete().status == "deleted"
 
 
 @row("create / upsert / sync")
-def _(desk: Desk) -> None:
-    assert desk.scheduler.upsert("a", "note", Every("1h"))[1] == "created"
-    desk.advance(MINUTE)
-    handle, outcome = desk.scheduler.upsert("a", "note", Every("1h"), queue="high")
+def _(env: Env) -> None:
+    assert env.scheduler.upsert("a", "note", Every("1h"))[1] == "created"
+    env.advance(MINUTE)
+    handle, outcome = env.scheduler.upsert("a", "note", Every("1h"), queue="high")
     assert (outcome, handle.next_run_at) == ("updated", NOON + HOUR)
-    assert desk.scheduler.upsert("a", "note", Every("1h"), queue="high")[1] == "unchanged"
+    assert env.scheduler.upsert("a", "note", Every("1h"), queue="high")[1] == "unchanged"
     handle.refresh().pause()
-    assert desk.scheduler.sync([Declaration("a", "note", Every("1h"))]).updated == ["a"]
+    assert env.scheduler.sync([Declaration("a", "note", Every("1h"))]).updated == ["a"]
     assert handle.refresh().status == "paused"
 
 
 @row("update")
-def _(desk: Desk) -> None:
-    schedule = desk.create(spec=Every("1h"))
-    desk.advance(HOUR + SECOND)
+def _(env: Env) -> None:
+    schedule = env.create(spec=Every("1h"))
+    env.advance(HOUR + SECOND)
     schedule.update(queue="high")
     assert schedule.next_run_at == NOON + HOUR
     schedule.update(spec=Every("2h"), jitter=MINUTE)
-    desk.fire(MINUTE)
+    env.tick(MINUTE)
     assert occurrences(schedule) == [NOON + HOUR], "what was due is not dropped"
 
 
 @row("positions")
-def _(desk: Desk) -> None:
-    schedule = desk.create()
+def _(env: Env) -> None:
+    schedule = env.create()
     positions = [schedule.n]
     old = f"sched-{schedule.uid}-n0-rc0"
-    for step in (desk.fire, schedule.pause, schedule.resume, lambda: schedule.update(spec=Every("3m"))):
+    for step in (env.tick, schedule.pause, schedule.resume, lambda: schedule.update(spec=Every("3m"))):
         step()
         positions.append(schedule.refresh().n)
     assert positions == [0, 1, 2, 3, 4]
     schedule.update(queue="high")
     assert schedule.n == 4, "neither status nor next time changed"
-    desk.advance(HOUR)
-    assert [fired.outcome for fired in fire(desk.runtime, [old])] == ["stale"]
+    env.advance(HOUR)
+    assert [fired.outcome for fired in fire(env.runtime, [old])] == ["stale"]
     assert len(statuses(schedule)) == 1
 
 
 @row("pause")
-def _(desk: Desk) -> None:
-    schedule = desk.create(overlap="buffer_one")
-    desk.fire()
-    desk.fire()
-    desk.advance(MINUTE)
+def _(env: Env) -> None:
+    schedule = env.create(overlap="buffer_one")
+    env.tick()
+    env.tick()
+    env.advance(MINUTE)
     schedule.pause("note", reason="reason")
     assert (schedule.next_run_at, schedule.note, schedule.status_reason) == (None, "note", "reason")
     assert last(schedule, "TriggerSkipped")["reason"] == "disabled"
     with pytest.raises(ScheduleStateError):
         schedule.pause()
-    desk.work()
+    env.execute_pending()
     assert statuses(schedule) == ["succeeded", "buffered"], "runs go on, waiting ones wait"
 
 
 @row("resume")
-def _(desk: Desk) -> None:
-    default, once = desk.create("default", Every("10m")), desk.create("once", Every("10m"), catch_up="once")
+def _(env: Env) -> None:
+    default, once = env.create("default", Every("10m")), env.create("once", Every("10m"), catch_up="once")
     for schedule in (default, once):
         schedule.pause()
-    desk.advance(25 * MINUTE)
+    env.advance(25 * MINUTE)
     assert (default.resume().next_run_at, once.resume().next_run_at) == (NOON + 30 * MINUTE, NOON + 20 * MINUTE)
-    assert once.due_at == desk.clock.now(), "immediately"
+    assert once.due_at == env.clock.now(), "immediately"
     default.pause()
-    desk.advance(10 * MINUTE)
+    env.advance(10 * MINUTE)
     assert default.resume("once").next_run_at == NOON + 30 * MINUTE, "per call, too"
 
 
 @row("missed")
-def _(desk: Desk) -> None:
-    fires_once = desk.create("fires-once")
-    skips = desk.create("skips", missed="skip")
-    fires_all = desk.create("fires-all", missed="all", overlap="allow")
-    old = desk.create("old", catch_up_window=30 * SECOND)
-    desk.fire(5 * MINUTE + 10 * SECOND)
+def _(env: Env) -> None:
+    fires_once = env.create("fires-once")
+    skips = env.create("skips", missed="skip")
+    fires_all = env.create("fires-all", missed="all", overlap="allow")
+    old = env.create("old", catch_up_window=30 * SECOND)
+    env.tick(5 * MINUTE + 10 * SECOND)
     assert occurrences(fires_once) == [NOON + MINUTE]
     assert last(fires_once, "Missed")["count"] == 4
     assert occurrences(skips) == [NOON + 5 * MINUTE]
@@ -146,52 +146,52 @@ def _(desk: Desk) -> None:
 
 
 @row("cadence")
-def _(desk: Desk) -> None:
-    schedule = desk.create(spec=Every("10m"), overlap="allow")
-    desk.fire(13 * MINUTE)
+def _(env: Env) -> None:
+    schedule = env.create(spec=Every("10m"), overlap="allow")
+    env.tick(13 * MINUTE)
     schedule.trigger()
     assert schedule.refresh().next_run_at == NOON + 20 * MINUTE
-    desk.fire(3 * 24 * HOUR)
+    env.tick(3 * 24 * HOUR)
     assert last(schedule, "Missed")["count"] == 3 * 24 * 6 - 1
     assert schedule.refresh().next_run_at == NOON + 3 * 24 * HOUR + 20 * MINUTE
 
 
 @row("interval anchor")
-def _(desk: Desk) -> None:
-    desk.advance(17 * SECOND)
-    anchored = desk.create("anchored", Every("10m"))
-    aligned = desk.create("aligned", Every("10m", offset="0s"))
+def _(env: Env) -> None:
+    env.advance(17 * SECOND)
+    anchored = env.create("anchored", Every("10m"))
+    aligned = env.create("aligned", Every("10m", offset="0s"))
     assert (anchored.next_run_at, aligned.next_run_at) == (NOON + 10 * MINUTE + 17 * SECOND, NOON + 10 * MINUTE)
-    completion = desk.create("completion", Every("10m", from_completion=True))
-    desk.fire(12 * MINUTE)
+    completion = env.create("completion", Every("10m", from_completion=True))
+    env.tick(12 * MINUTE)
     assert (completion.refresh().next_run_at, completion.state.awaiting_run_uid) == (None, newest(completion).uid)
-    desk.advance(MINUTE)
-    desk.work()
-    assert completion.refresh().next_run_at == desk.clock.now() + 10 * MINUTE
+    env.advance(MINUTE)
+    env.execute_pending()
+    assert completion.refresh().next_run_at == env.clock.now() + 10 * MINUTE
 
 
 @row("cron, DST, timezone")
-def _(desk: Desk) -> None:
-    desk.clock.set(datetime.fromisoformat("2026-03-07T12:00+00:00"))
-    schedule = desk.create(spec=Cron("30 2 * * *"), timezone="America/New_York")
+def _(env: Env) -> None:
+    env.clock.set(datetime.fromisoformat("2026-03-07T12:00+00:00"))
+    schedule = env.create(spec=Cron("30 2 * * *"), timezone="America/New_York")
     assert schedule.upcoming(2) == [datetime.fromisoformat(f"2026-03-{day}T02:30-04:00") for day in ("09", "10")]
 
 
 @row("jitter")
-def _(desk: Desk) -> None:
-    schedule = desk.create(jitter=10 * SECOND, spec=Every("1m"))
+def _(env: Env) -> None:
+    schedule = env.create(jitter=10 * SECOND, spec=Every("1m"))
     assert schedule.due_at is not None
     assert schedule.next_run_at is not None
     delay = schedule.due_at - schedule.next_run_at
     assert NOW <= delay <= 10 * SECOND
     assert schedule.upcoming(1) == [schedule.due_at]
-    desk.fire(MINUTE + delay)
+    env.tick(MINUTE + delay)
     assert newest(schedule).occurrence_at == NOON + MINUTE, "nominal and due are stored apart"
     assert newest(schedule).due_at == NOON + MINUTE + delay
 
 
 @row("overlap")
-def _(desk: Desk) -> None:
+def _(env: Env) -> None:
     expected = {
         "skip": ["pending"],
         "buffer_one": ["pending", "buffered"],
@@ -203,60 +203,60 @@ def _(desk: Desk) -> None:
     aliases = {"allow": "allow_all", "cancel_previous": "cancel_other", "enqueue": "buffer_all"}
     assert set(expected) == set(OverlapPolicy)
     for policy in [*expected, *aliases]:
-        desk.create(policy, overlap=policy)
+        env.create(policy, overlap=policy)
     for _ in range(3):
-        desk.fire()
+        env.tick()
     for policy in [*expected, *aliases]:
-        assert statuses(desk.scheduler.get(policy)) == expected[aliases.get(policy, policy)], policy
+        assert statuses(env.scheduler.get(policy)) == expected[aliases.get(policy, policy)], policy
 
 
 @row("buffered")
-def _(desk: Desk) -> None:
-    schedule = desk.create(overlap="buffer_all")
+def _(env: Env) -> None:
+    schedule = env.create(overlap="buffer_all")
     for _ in range(3):
-        desk.fire()
+        env.tick()
     assert types(schedule) == ["Created", "Triggered", "Buffered", "Buffered"]
-    desk.work()
-    assert [run.occurrence_at for run in desk.seen] == [NOON + k * MINUTE for k in (1, 2, 3)], "first in, first out"
-    desk.fire()
-    desk.fire()
+    env.execute_pending()
+    assert [run.occurrence_at for run in env.seen] == [NOON + k * MINUTE for k in (1, 2, 3)], "first in, first out"
+    env.tick()
+    env.tick()
     schedule.delete()
     assert (newest(schedule).status, last(schedule, "Deleted")["dropped_buffered"]) == ("cancelled", 1)
 
 
 @row("cancel_other")
-def _(desk: Desk) -> None:
+def _(env: Env) -> None:
     steps: list[str] = []
 
     def slow() -> None:
         if not steps:
-            desk.fire()  # the next occurrence comes while this one runs
+            env.tick()  # the next occurrence comes while this one runs
         steps.append("begun")
         current_run().checkpoint()
         steps.append("ended")
 
-    desk.register("slow", slow)
-    schedule = desk.create(workflow="slow", overlap="cancel_other")
-    desk.turn()
+    env.register("slow", slow)
+    schedule = env.create(workflow="slow", overlap="cancel_other")
+    env.run_due()
     assert (steps, statuses(schedule)) == (["begun", "begun", "ended"], ["cancelled", "succeeded"])
     assert last(schedule, "Triggered")["cancelled_run_ids"] == [schedule.run("1").uid]
 
 
 @row("a skip")
-def _(desk: Desk) -> None:
-    schedule = desk.create()
-    desk.fire()
-    desk.fire()
+def _(env: Env) -> None:
+    schedule = env.create()
+    env.tick()
+    env.tick()
     assert (schedule.refresh().skipped_count, schedule.last_skip_reason) == (1, "overlap_policy_skip")
-    assert schedule.last_skipped_at == desk.clock.now()
+    assert schedule.last_skipped_at == env.clock.now()
     assert schedule.next_run_at == NOON + 3 * MINUTE
     event = last(schedule, "TriggerSkipped")
     assert (event["occurrence_time"], event["blocking_run_id"]) == ("2026-01-15T12:02:00Z", newest(schedule).uid)
 
 
 @row("manual trigger")
-def _(desk: Desk) -> None:
-    schedule = desk.create(overlap="allow")
+def _(env: Env) -> None:
+    schedule = env.create(overlap="allow")
     run = schedule.trigger(idempotency_key="k").run
     assert run is not None
     again = schedule.trigger(idempotency_key="k").run
@@ -267,23 +267,23 @@ def _(desk: Desk) -> None:
 
 
 @row("max_runs")
-def _(desk: Desk) -> None:
-    schedule = desk.create(max_runs=3, overlap="allow")
-    deleted = desk.create("deleted", max_runs=1, on_exhausted="delete")
+def _(env: Env) -> None:
+    schedule = env.create(max_runs=3, overlap="allow")
+    deleted = env.create("deleted", max_runs=1, on_exhausted="delete")
     schedule.backfill(NOON - MINUTE, NOON)
     schedule.trigger()
     assert schedule.remaining == 1
-    desk.turn()
+    env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
     assert deleted.refresh().status == "deleted"
-    ends = desk.create("ends", Spec("* * * * *", end_at=desk.clock.now() + 90 * SECOND))
-    desk.turn()
+    ends = env.create("ends", Spec("* * * * *", end_at=env.clock.now() + 90 * SECOND))
+    env.run_due()
     assert (ends.refresh().status, ends.status_reason) == ("done", "spec_ended")
 
 
 @row("backfill")
-def _(desk: Desk) -> None:
-    schedule = desk.create(spec=Cron("* * * * *"))
+def _(env: Env) -> None:
+    schedule = env.create(spec=Cron("* * * * *"))
     schedule.pause()
     dry = schedule.backfill(NOON - 3 * MINUTE, NOON + HOUR, dry_run=True)
     assert [r.outcome for r in dry.rows] == ["would_start"] * 3
@@ -294,76 +294,76 @@ def _(desk: Desk) -> None:
 
 
 @row("run ids")
-def _(desk: Desk) -> None:
-    schedule = desk.create(overlap="allow")
-    desk.fire()
+def _(env: Env) -> None:
+    schedule = env.create(overlap="allow")
+    env.tick()
     live = newest(schedule)
     manual = schedule.trigger().run
     assert manual is not None
     schedule.backfill(NOON, NOON + SECOND)
-    fraction = desk.create("fraction", Every(timedelta(milliseconds=61_500)))
-    desk.fire(2 * MINUTE)
+    fraction = env.create("fraction", Every(timedelta(milliseconds=61_500)))
+    env.tick(2 * MINUTE)
     assert live.instance_id == "schedule:report:2026-01-15T12:01:00Z"
     assert manual.instance_id == f"schedule:report:manual:{manual.uid.lower()}"
     assert schedule.run("3").instance_id == "schedule:report:backfill:2026-01-15T12:00:00Z"
     assert newest(fraction).instance_id == "schedule:fraction:2026-01-15T12:02:01.500000Z"
-    assert f"run-{live.uid}-a1-d1" in desk.queued()
+    assert f"run-{live.uid}-a1-d1" in env.queued()
 
 
 @row("routing")
-def _(desk: Desk) -> None:
-    desk.register("routed", lambda: None, queue="w", timeout=5)
+def _(env: Env) -> None:
+    env.register("routed", lambda: None, queue="w", timeout=5)
     routes: dict[str, dict[str, Any]] = {"own": {"queue": "s"}, "workflow": {}, "priority": {"priority": 1}}
     for name, options in routes.items():
-        desk.create(name, workflow="routed", **options)
-    desk.create("settings")
-    desk.fire()
-    assert [len(desk.queued(queue)) for queue in ("s", "w", "default")] == [1, 2, 1]
-    first = newest(desk.scheduler.get("priority"))
-    assert desk.queued("w")[0] == f"run-{first.uid}-a1-d1"
+        env.create(name, workflow="routed", **options)
+    env.create("settings")
+    env.tick()
+    assert [len(env.queued(queue)) for queue in ("s", "w", "default")] == [1, 2, 1]
+    first = newest(env.scheduler.get("priority"))
+    assert env.queued("w")[0] == f"run-{first.uid}-a1-d1"
 
 
 @row("version")
-def _(desk: Desk) -> None:
-    schedule = desk.create()
+def _(env: Env) -> None:
+    schedule = env.create()
 
     async def redeployed() -> str:
         return "new"
 
-    desk.register("note", redeployed)
-    desk.turn()
+    env.register("note", redeployed)
+    env.run_due()
     assert newest(schedule).result == "new"
-    desk.runtime.workflows.remove("note")
-    desk.turn()
+    env.runtime.workflows.remove("note")
+    env.run_due()
     run = newest(schedule)
     assert run.error is not None
     assert (run.status, "no workflow named" in run.error) == ("retrying", True)
 
 
 @row("payload")
-def _(desk: Desk) -> None:
-    schedule = desk.create(args=["ü" * 100], kwargs={"deep": [{"a": None}]})
-    desk.fire()
-    raw = b"".join(desk.redis.dump(key) or b"" for key in desk.redis.scan_iter("rq:job:run-*"))
+def _(env: Env) -> None:
+    schedule = env.create(args=["ü" * 100], kwargs={"deep": [{"a": None}]})
+    env.tick()
+    raw = b"".join(env.redis.dump(key) or b"" for key in env.redis.scan_iter("rq:job:run-*"))
     assert b"deep" not in raw, "only uids travel through Redis"
-    desk.work()
-    assert desk.calls == [(("ü" * 100,), {"deep": [{"a": None}]})]
+    env.execute_pending()
+    assert env.calls == [(("ü" * 100,), {"deep": [{"a": None}]})]
     with pytest.raises(InvalidPayloadError):
         schedule.update(args=["x" * 256 * 1024])
 
 
 @row("sync prune")
-def _(desk: Desk) -> None:
-    desk.create("by-hand")
-    desk.scheduler.sync([Declaration("one", "note", MINUTE), Declaration("two", "note", MINUTE)])
-    assert desk.scheduler.sync([Declaration("one", "note", MINUTE)], prune=True).removed == ["two"]
-    assert {found.schedule_id for found in desk.scheduler.iter()} == {"by-hand", "one"}
+def _(env: Env) -> None:
+    env.create("by-hand")
+    env.scheduler.sync([Declaration("one", "note", MINUTE), Declaration("two", "note", MINUTE)])
+    assert env.scheduler.sync([Declaration("one", "note", MINUTE)], prune=True).removed == ["two"]
+    assert {found.schedule_id for found in env.scheduler.iter()} == {"by-hand", "one"}
 
 
 @row("audit")
-def _(desk: Desk) -> None:
-    schedule = desk.create()
-    desk.fire()
+def _(env: Env) -> None:
+    schedule = env.create()
+    env.tick()
     schedule.pause()
     schedule.delete()
     assert [event.event_type for event in events(schedule)] == [
@@ -378,26 +378,26 @@ def _(desk: Desk) -> None:
 
 
 @row("signals")
-def _(desk: Desk) -> None:
+def _(env: Env) -> None:
     heard: list[str] = []
     for name in ("cron.triggered", "cron.skipped", "ScheduleTriggered"):
-        desk.scheduler.on(name, lambda message: heard.append(message["event"]))
-    desk.create()
-    desk.fire()
-    desk.fire()
+        env.scheduler.on(name, lambda message: heard.append(message["event"]))
+    env.create()
+    env.tick()
+    env.tick()
     assert heard == ["ScheduleTriggered", "cron.triggered", "cron.skipped"]
 
 
 @row("naming")
-def _(desk: Desk) -> None:
-    schedule = desk.create()
+def _(env: Env) -> None:
+    schedule = env.create()
     assert {"next_run_at", "last_run_at", "run_count"} <= set(Description.__dataclass_fields__)
     assert (schedule.next_run_at, schedule.last_run_at, schedule.run_count) == (NOON + MINUTE, None, 0)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_each_decision_of_the_table_holds(any_desk: Desk, name: str) -> None:
-    STORIES[name](any_desk)
+def test_each_decision_of_the_table_holds(any_env: Env, name: str) -> None:
+    STORIES[name](any_env)
 
 
 def test_every_row_of_the_table_has_a_test() -> None:

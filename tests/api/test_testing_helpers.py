@@ -13,8 +13,7 @@ from rqsched import Cron, Every, current_run
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.testing import ManualClock, assert_has_schedule, execute_pending, run_due, run_schedule
-from tests.api.conftest import MakeDesk
-from tests.support.desk import MINUTE, NOON, Desk, module_level, newest, statuses
+from tests.support.env import MINUTE, NOON, Env, MakeEnv, module_level, newest, statuses
 
 pytest_plugins = ["pytester"]
 
@@ -22,7 +21,7 @@ pytest_plugins = ["pytester"]
 def test_the_shipped_fixtures_work_without_any_configuration(
     rqsched_scheduler: Scheduler, rqsched_clock: ManualClock
 ) -> None:
-    schedule = rqsched_scheduler.create("greet", "tests.support.desk.module_level", Cron("0 9 * * *"), args=["you"])
+    schedule = rqsched_scheduler.create("greet", "tests.support.env.module_level", Cron("0 9 * * *"), args=["you"])
 
     rqsched_clock.advance(timedelta(hours=9))
     rows = run_due(rqsched_scheduler)
@@ -78,46 +77,46 @@ def test_a_manual_clock_refuses_naive_times() -> None:
             refuse()
 
 
-def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_desk: Desk) -> None:
-    schedule = any_desk.create(overlap="buffer_all")
+def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_env: Env) -> None:
+    schedule = any_env.create(overlap="buffer_all")
     for _ in range(3):
-        any_desk.fire()
+        any_env.tick()
     assert statuses(schedule) == ["pending", "buffered", "buffered"]
 
-    assert execute_pending(any_desk.scheduler) == 3
+    assert execute_pending(any_env.scheduler) == 3
 
     assert statuses(schedule) == ["succeeded"] * 3
-    assert execute_pending(any_desk.scheduler) == 0
+    assert execute_pending(any_env.scheduler) == 0
 
 
-def test_execute_pending_may_be_limited_to_some_queues(desk: Desk) -> None:
-    high, low = desk.create("high", queue="high"), desk.create("low", queue="low")
-    desk.fire()
-    execute_pending(desk.scheduler, "high")
+def test_execute_pending_may_be_limited_to_some_queues(env: Env) -> None:
+    high, low = env.create("high", queue="high"), env.create("low", queue="low")
+    env.tick()
+    execute_pending(env.scheduler, "high")
     assert (statuses(high), statuses(low)) == (["succeeded"], ["pending"])
 
 
 def test_execute_pending_serves_named_connections_and_serializers(
-    make_desk: MakeDesk, sqlite_url: str, redis_url: str
+    make_env: MakeEnv, sqlite_url: str, redis_url: str
 ) -> None:
-    desk = make_desk(
+    env = make_env(
         database_url=sqlite_url,
         connections={"eu": redis_url.replace("/0", "/1")},
         queue_serializers={"legacy": "json"},
     )
-    schedules = [desk.create("a", connection="eu"), desk.create("b", queue="legacy"), desk.create("c")]
-    desk.fire()
-    assert execute_pending(desk.scheduler) == 3
+    schedules = [env.create("a", connection="eu"), env.create("b", queue="legacy"), env.create("c")]
+    env.tick()
+    assert execute_pending(env.scheduler) == 3
     assert [statuses(schedule) for schedule in schedules] == [["succeeded"]] * 3
 
 
-def test_execute_pending_executes_the_applications_own_jobs_too(desk: Desk) -> None:
-    job = Queue("default", connection=desk.redis).enqueue(module_level, "me")
-    assert execute_pending(desk.scheduler) == 1
+def test_execute_pending_executes_the_applications_own_jobs_too(env: Env) -> None:
+    job = Queue("default", connection=env.redis).enqueue(module_level, "me")
+    assert execute_pending(env.scheduler) == 1
     assert job.return_value(refresh=True) == "hello me"
 
 
-def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
+def test_an_async_test_executes_async_workflows_too(env: Env) -> None:
     async def region() -> str:
         await asyncio.sleep(0)
         return f"{current_run().schedule_id} in the loop of its own"
@@ -125,12 +124,12 @@ def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
     async def failing() -> None:
         raise ValueError("as the test wants it")
 
-    desk.register("region", region)
-    desk.register("failing", failing)
-    schedules = [desk.create("async", workflow="region"), desk.create("plain"), desk.create("bad", workflow="failing")]
+    env.register("region", region)
+    env.register("failing", failing)
+    schedules = [env.create("async", workflow="region"), env.create("plain"), env.create("bad", workflow="failing")]
 
     async def test() -> list[Any]:
-        desk.turn()
+        env.run_due()
         return [newest(schedule) for schedule in schedules]
 
     awaited, plain, bad = asyncio.run(test())
@@ -141,23 +140,23 @@ def test_an_async_test_executes_async_workflows_too(desk: Desk) -> None:
     assert "workflows.py" not in bad.error, "the traceback begins at the workflow"
 
 
-def test_run_schedule_returns_the_ended_run(any_desk: Desk) -> None:
-    any_desk.create()
-    assert run_schedule(any_desk.scheduler, "report").result == 1
-    any_desk.failing = True
-    run = run_schedule(any_desk.scheduler, "report")
+def test_run_schedule_returns_the_ended_run(any_env: Env) -> None:
+    any_env.create()
+    assert run_schedule(any_env.scheduler, "report").result == 1
+    any_env.failing = True
+    run = run_schedule(any_env.scheduler, "report")
     assert run.status == "retrying"
     assert run.error is not None
     assert "as the test wants it" in run.error
     with pytest.raises(InvalidInputError, match="overlap_policy_skip"):
-        run_schedule(any_desk.scheduler, "report")
+        run_schedule(any_env.scheduler, "report")
     with pytest.raises(ScheduleNotFoundError):
-        run_schedule(any_desk.scheduler, "nobody")
+        run_schedule(any_env.scheduler, "nobody")
 
 
-def test_assert_has_schedule_returns_it_or_says_what_differs(desk: Desk) -> None:
-    desk.create("tidy", Every("1h"))
-    scheduler = desk.scheduler
+def test_assert_has_schedule_returns_it_or_says_what_differs(env: Env) -> None:
+    env.create("tidy", Every("1h"))
+    scheduler = env.scheduler
 
     assert assert_has_schedule(scheduler, "tidy", workflow="note", spec=Every("1h"), status="active").run_count == 0
 

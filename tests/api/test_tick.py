@@ -11,24 +11,24 @@ from rqsched import RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.tables import schedules
-from tests.support.desk import HOUR, MINUTE, NOON, SECOND, Desk, last, newest, statuses, types
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, newest, statuses, types
 
 
-def break_spec(desk: Desk, schedule: ScheduleHandle, spec: str = '{"cron_expressions":["nonsense"]}') -> None:
+def break_spec(env: Env, schedule: ScheduleHandle, spec: str = '{"cron_expressions":["nonsense"]}') -> None:
     """The row is damaged behind our back: nobody can evaluate it."""
     change = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(spec=spec)
-    desk.runtime.database.transact(lambda connection: connection.execute(change))
+    env.runtime.database.transact(lambda connection: connection.execute(change))
 
 
-def test_a_tick_with_nothing_due_returns_no_row(any_desk: Desk) -> None:
-    any_desk.create()
-    assert any_desk.scheduler.tick() == []
+def test_a_tick_with_nothing_due_returns_no_row(any_env: Env) -> None:
+    any_env.create()
+    assert any_env.scheduler.tick() == []
 
 
-def test_a_row_says_what_was_triggered(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_row_says_what_was_triggered(any_env: Env) -> None:
+    schedule = any_env.create()
 
-    assert any_desk.fire(MINUTE + 5 * SECOND) == [
+    assert any_env.tick(MINUTE + 5 * SECOND) == [
         {
             "schedule_id": "report",
             "instance_id": "schedule:report:2026-01-15T12:01:00Z",
@@ -41,57 +41,57 @@ def test_a_row_says_what_was_triggered(any_desk: Desk) -> None:
     ]
 
 
-def test_a_row_says_why_nothing_was_started(any_desk: Desk) -> None:
-    schedule = any_desk.create()
-    any_desk.fire()
+def test_a_row_says_why_nothing_was_started(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.tick()
 
-    (row,) = any_desk.fire()
+    (row,) = any_env.tick()
 
     assert (row["outcome"], row["reason"], row["instance_id"]) == ("skipped", "overlap_policy_skip", None)
     assert statuses(schedule) == ["pending"]
 
 
-def test_rows_of_a_buffer_say_buffered_and_buffer_full(any_desk: Desk) -> None:
-    any_desk.create(overlap="buffer_one")
-    outcomes = [any_desk.fire()[0]["outcome"] for _ in range(3)]
+def test_rows_of_a_buffer_say_buffered_and_buffer_full(any_env: Env) -> None:
+    any_env.create(overlap="buffer_one")
+    outcomes = [any_env.tick()[0]["outcome"] for _ in range(3)]
     assert outcomes == ["triggered", "buffered", "buffer_full"]
 
 
-def test_what_is_due_fires_in_order_up_to_the_limit(any_desk: Desk) -> None:
+def test_what_is_due_fires_in_order_up_to_the_limit(any_env: Env) -> None:
     for position, name in enumerate("cab"):
-        any_desk.create(name, timedelta(minutes=3 - position))
-    any_desk.advance(HOUR)
+        any_env.create(name, timedelta(minutes=3 - position))
+    any_env.advance(HOUR)
 
-    assert [row["schedule_id"] for row in any_desk.scheduler.tick(limit=2)] == ["b", "a"]
-    assert [row["schedule_id"] for row in any_desk.scheduler.tick()] == ["c"]
-    assert any_desk.scheduler.tick() == []
+    assert [row["schedule_id"] for row in any_env.scheduler.tick(limit=2)] == ["b", "a"]
+    assert [row["schedule_id"] for row in any_env.scheduler.tick()] == ["c"]
+    assert any_env.scheduler.tick() == []
 
 
-def test_a_tick_takes_another_time(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_a_tick_takes_another_time(any_env: Env) -> None:
+    schedule = any_env.create()
 
-    (row,) = any_desk.scheduler.tick(now=NOON + 10 * MINUTE)
+    (row,) = any_env.scheduler.tick(now=NOON + 10 * MINUTE)
 
     assert (row["occurrence_time"], row["last_fired_at"]) == ("2026-01-15T12:01:00Z", "2026-01-15T12:10:00Z")
     assert schedule.refresh().next_run_at == NOON + 11 * MINUTE
-    assert any_desk.clock.now() == NOON
+    assert any_env.clock.now() == NOON
 
 
-def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_continues(any_desk: Desk) -> None:
-    schedule = any_desk.create()
+def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_continues(any_env: Env) -> None:
+    schedule = any_env.create()
 
-    rows = any_desk.fire(10 * MINUTE + SECOND)
+    rows = any_env.tick(10 * MINUTE + SECOND)
 
     assert [row["occurrence_time"] for row in rows] == ["2026-01-15T12:01:00Z"]
     assert schedule.refresh().next_run_at == NOON + 11 * MINUTE
     assert (last(schedule, "Missed")["count"], schedule.missed_count) == (9, 9)
 
 
-def test_one_failing_schedule_stops_no_other_and_backs_off(any_desk: Desk) -> None:
-    good, bad = any_desk.create("good"), any_desk.create("bad")
-    break_spec(any_desk, bad)
+def test_one_failing_schedule_stops_no_other_and_backs_off(any_env: Env) -> None:
+    good, bad = any_env.create("good"), any_env.create("bad")
+    break_spec(any_env, bad)
 
-    rows = any_desk.fire()
+    rows = any_env.tick()
 
     assert {row["schedule_id"]: row.get("outcome") for row in rows} == {"good": "triggered", "bad": None}
     error = next(row for row in rows if row["schedule_id"] == "bad")
@@ -101,39 +101,39 @@ def test_one_failing_schedule_stops_no_other_and_backs_off(any_desk: Desk) -> No
     assert types(bad) == ["Created", "FireFailed"]
     due_at = bad.refresh().due_at
     assert due_at is not None
-    assert due_at > any_desk.clock.now(), "it is tried again, but not in a tight loop"
+    assert due_at > any_env.clock.now(), "it is tried again, but not in a tight loop"
 
 
-def test_a_schedule_that_is_repaired_fires_what_was_due(any_desk: Desk) -> None:
-    schedule = any_desk.create(spec="* * * * *")
+def test_a_schedule_that_is_repaired_fires_what_was_due(any_env: Env) -> None:
+    schedule = any_env.create(spec="* * * * *")
     whole = schedule.state.definition.spec
-    break_spec(any_desk, schedule)
-    any_desk.fire()
-    break_spec(any_desk, schedule, whole)
+    break_spec(any_env, schedule)
+    any_env.tick()
+    break_spec(any_env, schedule, whole)
 
-    any_desk.turn(2 * SECOND)
+    any_env.run_due(2 * SECOND)
 
     assert newest(schedule).occurrence_at == NOON + MINUTE
     assert schedule.refresh().state.fire_failures == 0
 
 
-def test_a_tick_fires_due_retry_links(any_desk: Desk) -> None:
-    any_desk.failing = True
-    schedule = any_desk.create(spec=HOUR, retry=RetryPolicy(max_retries=1, base=30 * SECOND))
-    any_desk.turn(HOUR)
+def test_a_tick_fires_due_retry_links(any_env: Env) -> None:
+    any_env.failing = True
+    schedule = any_env.create(spec=HOUR, retry=RetryPolicy(max_retries=1, base=30 * SECOND))
+    any_env.run_due(HOUR)
     assert statuses(schedule) == ["retrying"]
-    any_desk.failing = False
+    any_env.failing = False
 
-    any_desk.turn(29 * SECOND)
+    any_env.run_due(29 * SECOND)
     assert statuses(schedule) == ["retrying"]
-    any_desk.turn(SECOND)
+    any_env.run_due(SECOND)
 
     assert (statuses(schedule), newest(schedule).attempt) == (["succeeded"], 2)
 
 
-def test_a_tick_refuses_a_naive_time_and_a_wrong_limit(desk: Desk) -> None:
+def test_a_tick_refuses_a_naive_time_and_a_wrong_limit(env: Env) -> None:
     with pytest.raises(InvalidInputError, match="naive"):
-        desk.scheduler.tick(now=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+        env.scheduler.tick(now=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
     for limit in (0, 10_001):
         with pytest.raises(InvalidLimitError):
-            desk.scheduler.tick(limit=limit)
+            env.scheduler.tick(limit=limit)

@@ -14,236 +14,235 @@ from rqsched import jobs
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import STARTED_GRACE, rq_time
 from rqsched.transport.transport import FIRE, Arm
-from tests.chain.conftest import MakeRig
+from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
 from tests.support.narrow import present, text
-from tests.support.rig import MINUTE, SECOND, Rig, link_id, run_job_id
 
 LIST = "rqsched"
 
 
-def arm(rig: Rig, n: int = 1, *, after: timedelta = MINUTE) -> Arm:
+def arm(env: Env, n: int = 1, *, after: timedelta = MINUTE) -> Arm:
     """A link of some schedule, due so long after now."""
-    now = rig.clock.now()
+    now = env.clock.now()
     return Arm(LinkId(derived_uid(now, "some schedule"), n), now + after)
 
 
-def put(rig: Rig, *arms: Arm) -> int:
-    return rig.transport.arm(arms, now=rig.clock.now())
+def put(env: Env, *arms: Arm) -> int:
+    return env.transport.arm(arms, now=env.clock.now())
 
 
-def set_hash(rig: Rig, link: Arm, **fields: str) -> None:
+def set_hash(env: Env, link: Arm, **fields: str) -> None:
     for name, value in fields.items():
-        rig.redis.hset(f"rq:job:{link.id}", name, value)
+        env.redis.hset(f"rq:job:{link.id}", name, value)
 
 
-def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(rig: Rig) -> None:
-    link = arm(rig, after=timedelta(seconds=90, microseconds=123_456))
+def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(env: Env) -> None:
+    link = arm(env, after=timedelta(seconds=90, microseconds=123_456))
 
-    assert put(rig, link) == 1
+    assert put(env, link) == 1
 
-    assert rig.armed() == {str(link.id): pytest.approx(link.due_at.timestamp(), abs=1e-6)}
-    assert rig.queued(LIST) == []
-    assert rig.job(link.id).get_status() is JobStatus.SCHEDULED
+    assert env.armed() == {str(link.id): pytest.approx(link.due_at.timestamp(), abs=1e-6)}
+    assert env.queued(LIST) == []
+    assert env.job(link.id).get_status() is JobStatus.SCHEDULED
 
 
 @pytest.mark.parametrize("after", [timedelta(0), -MINUTE], ids=["due now", "overdue"])
-def test_a_due_link_goes_on_the_list(rig: Rig, after: timedelta) -> None:
-    link = arm(rig, after=after)
+def test_a_due_link_goes_on_the_list(env: Env, after: timedelta) -> None:
+    link = arm(env, after=after)
 
-    put(rig, link)
+    put(env, link)
 
-    assert rig.queued(LIST) == [str(link.id)]
-    assert rig.armed() == {}
-    assert rig.job(link.id).get_status() is JobStatus.QUEUED
+    assert env.queued(LIST) == [str(link.id)]
+    assert env.armed() == {}
+    assert env.job(link.id).get_status() is JobStatus.QUEUED
 
 
-def test_a_link_is_never_seen_without_its_hash(rig: Rig) -> None:
+def test_a_link_is_never_seen_without_its_hash(env: Env) -> None:
     """One script writes both: where the connection dies between two commands, neither or both are there."""
-    rig.redis.config_resetstat()
+    env.redis.config_resetstat()
 
-    put(rig, arm(rig))
+    put(env, arm(env))
 
-    calls = {name: int(stats["calls"]) for name, stats in rig.redis.info("commandstats").items()}
+    calls = {name: int(stats["calls"]) for name, stats in env.redis.info("commandstats").items()}
     scripts = calls.get("cmdstat_evalsha", 0) + calls.get("cmdstat_eval", 0)
     assert scripts == 1
     by_client = {name for name in calls if name.removeprefix("cmdstat_") in {"multi", "exec"}}
     assert by_client == set(), "the hash and the place are written by the script, not by separate commands"
 
 
-def test_many_links_are_armed_at_once(rig: Rig) -> None:
-    links = [arm(rig, n, after=MINUTE + n * SECOND) for n in range(1, 351)]
+def test_many_links_are_armed_at_once(env: Env) -> None:
+    links = [arm(env, n, after=MINUTE + n * SECOND) for n in range(1, 351)]
 
-    assert put(rig, *links) == 350
+    assert put(env, *links) == 350
 
-    assert list(rig.armed()) == [str(link.id) for link in links]
-    assert all(rig.redis.exists(f"rq:job:{link.id}") for link in links)
-
-
-def test_a_schedules_first_link_is_armed_when_it_is_created(rig: Rig) -> None:
-    schedule = rig.create()
-
-    assert rig.armed() == {link_id(schedule): present(schedule.state.due_at).timestamp()}
+    assert list(env.armed()) == [str(link.id) for link in links]
+    assert all(env.redis.exists(f"rq:job:{link.id}") for link in links)
 
 
-def test_rq_reads_an_armed_link_as_one_of_its_own_jobs(rig: Rig) -> None:
-    link = arm(rig)
+def test_a_schedules_first_link_is_armed_when_it_is_created(env: Env) -> None:
+    schedule = env.create()
 
-    put(rig, link)
+    assert env.armed() == {link_id(schedule): present(schedule.state.due_at).timestamp()}
 
-    job = rig.job(link.id)
+
+def test_rq_reads_an_armed_link_as_one_of_its_own_jobs(env: Env) -> None:
+    link = arm(env)
+
+    put(env, link)
+
+    job = env.job(link.id)
     assert (job.func_name, job.func, job.args, job.kwargs) == (FIRE, jobs.fire, [], {}), "its id says everything"
     assert (job.origin, job.timeout, job.result_ttl) == (LIST, 600, 0)
     assert job.retries_left == 60, "an outage of SQL is retried by RQ"
-    assert job.created_at == rig.clock.now()
-    assert ScheduledJobRegistry(LIST, connection=rig.redis).get_job_ids() == [str(link.id)]
-    assert LIST in {text(key).removeprefix("rq:queue:") for key in rig.redis.smembers("rq:queues")}
+    assert job.created_at == env.clock.now()
+    assert ScheduledJobRegistry(LIST, connection=env.redis).get_job_ids() == [str(link.id)]
+    assert LIST in {text(key).removeprefix("rq:queue:") for key in env.redis.smembers("rq:queues")}
 
 
-def test_rq_reads_a_run_job_as_one_of_its_own(rig: Rig) -> None:
-    run = rig.occur(rig.create(timeout=30))
+def test_rq_reads_a_run_job_as_one_of_its_own(env: Env) -> None:
+    run = env.fire_next(env.create(timeout=30))
 
-    job = rig.job(run_job_id(run))
+    job = env.job(run_job_id(run))
 
     assert (job.func, job.args) == (jobs.execute, [])
-    outage = rig.scheduler.settings.completion_outage.total_seconds()
+    outage = env.scheduler.settings.completion_outage.total_seconds()
     assert job.timeout == 30 + outage, "RQ leaves time to record the end through an outage"
     assert (job.result_ttl, job.failure_ttl) == (0, 86_400)
 
 
-def test_nothing_is_left_in_redis_of_a_run_that_succeeded(rig: Rig) -> None:
-    run = rig.occur(rig.create())
-    before = set(rig.redis.keys("*"))
+def test_nothing_is_left_in_redis_of_a_run_that_succeeded(env: Env) -> None:
+    run = env.fire_next(env.create())
+    before = set(env.redis.keys("*"))
 
-    rig.work()
+    env.work()
 
     assert run.refresh().status == "succeeded"
     job_id = run_job_id(run)
     assert f"rq:job:{job_id}".encode() in before
-    assert [key for key in rig.redis.keys("*") if job_id.encode() in key] == []
-    registry = FinishedJobRegistry(run.queue or "default", connection=rig.redis)
+    assert [key for key in env.redis.keys("*") if job_id.encode() in key] == []
+    registry = FinishedJobRegistry(run.queue or "default", connection=env.redis)
     assert registry.get_job_ids() == []
 
 
-def test_the_job_of_a_run_that_succeeded_is_kept_as_long_as_the_setting_says(make_rig: MakeRig) -> None:
-    rig = make_rig(rq_result_ttl=60)
-    run = rig.occur(rig.create())
+def test_the_job_of_a_run_that_succeeded_is_kept_as_long_as_the_setting_says(make_env: MakeEnv) -> None:
+    env = make_env(rq_result_ttl=60)
+    run = env.fire_next(env.create())
 
-    rig.work()
+    env.work()
 
-    assert 0 < rig.redis.ttl(f"rq:job:{run_job_id(run)}") <= 60
-
-
-def test_an_armed_schedule_costs_no_more_memory_than_a_scheduled_job_of_rq(rig: Rig) -> None:
-    links = [arm(rig, n) for n in range(1, 2001)]
-    put(rig, arm(rig, 9_999))
-    before = rig.redis.info("memory")["used_memory"]
-
-    put(rig, *links)
-
-    assert (rig.redis.info("memory")["used_memory"] - before) / len(links) <= 625
+    assert 0 < env.redis.ttl(f"rq:job:{run_job_id(run)}") <= 60
 
 
-def listed(rig: Rig, link: Arm) -> None:
+def test_an_armed_schedule_costs_no_more_memory_than_a_scheduled_job_of_rq(env: Env) -> None:
+    links = [arm(env, n) for n in range(1, 2001)]
+    put(env, arm(env, 9_999))
+    before = env.redis.info("memory")["used_memory"]
+
+    put(env, *links)
+
+    assert (env.redis.info("memory")["used_memory"] - before) / len(links) <= 625
+
+
+def listed(env: Env, link: Arm) -> None:
     """It waits on the list, behind an older one."""
-    put(rig, arm(rig, 99, after=-MINUTE))
-    rig.clock.advance(SECOND)
-    put(rig, replace(link, due_at=rig.clock.now()))
+    put(env, arm(env, 99, after=-MINUTE))
+    env.clock.advance(SECOND)
+    put(env, replace(link, due_at=env.clock.now()))
 
 
-def head_of_list(rig: Rig, link: Arm) -> None:
-    put(rig, replace(link, due_at=rig.clock.now()))
+def head_of_list(env: Env, link: Arm) -> None:
+    put(env, replace(link, due_at=env.clock.now()))
 
 
-def in_the_set(rig: Rig, link: Arm) -> None:
-    put(rig, link)
+def in_the_set(env: Env, link: Arm) -> None:
+    put(env, link)
 
 
-def just_started(rig: Rig, link: Arm) -> None:
-    head_of_list(rig, link)
-    rig.redis.lpop(f"rq:queue:{LIST}")
-    started_at = rig.clock.now() - STARTED_GRACE + SECOND
-    set_hash(rig, link, status="started", started_at=rq_time(started_at))
+def just_started(env: Env, link: Arm) -> None:
+    head_of_list(env, link)
+    env.redis.lpop(f"rq:queue:{LIST}")
+    started_at = env.clock.now() - STARTED_GRACE + SECOND
+    set_hash(env, link, status="started", started_at=rq_time(started_at))
 
 
-def leased(rig: Rig, link: Arm) -> None:
-    head_of_list(rig, link)
-    rig.transport.lease(now=rig.clock.now(), lease=2 * SECOND, limit=10)
+def leased(env: Env, link: Arm) -> None:
+    head_of_list(env, link)
+    env.transport.lease(now=env.clock.now(), lease=2 * SECOND, limit=10)
 
 
-def overdue_within_the_grace(rig: Rig, link: Arm) -> None:
-    put(rig, replace(link, due_at=rig.clock.now() + SECOND))
-    rig.clock.advance(5 * SECOND)
+def overdue_within_the_grace(env: Env, link: Arm) -> None:
+    put(env, replace(link, due_at=env.clock.now() + SECOND))
+    env.clock.advance(5 * SECOND)
 
 
 ALIVE = [in_the_set, head_of_list, listed, just_started, leased, overdue_within_the_grace]
 
 
 @pytest.mark.parametrize("bring_to_life", ALIVE)
-def test_a_live_link_is_left_alone(rig: Rig, bring_to_life: Callable[[Rig, Arm], None]) -> None:
-    link = arm(rig)
-    bring_to_life(rig, link)
-    before = (rig.armed(), rig.queued(LIST), rig.redis.hgetall(f"rq:job:{link.id}"))
+def test_a_live_link_is_left_alone(env: Env, bring_to_life: Callable[[Env, Arm], None]) -> None:
+    link = arm(env)
+    bring_to_life(env, link)
+    before = (env.armed(), env.queued(LIST), env.redis.hgetall(f"rq:job:{link.id}"))
 
-    rig.clock.advance(timedelta(milliseconds=1))
-    assert put(rig, link) == 0
+    env.clock.advance(timedelta(milliseconds=1))
+    assert put(env, link) == 0
 
-    assert (rig.armed(), rig.queued(LIST), rig.redis.hgetall(f"rq:job:{link.id}")) == before
-
-
-def finished(rig: Rig, link: Arm) -> None:
-    set_hash(rig, link, data="x", status="finished", enqueued_at=rq_time(rig.clock.now()))
+    assert (env.armed(), env.queued(LIST), env.redis.hgetall(f"rq:job:{link.id}")) == before
 
 
-def failed(rig: Rig, link: Arm) -> None:
-    put(rig, link)
-    job = rig.job(link.id)
-    rig.redis.zrem(rig.transport.scheduled_key, str(link.id))
+def finished(env: Env, link: Arm) -> None:
+    set_hash(env, link, data="x", status="finished", enqueued_at=rq_time(env.clock.now()))
+
+
+def failed(env: Env, link: Arm) -> None:
+    put(env, link)
+    job = env.job(link.id)
+    env.redis.zrem(env.transport.scheduled_key, str(link.id))
     job.set_status(JobStatus.FAILED)
-    FailedJobRegistry(LIST, connection=rig.redis).add(job, ttl=86_400)
+    FailedJobRegistry(LIST, connection=env.redis).add(job, ttl=86_400)
 
 
-def expired(rig: Rig, link: Arm) -> None:
-    put(rig, link)
-    rig.redis.delete(f"rq:job:{link.id}")
-    rig.redis.zrem(rig.transport.scheduled_key, str(link.id))
+def expired(env: Env, link: Arm) -> None:
+    put(env, link)
+    env.redis.delete(f"rq:job:{link.id}")
+    env.redis.zrem(env.transport.scheduled_key, str(link.id))
 
 
-def without_a_hash(rig: Rig, link: Arm) -> None:
-    put(rig, link)
-    rig.redis.delete(f"rq:job:{link.id}")
+def without_a_hash(env: Env, link: Arm) -> None:
+    put(env, link)
+    env.redis.delete(f"rq:job:{link.id}")
 
 
-def without_data(rig: Rig, link: Arm) -> None:
+def without_data(env: Env, link: Arm) -> None:
     """RQ has set a status on a hash that was flushed meanwhile."""
-    rig.redis.zadd(rig.transport.scheduled_key, {str(link.id): 1})
-    set_hash(rig, link, status="started", started_at=rq_time(rig.clock.now()))
+    env.redis.zadd(env.transport.scheduled_key, {str(link.id): 1})
+    set_hash(env, link, status="started", started_at=rq_time(env.clock.now()))
 
 
-def popped_from_an_empty_list(rig: Rig, link: Arm) -> None:
-    head_of_list(rig, link)
-    rig.redis.lpop(f"rq:queue:{LIST}")
+def popped_from_an_empty_list(env: Env, link: Arm) -> None:
+    head_of_list(env, link)
+    env.redis.lpop(f"rq:queue:{LIST}")
 
 
-def popped_before_the_head(rig: Rig, link: Arm) -> None:
-    popped_from_an_empty_list(rig, link)
-    rig.clock.advance(SECOND)
-    put(rig, arm(rig, 99, after=timedelta(0)))
+def popped_before_the_head(env: Env, link: Arm) -> None:
+    popped_from_an_empty_list(env, link)
+    env.clock.advance(SECOND)
+    put(env, arm(env, 99, after=timedelta(0)))
 
 
-def started_long_ago(rig: Rig, link: Arm) -> None:
-    popped_from_an_empty_list(rig, link)
-    set_hash(rig, link, status="started", started_at=rq_time(rig.clock.now() - STARTED_GRACE))
+def started_long_ago(env: Env, link: Arm) -> None:
+    popped_from_an_empty_list(env, link)
+    set_hash(env, link, status="started", started_at=rq_time(env.clock.now() - STARTED_GRACE))
 
 
-def lost_from_the_set(rig: Rig, link: Arm) -> None:
-    put(rig, link)
-    rig.redis.zrem(rig.transport.scheduled_key, str(link.id))
+def lost_from_the_set(env: Env, link: Arm) -> None:
+    put(env, link)
+    env.redis.zrem(env.transport.scheduled_key, str(link.id))
 
 
-def overdue_beyond_the_grace(rig: Rig, link: Arm) -> None:
+def overdue_beyond_the_grace(env: Env, link: Arm) -> None:
     """Nobody promotes what waits there: RQ's scheduler lost its process, and no dispatcher runs."""
-    put(rig, replace(link, due_at=rig.clock.now() + SECOND))
-    rig.clock.advance(SECOND + rig.runtime.settings.grace + timedelta(milliseconds=1))
+    put(env, replace(link, due_at=env.clock.now() + SECOND))
+    env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
 
 
 DEAD = [
@@ -261,78 +260,78 @@ DEAD = [
 
 
 @pytest.mark.parametrize("kill", DEAD)
-def test_a_dead_link_under_the_same_id_is_replaced(rig: Rig, kill: Callable[[Rig, Arm], None]) -> None:
-    link = arm(rig, after=10 * MINUTE)
-    kill(rig, link)
+def test_a_dead_link_under_the_same_id_is_replaced(env: Env, kill: Callable[[Env, Arm], None]) -> None:
+    link = arm(env, after=10 * MINUTE)
+    kill(env, link)
 
-    assert put(rig, link) == 1
+    assert put(env, link) == 1
 
-    assert rig.armed()[str(link.id)] == link.due_at.timestamp()
-    job = rig.job(link.id)
+    assert env.armed()[str(link.id)] == link.due_at.timestamp()
+    job = env.job(link.id)
     assert job.get_status() is JobStatus.SCHEDULED
     assert job.started_at is None
     assert job.func is jobs.fire
 
 
 @pytest.mark.parametrize("kill", DEAD)
-def test_a_dead_link_that_is_due_is_on_the_list_and_nowhere_else(rig: Rig, kill: Callable[[Rig, Arm], None]) -> None:
-    link = arm(rig, after=10 * MINUTE)
-    kill(rig, link)
+def test_a_dead_link_that_is_due_is_on_the_list_and_nowhere_else(env: Env, kill: Callable[[Env, Arm], None]) -> None:
+    link = arm(env, after=10 * MINUTE)
+    kill(env, link)
 
-    assert put(rig, replace(link, due_at=rig.clock.now())) == 1
+    assert put(env, replace(link, due_at=env.clock.now())) == 1
 
-    assert str(link.id) in rig.queued(LIST)
-    assert str(link.id) not in rig.armed()
+    assert str(link.id) in env.queued(LIST)
+    assert str(link.id) not in env.armed()
 
 
-def test_a_run_job_pushed_in_front_does_not_make_the_others_look_dead(rig: Rig) -> None:
+def test_a_run_job_pushed_in_front_does_not_make_the_others_look_dead(env: Env) -> None:
     """The head of a run queue may be younger than what waits behind it."""
-    waiting = rig.occur(rig.create("waiting", queue="high"))
-    rig.clock.advance(SECOND)
-    rig.occur(rig.create("urgent", queue="high", priority=5))
-    assert rig.queued("high")[1] == run_job_id(waiting)
+    waiting = env.fire_next(env.create("waiting", queue="high"))
+    env.clock.advance(SECOND)
+    env.fire_next(env.create("urgent", queue="high", priority=5))
+    assert env.queued("high")[1] == run_job_id(waiting)
 
-    live = rig.transport.live_deliveries([waiting.state], now=rig.clock.now())
+    live = env.transport.live_deliveries([waiting.state], now=env.clock.now())
 
     assert live == [True]
-    rig.redis.lrem("rq:queue:high", 1, run_job_id(waiting))
-    assert rig.transport.live_deliveries([waiting.state], now=rig.clock.now()) == [False]
+    env.redis.lrem("rq:queue:high", 1, run_job_id(waiting))
+    assert env.transport.live_deliveries([waiting.state], now=env.clock.now()) == [False]
 
 
-def wakes(rig: Rig) -> int:
-    return int(rig.redis.llen(rig.transport.wake_key))
+def wakes(env: Env) -> int:
+    return int(env.redis.llen(env.transport.wake_key))
 
 
-def test_a_link_earlier_than_the_head_wakes_a_dispatcher(rig: Rig) -> None:
-    put(rig, arm(rig, 1, after=10 * MINUTE))
-    rig.redis.delete(rig.transport.wake_key)
+def test_a_link_earlier_than_the_head_wakes_a_dispatcher(env: Env) -> None:
+    put(env, arm(env, 1, after=10 * MINUTE))
+    env.redis.delete(env.transport.wake_key)
 
-    put(rig, arm(rig, 2, after=20 * MINUTE))
-    assert wakes(rig) == 0
+    put(env, arm(env, 2, after=20 * MINUTE))
+    assert wakes(env) == 0
 
-    put(rig, arm(rig, 3, after=5 * MINUTE))
-    assert wakes(rig) == 1
-
-
-def test_a_due_link_wakes_a_dispatcher(rig: Rig) -> None:
-    put(rig, arm(rig, 1, after=-MINUTE))
-
-    assert wakes(rig) == 1
-    assert 0 < rig.redis.ttl(rig.transport.wake_key) <= 60, "nobody listening leaves nothing behind"
+    put(env, arm(env, 3, after=5 * MINUTE))
+    assert wakes(env) == 1
 
 
-def test_a_live_link_wakes_no_dispatcher(rig: Rig) -> None:
-    put(rig, arm(rig))
-    rig.redis.delete(rig.transport.wake_key)
+def test_a_due_link_wakes_a_dispatcher(env: Env) -> None:
+    put(env, arm(env, 1, after=-MINUTE))
 
-    put(rig, arm(rig))
-
-    assert wakes(rig) == 0
+    assert wakes(env) == 1
+    assert 0 < env.redis.ttl(env.transport.wake_key) <= 60, "nobody listening leaves nothing behind"
 
 
-def test_waiting_ends_at_once_with_a_wake(rig: Rig) -> None:
-    put(rig, arm(rig, after=-MINUTE))
+def test_a_live_link_wakes_no_dispatcher(env: Env) -> None:
+    put(env, arm(env))
+    env.redis.delete(env.transport.wake_key)
 
-    rig.transport.wait_for_wake(60)  # a wait that is not woken runs into the test's own timeout
+    put(env, arm(env))
 
-    assert wakes(rig) == 0
+    assert wakes(env) == 0
+
+
+def test_waiting_ends_at_once_with_a_wake(env: Env) -> None:
+    put(env, arm(env, after=-MINUTE))
+
+    env.transport.wait_for_wake(60)  # a wait that is not woken runs into the test's own timeout
+
+    assert wakes(env) == 0

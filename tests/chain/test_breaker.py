@@ -14,35 +14,34 @@ from rqsched.config import Settings
 from rqsched.store import changes
 from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.transport import job_id_of
-from tests.chain.conftest import MakeRig
 from tests.store.children import FORK
+from tests.support.env import Env, MakeEnv
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.rig import Rig
 from tests.support.servers import ValkeyServer
 
 
 @pytest.fixture
-def web_rig(make_rig: MakeRig, own_valkey: ValkeyServer) -> Rig:
-    """A rig with the breaker that every Scheduler has, over a Redis of its own."""
-    return make_rig(redis_url=own_valkey.url, redis_breaker=1)
+def web_rig(make_env: MakeEnv, own_valkey: ValkeyServer) -> Env:
+    """An environment with the breaker that every Scheduler has, over a Redis of its own."""
+    return make_env(redis_url=own_valkey.url, redis_breaker=1)
 
 
-def away(rig: Rig) -> bool:
+def away(env: Env) -> bool:
     try:
-        rig.redis.ping()
+        env.redis.ping()
     except RedisAwayError:
         return True
     return False
 
 
-def wait_for_redis(rig: Rig) -> None:
-    wait_until(lambda: not away(rig), timeout=60, what="Redis to count as back")
+def wait_for_redis(env: Env) -> None:
+    wait_until(lambda: not away(env), timeout=60, what="Redis to count as back")
 
 
 def test_operation_on_hanging_redis_is_stored_and_redis_follows_by_itself(
-    web_rig: Rig, own_valkey: ValkeyServer
+    web_rig: Env, own_valkey: ValkeyServer
 ) -> None:
     schedule = web_rig.create("before")
     with own_valkey.hanging():
@@ -57,7 +56,7 @@ def test_operation_on_hanging_redis_is_stored_and_redis_follows_by_itself(
     check_invariants(web_rig.runtime)
 
 
-def test_while_redis_hangs_only_the_first_call_waits(web_rig: Rig, own_valkey: ValkeyServer) -> None:
+def test_while_redis_hangs_only_the_first_call_waits(web_rig: Env, own_valkey: ValkeyServer) -> None:
     web_rig.create("before")
     with own_valkey.hanging():
         began = time.monotonic()
@@ -68,7 +67,7 @@ def test_while_redis_hangs_only_the_first_call_waits(web_rig: Rig, own_valkey: V
     wait_until(lambda: len(web_rig.armed()) == 61, timeout=60, what="every link")
 
 
-def test_redis_that_is_gone_and_comes_back_is_followed_without_a_pass(web_rig: Rig, own_valkey: ValkeyServer) -> None:
+def test_redis_that_is_gone_and_comes_back_is_followed_without_a_pass(web_rig: Env, own_valkey: ValkeyServer) -> None:
     own_valkey.stop()
     created = web_rig.create()
     assert away(web_rig)
@@ -77,7 +76,7 @@ def test_redis_that_is_gone_and_comes_back_is_followed_without_a_pass(web_rig: R
     wait_until(lambda: any(created.uid in link for link in web_rig.armed()), timeout=60, what="the link")
 
 
-def test_redis_that_is_back_is_followed_by_a_pass_at_once(web_rig: Rig, own_valkey: ValkeyServer) -> None:
+def test_redis_that_is_back_is_followed_by_a_pass_at_once(web_rig: Env, own_valkey: ValkeyServer) -> None:
     assert web_rig.transport.acquire_interval(web_rig.scheduler.settings.reconcile_interval * 1000)
     with own_valkey.hanging():
         web_rig.create()
@@ -95,7 +94,7 @@ def test_worker_has_no_breaker(own_valkey: ValkeyServer, sqlite_url: str) -> Non
     runtime.close()
 
 
-def test_fork_asks_redis_itself(web_rig: Rig, own_valkey: ValkeyServer) -> None:
+def test_fork_asks_redis_itself(web_rig: Env, own_valkey: ValkeyServer) -> None:
     with own_valkey.hanging():
         web_rig.create()
         child = FORK.Process(target=_exit_unless_away_again, args=(lambda: away(web_rig), web_rig))
@@ -104,10 +103,10 @@ def test_fork_asks_redis_itself(web_rig: Rig, own_valkey: ValkeyServer) -> None:
     assert child.exitcode == 0
 
 
-def _exit_unless_away_again(is_away: Callable[[], bool], rig: Rig) -> None:
-    is_closed = not rig.runtime._breakers[0].is_open
+def _exit_unless_away_again(is_away: Callable[[], bool], env: Env) -> None:
+    is_closed = not env.runtime._breakers[0].is_open
     try:
-        rig.transport.count_armed()
+        env.transport.count_armed()
     except RedisError:  # the first call of the child waits itself
         os._exit(0 if is_closed and is_away() else 1)
     os._exit(2)

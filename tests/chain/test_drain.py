@@ -17,16 +17,16 @@ from rqsched.chain.execution import Claim, claim_run
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.tables import runs, schedules
+from tests.support.env import MINUTE, ONCE, Env, events, job_id, run_job_id, statuses
 from tests.support.narrow import present
-from tests.support.rig import MINUTE, ONCE, Rig, events, job_id, run_job_id, statuses
 
 
-def running(rig: Rig, schedule: ScheduleHandle) -> tuple[RunHandle, Claim]:
+def running(env: Env, schedule: ScheduleHandle) -> tuple[RunHandle, Claim]:
     """A run that some process executes."""
-    run = rig.occur(schedule)
-    claim = claim_run(rig.runtime, job_id(run.state))
+    run = env.fire_next(schedule)
+    claim = claim_run(env.runtime, job_id(run.state))
     assert claim is not None
-    rig.redis.lrem("rq:queue:default", 0, run_job_id(run))
+    env.redis.lrem("rq:queue:default", 0, run_job_id(run))
     return run.refresh(), claim
 
 
@@ -34,33 +34,33 @@ def runs_of(schedule: ScheduleHandle) -> list[RunHandle]:
     return list(reversed(schedule.runs(limit=500).items))
 
 
-def test_a_waiting_run_starts_when_the_run_ahead_ends(any_rig: Rig) -> None:
-    schedule = any_rig.create(overlap="buffer_all")
-    any_rig.occur(schedule)
-    any_rig.occur(schedule)
-    any_rig.occur(schedule)
+def test_a_waiting_run_starts_when_the_run_ahead_ends(any_env: Env) -> None:
+    schedule = any_env.create(overlap="buffer_all")
+    any_env.fire_next(schedule)
+    any_env.fire_next(schedule)
+    any_env.fire_next(schedule)
     assert statuses(schedule) == ["pending", "buffered", "buffered"]
 
-    any_rig.work()
+    any_env.work()
 
     assert statuses(schedule) == ["succeeded"] * 3, "each end has put the next one on the queue"
-    assert len(any_rig.calls) == 3
-    assert any_rig.state(schedule).buffer_depth == 0
+    assert len(any_env.calls) == 3
+    assert any_env.state(schedule).buffer_depth == 0
 
 
-def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_rig: Rig) -> None:
+def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_env: Env) -> None:
     order: list[str] = []
 
     def note() -> list[str]:
         order.append(current_run().instance_id)
         return [run.status for run in runs_of(schedule)]
 
-    any_rig.register("note", note)
-    schedule = any_rig.create(overlap="buffer_all")
+    any_env.register("note", note)
+    schedule = any_env.create(overlap="buffer_all")
     for _ in range(4):
-        any_rig.occur(schedule)
+        any_env.fire_next(schedule)
 
-    any_rig.work()
+    any_env.work()
 
     runs = runs_of(schedule)
     assert order == [run.instance_id for run in runs]
@@ -68,34 +68,34 @@ def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_rig: Rig) -> No
 
 
 @pytest.mark.parametrize("policy", ["buffer_one", "buffer_all"])
-def test_a_waiting_run_waits_for_the_retries_of_the_one_ahead(rig: Rig, policy: str) -> None:
+def test_a_waiting_run_waits_for_the_retries_of_the_one_ahead(env: Env, policy: str) -> None:
     def fail_once() -> None:
         if current_run().attempt == 1:
             raise ValueError("not yet")
 
-    rig.register("flaky", fail_once)
-    schedule = rig.create(runs="flaky", overlap=policy, retry=RetryPolicy(max_retries=1, base=3 * MINUTE))
-    rig.turn(schedule)
-    rig.occur(schedule)
+    env.register("flaky", fail_once)
+    schedule = env.create(workflow="flaky", overlap=policy, retry=RetryPolicy(max_retries=1, base=3 * MINUTE))
+    env.run_next(schedule)
+    env.fire_next(schedule)
     assert statuses(schedule) == ["retrying", "buffered"]
 
-    rig.clock.set(present(runs_of(schedule)[0].retry_at))
-    rig.dispatch()
-    rig.work()
+    env.clock.set(present(runs_of(schedule)[0].retry_at))
+    env.dispatch()
+    env.work()
 
     assert statuses(schedule)[0] == "succeeded"
     assert "buffered" not in statuses(schedule)[:2]
 
 
 @pytest.mark.parametrize("end", ["failure", "cancel", "terminate"])
-def test_a_waiting_run_starts_whatever_the_outcome_of_the_run_ahead(any_rig: Rig, end: str) -> None:
-    schedule = any_rig.create(overlap="buffer_one", retry=ONCE, runs="fail")
-    first = any_rig.occur(schedule)
-    any_rig.occur(schedule)
+def test_a_waiting_run_starts_whatever_the_outcome_of_the_run_ahead(any_env: Env, end: str) -> None:
+    schedule = any_env.create(overlap="buffer_one", retry=ONCE, workflow="fail")
+    first = any_env.fire_next(schedule)
+    any_env.fire_next(schedule)
     assert statuses(schedule) == ["pending", "buffered"]
 
     endings: dict[str, Callable[[], object]] = {
-        "failure": any_rig.work,
+        "failure": any_env.work,
         "cancel": first.cancel,
         "terminate": first.terminate,
     }
@@ -109,95 +109,95 @@ def test_a_waiting_run_starts_whatever_the_outcome_of_the_run_ahead(any_rig: Rig
 @pytest.fixture(autouse=True)
 def _failing(request: pytest.FixtureRequest) -> None:
     """The workflow `fail`."""
-    for name in ("rig", "any_rig"):
+    for name in ("env", "any_env"):
         if name in request.fixturenames:
             request.getfixturevalue(name).register("fail", lambda: 1 / 0)
 
 
-def test_waiting_runs_of_a_paused_schedule_start_after_resume(any_rig: Rig) -> None:
-    schedule = any_rig.create(overlap="buffer_all")
-    any_rig.occur(schedule)
-    any_rig.occur(schedule)
+def test_waiting_runs_of_a_paused_schedule_start_after_resume(any_env: Env) -> None:
+    schedule = any_env.create(overlap="buffer_all")
+    any_env.fire_next(schedule)
+    any_env.fire_next(schedule)
     schedule.pause()
 
-    any_rig.work()
+    any_env.work()
     assert statuses(schedule) == ["succeeded", "buffered"]
-    assert any_rig.recover().drained == 0
+    assert any_env.recover().drained == 0
 
     schedule.resume()
-    any_rig.work()
+    any_env.work()
     assert statuses(schedule) == ["succeeded", "succeeded"]
 
 
-def test_a_deleted_schedules_waiting_runs_are_dropped_with_one_event(rig: Rig) -> None:
-    schedule = rig.create(overlap="buffer_all")
+def test_a_deleted_schedules_waiting_runs_are_dropped_with_one_event(env: Env) -> None:
+    schedule = env.create(overlap="buffer_all")
     for _ in range(3):
-        rig.occur(schedule)
+        env.fire_next(schedule)
 
     schedule.delete()
-    rig.work()
+    env.work()
 
     assert statuses(schedule) == ["succeeded", "cancelled", "cancelled"]
     (deleted,) = events(schedule, audit.DELETED)
     assert deleted.payload["dropped_buffered"] == 2
 
 
-def test_a_trigger_waits_behind_an_occurrence(rig: Rig) -> None:
-    schedule = rig.create(overlap="buffer_all")
-    rig.occur(schedule)
+def test_a_trigger_waits_behind_an_occurrence(env: Env) -> None:
+    schedule = env.create(overlap="buffer_all")
+    env.fire_next(schedule)
 
     result = schedule.trigger()
 
     assert (result.outcome, result.buffer_depth) == ("buffered", 1)
-    rig.work()
+    env.work()
     assert [(run.kind, run.status) for run in runs_of(schedule)] == [
         ("scheduled", "succeeded"),
         ("manual", "succeeded"),
     ]
 
 
-def test_a_serial_backfill_runs_one_occurrence_after_another(any_rig: Rig) -> None:
-    schedule = any_rig.create(spec="* * * * *")
-    any_rig.advance(5 * MINUTE)
-    start = any_rig.clock.now() - 4 * MINUTE
+def test_a_serial_backfill_runs_one_occurrence_after_another(any_env: Env) -> None:
+    schedule = any_env.create(spec="* * * * *")
+    any_env.advance(5 * MINUTE)
+    start = any_env.clock.now() - 4 * MINUTE
 
-    schedule.backfill(start, any_rig.clock.now())
+    schedule.backfill(start, any_env.clock.now())
     assert sorted(statuses(schedule)) == ["buffered"] * 3 + ["pending"]
-    any_rig.work()
+    any_env.work()
 
     assert statuses(schedule) == ["succeeded"] * 4
-    assert any_rig.state(schedule).backfill_waiting == 0
+    assert any_env.state(schedule).backfill_waiting == 0
 
 
 OVER = "2026-01-15T12:02:30Z"
-"""Two occurrences after a rig's clock starts: a spec that ends here is over then."""
+"""Two occurrences after the clock starts: a spec that ends here is over then."""
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead"])
-def test_reconcile_drains_a_backfill_in_every_status(any_rig: Rig, status: str) -> None:
-    schedule = any_rig.create(
+def test_reconcile_drains_a_backfill_in_every_status(any_env: Env, status: str) -> None:
+    schedule = any_env.create(
         spec={"cron_expressions": ["* * * * *"], **({"end_at": OVER} if status == "done" else {})}
     )
     if status == "dead":
         schedule.update("fail", retry=RetryPolicy(max_retries=0, then="dead"))
-    start = any_rig.clock.now()
+    start = any_env.clock.now()
     for _ in range(3):
-        any_rig.turn(schedule)
+        any_env.run_next(schedule)
     if status == "paused":
         schedule.pause()
-    assert any_rig.state(schedule).status == status
+    assert any_env.state(schedule).status == status
     schedule.backfill(start - 3 * MINUTE, start)
     first = runs_of(schedule)[-3]
-    assert (first.status, any_rig.state(schedule).backfill_waiting) == ("pending", 2)
+    assert (first.status, any_env.state(schedule).backfill_waiting) == ("pending", 2)
 
-    lose_drain(any_rig, first)
+    lose_drain(any_env, first)
 
-    assert any_rig.recover().drained == 1
+    assert any_env.recover().drained == 1
     assert statuses(schedule)[-3:] == ["succeeded", "pending", "buffered"]
-    assert any_rig.recover().drained == 0, "the one ahead is unfinished now"
+    assert any_env.recover().drained == 0, "the one ahead is unfinished now"
 
 
-def lose_drain(rig: Rig, run: RunHandle) -> None:
+def lose_drain(env: Env, run: RunHandle) -> None:
     """The run has ended and what waited for it has not started: a writer that knew nothing of drains."""
 
     def work(connection: Connection) -> None:
@@ -206,56 +206,56 @@ def lose_drain(rig: Rig, run: RunHandle) -> None:
             sa.update(schedules).where(schedules.c.uid == run.state.schedule_uid).values(backfill_unfinished=0)
         )
 
-    rig.runtime.database.transact(work)
-    rig.redis.lrem("rq:queue:default", 0, run_job_id(run))
+    env.runtime.database.transact(work)
+    env.redis.lrem("rq:queue:default", 0, run_job_id(run))
 
 
-def test_a_cancelled_pending_run_is_taken_off_its_queue(any_rig: Rig) -> None:
-    schedule = any_rig.create()
-    run = any_rig.occur(schedule)
+def test_a_cancelled_pending_run_is_taken_off_its_queue(any_env: Env) -> None:
+    schedule = any_env.create()
+    run = any_env.fire_next(schedule)
 
     run.cancel()
 
     assert run.status == "cancelled"
-    assert any_rig.queued() == []
-    assert not any_rig.redis.exists(f"rq:job:{run_job_id(run)}")
-    any_rig.work()
-    assert any_rig.calls == []
+    assert any_env.queued() == []
+    assert not any_env.redis.exists(f"rq:job:{run_job_id(run)}")
+    any_env.work()
+    assert any_env.calls == []
 
 
 @pytest.mark.parametrize("end", [RunHandle.cancel, RunHandle.terminate], ids=["cancel", "terminate"])
-def test_ending_an_ended_run_changes_nothing(rig: Rig, end: Callable[[RunHandle], RunHandle]) -> None:
-    schedule = rig.create()
-    run = rig.turn(schedule)
+def test_ending_an_ended_run_changes_nothing(env: Env, end: Callable[[RunHandle], RunHandle]) -> None:
+    schedule = env.create()
+    run = env.run_next(schedule)
 
     assert end(run).status == "succeeded", "one that has ended already is left as it is"
-    other = rig.occur(schedule)
+    other = env.fire_next(schedule)
     first = end(other).status
     assert end(other).status == first
-    assert rig.state(schedule).error_count == 0
+    assert env.state(schedule).error_count == 0
 
 
-def test_a_cancelled_retrying_run_is_not_retried(rig: Rig) -> None:
-    schedule = rig.create(runs="fail", spec="0 * * * *", retry=RetryPolicy(max_retries=3, base=MINUTE))
-    run = rig.turn(schedule, 60 * MINUTE)
+def test_a_cancelled_retrying_run_is_not_retried(env: Env) -> None:
+    schedule = env.create(workflow="fail", spec="0 * * * *", retry=RetryPolicy(max_retries=3, base=MINUTE))
+    run = env.run_next(schedule, 60 * MINUTE)
 
     run.cancel()
-    rig.advance(MINUTE)
-    rig.dispatch()
+    env.advance(MINUTE)
+    env.dispatch()
 
     assert run.refresh().status == "cancelled"
-    assert rig.queued() == []
+    assert env.queued() == []
 
 
-def test_a_cancelled_waiting_run_leaves_the_buffer(rig: Rig) -> None:
-    schedule = rig.create(overlap="buffer_all")
+def test_a_cancelled_waiting_run_leaves_the_buffer(env: Env) -> None:
+    schedule = env.create(overlap="buffer_all")
     for _ in range(3):
-        rig.occur(schedule)
+        env.fire_next(schedule)
 
     runs_of(schedule)[1].cancel()
 
-    assert rig.state(schedule).buffer_depth == 1
-    rig.work()
+    assert env.state(schedule).buffer_depth == 1
+    env.work()
     assert statuses(schedule) == ["succeeded", "cancelled", "succeeded"]
 
 
@@ -269,14 +269,14 @@ def commands(redis: Redis) -> Iterator[Callable[[], list[Any]]]:
     ear.close()
 
 
-def perform_as_somebody(rig: Rig, run: RunHandle) -> None:
+def perform_as_somebody(env: Env, run: RunHandle) -> None:
     """RQ has noted that the worker `somebody` performs the run's job."""
-    rig.redis.hset(f"rq:job:{run_job_id(run)}", mapping={"status": "started", "worker_name": "somebody"})
+    env.redis.hset(f"rq:job:{run_job_id(run)}", mapping={"status": "started", "worker_name": "somebody"})
 
 
-def test_terminating_a_running_run_tells_rq_to_kill_its_horse(any_rig: Rig, commands: Callable[[], list[Any]]) -> None:
-    run, _ = running(any_rig, any_rig.create())
-    perform_as_somebody(any_rig, run)
+def test_terminating_a_running_run_tells_rq_to_kill_its_horse(any_env: Env, commands: Callable[[], list[Any]]) -> None:
+    run, _ = running(any_env, any_env.create())
+    perform_as_somebody(any_env, run)
 
     run.terminate()
 
@@ -286,9 +286,9 @@ def test_terminating_a_running_run_tells_rq_to_kill_its_horse(any_rig: Rig, comm
     assert run_job_id(run).encode() in command
 
 
-def test_cancelling_a_running_run_kills_nothing(rig: Rig, commands: Callable[[], list[Any]]) -> None:
-    run, _ = running(rig, rig.create())
-    perform_as_somebody(rig, run)
+def test_cancelling_a_running_run_kills_nothing(env: Env, commands: Callable[[], list[Any]]) -> None:
+    run, _ = running(env, env.create())
+    perform_as_somebody(env, run)
 
     run.cancel()
 
@@ -296,9 +296,9 @@ def test_cancelling_a_running_run_kills_nothing(rig: Rig, commands: Callable[[],
     assert commands() == []
 
 
-def test_terminating_a_run_without_a_job_in_redis_still_ends_it(rig: Rig) -> None:
-    run, _ = running(rig, rig.create())
-    rig.redis.flushall()
+def test_terminating_a_run_without_a_job_in_redis_still_ends_it(env: Env) -> None:
+    run, _ = running(env, env.create())
+    env.redis.flushall()
 
     assert run.terminate().status == "terminated"
 
@@ -308,58 +308,58 @@ def test_terminating_a_run_without_a_job_in_redis_still_ends_it(rig: Rig) -> Non
     [("cancel_other", "cancelled"), ("terminate_other", "terminated")],
     ids=["cancel", "terminate"],
 )
-def test_a_replaced_pending_run_never_starts(any_rig: Rig, policy: str, status: str) -> None:
-    schedule = any_rig.create(overlap=policy)
-    first = any_rig.occur(schedule)
+def test_a_replaced_pending_run_never_starts(any_env: Env, policy: str, status: str) -> None:
+    schedule = any_env.create(overlap=policy)
+    first = any_env.fire_next(schedule)
 
-    second = any_rig.occur(schedule)
+    second = any_env.fire_next(schedule)
 
     assert statuses(schedule) == [status, "pending"]
-    assert any_rig.queued() == [run_job_id(second)]
-    assert claim_run(any_rig.runtime, job_id(first.state)) is None
+    assert any_env.queued() == [run_job_id(second)]
+    assert claim_run(any_env.runtime, job_id(first.state)) is None
 
 
 def test_terminate_other_kills_the_old_horse_and_starts_the_new_run(
-    rig: Rig, commands: Callable[[], list[Any]]
+    env: Env, commands: Callable[[], list[Any]]
 ) -> None:
-    schedule = rig.create(overlap="terminate_other")
-    run, _ = running(rig, schedule)
-    perform_as_somebody(rig, run)
+    schedule = env.create(overlap="terminate_other")
+    run, _ = running(env, schedule)
+    perform_as_somebody(env, run)
 
-    rig.occur(schedule)
+    env.fire_next(schedule)
 
     assert statuses(schedule) == ["terminated", "pending"]
     assert b"stop-job" in commands()[0]
 
 
-def test_cancel_other_stops_the_old_run_at_its_next_checkpoint(rig: Rig) -> None:
+def test_cancel_other_stops_the_old_run_at_its_next_checkpoint(env: Env) -> None:
     """The first run executes in this thread; the next occurrence fires in another one meanwhile."""
     steps: list[str] = []
 
     def work() -> None:
         if len(runs_of(schedule)) > 1:
             return
-        rig.advance()
-        fire = threading.Thread(target=lambda: rig.fire(schedule.refresh()))
+        env.advance()
+        fire = threading.Thread(target=lambda: env.deliver(schedule.refresh()))
         fire.start()
         fire.join()
         steps.append("before")
         current_run().checkpoint()
         steps.append("after")
 
-    rig.register("work", work)
-    schedule = rig.create(runs="work", overlap="cancel_other")
+    env.register("work", work)
+    schedule = env.create(workflow="work", overlap="cancel_other")
 
-    rig.turn(schedule)
+    env.run_next(schedule)
 
     assert steps == ["before"]
     assert statuses(schedule) == ["cancelled", "succeeded"]
 
 
-def test_allow_all_runs_side_by_side(rig: Rig) -> None:
-    schedule = rig.create(overlap="allow_all")
+def test_allow_all_runs_side_by_side(env: Env) -> None:
+    schedule = env.create(overlap="allow_all")
     for _ in range(3):
-        rig.occur(schedule)
+        env.fire_next(schedule)
 
     assert statuses(schedule) == ["pending"] * 3
-    assert len(rig.queued()) == 3
+    assert len(env.queued()) == 3

@@ -14,78 +14,89 @@ from rqsched.core import audit
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.errors import RedisUnavailableError
 from rqsched.store import changes
-from tests.chain.conftest import MakeRig
+from tests.support.env import (
+    MINUTE,
+    SECOND,
+    Env,
+    MakeEnv,
+    events,
+    link_id,
+    newest,
+    outcomes,
+    run_job_id,
+    statuses,
+    waiting_for_retry,
+)
 from tests.support.narrow import present
-from tests.support.rig import MINUTE, SECOND, Rig, events, failing, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.servers import ValkeyServer
 
 
-def rows(rig: Rig) -> tuple[object, ...]:
+def rows(env: Env) -> tuple[object, ...]:
     """Everything SQL holds, to see that nothing was written."""
     tables = ("rqsched_schedules", "rqsched_runs", "rqsched_audit_events")
-    return rig.runtime.database.read(
+    return env.runtime.database.read(
         lambda connection: tuple(
             tuple(connection.execute(sa.text(f"SELECT * FROM {table} ORDER BY 1, 2"))) for table in tables
         )
     )
 
 
-def test_a_due_link_starts_a_run_and_arms_its_successor(any_rig: Rig) -> None:
-    schedule = any_rig.create()
-    any_rig.advance()
+def test_a_due_link_starts_a_run_and_arms_its_successor(any_env: Env) -> None:
+    schedule = any_env.create()
+    any_env.advance()
 
-    fired = any_rig.fire(schedule)
+    fired = any_env.deliver(schedule)
 
     assert outcomes(fired) == ["fired"]
     run = newest(schedule)
-    assert (run.status, run.occurrence_at) == ("pending", any_rig.clock.now())
-    assert any_rig.queued() == [run_job_id(run)]
-    after = any_rig.state(schedule)
-    assert (after.n, after.next_run_at) == (1, any_rig.clock.now() + MINUTE)
-    assert any_rig.armed()[link_id(schedule)] == present(after.next_run_at).timestamp()
+    assert (run.status, run.occurrence_at) == ("pending", any_env.clock.now())
+    assert any_env.queued() == [run_job_id(run)]
+    after = any_env.state(schedule)
+    assert (after.n, after.next_run_at) == (1, any_env.clock.now() + MINUTE)
+    assert any_env.armed()[link_id(schedule)] == present(after.next_run_at).timestamp()
 
 
-def test_the_next_time_is_computed_from_the_nominal_time_not_from_the_fire(rig: Rig) -> None:
-    schedule = rig.create(spec="*/5 * * * *")
+def test_the_next_time_is_computed_from_the_nominal_time_not_from_the_fire(env: Env) -> None:
+    schedule = env.create(spec="*/5 * * * *")
     nominal = present(schedule.next_run_at)
-    rig.advance(nominal - rig.clock.now() + timedelta(seconds=47))
+    env.advance(nominal - env.clock.now() + timedelta(seconds=47))
 
-    rig.fire(schedule)
+    env.deliver(schedule)
 
     assert newest(schedule).occurrence_at == nominal
-    assert rig.state(schedule).next_run_at == nominal + 5 * MINUTE
+    assert env.state(schedule).next_run_at == nominal + 5 * MINUTE
 
 
-def test_an_early_link_waits_for_its_time(any_rig: Rig) -> None:
-    schedule = any_rig.create()
+def test_an_early_link_waits_for_its_time(any_env: Env) -> None:
+    schedule = any_env.create()
     due_at = schedule.state.due_at
-    any_rig.advance(MINUTE - timedelta(microseconds=1))
-    before = rows(any_rig)
+    any_env.advance(MINUTE - timedelta(microseconds=1))
+    before = rows(any_env)
 
-    (fired,) = any_rig.fire(schedule)
+    (fired,) = any_env.deliver(schedule)
 
     assert (fired.outcome, fired.again_at) == ("early", due_at)
-    assert rows(any_rig) == before
+    assert rows(any_env) == before
 
 
-def test_a_link_delivered_twice_fires_once(any_rig: Rig) -> None:
-    schedule = any_rig.create()
+def test_a_link_delivered_twice_fires_once(any_env: Env) -> None:
+    schedule = any_env.create()
     link = link_id(schedule)
-    any_rig.advance()
-    any_rig.deliver(link)
-    before = rows(any_rig)
+    any_env.advance()
+    any_env.deliver(link)
+    before = rows(any_env)
 
-    assert outcomes(any_rig.deliver(link)) == ["stale"]
+    assert outcomes(any_env.deliver(link)) == ["stale"]
 
-    assert rows(any_rig) == before
-    assert len(any_rig.queued()) == 1
+    assert rows(any_env) == before
+    assert len(any_env.queued()) == 1
 
 
-def test_a_link_delivered_twice_in_one_batch_fires_once(rig: Rig) -> None:
-    schedule = rig.create()
-    rig.advance()
+def test_a_link_delivered_twice_in_one_batch_fires_once(env: Env) -> None:
+    schedule = env.create()
+    env.advance()
 
-    assert outcomes(rig.deliver(link_id(schedule), link_id(schedule))) == ["fired"]
+    assert outcomes(env.deliver(link_id(schedule), link_id(schedule))) == ["fired"]
     assert statuses(schedule) == ["pending"]
 
 
@@ -112,171 +123,171 @@ def done(schedule: ScheduleHandle) -> None:
 
 
 @pytest.mark.parametrize("change", [paused, resumed, updated, deleted, done])
-def test_a_link_from_before_a_change_writes_nothing(rig: Rig, change: Callable[[ScheduleHandle], None]) -> None:
-    schedule = rig.create()
+def test_a_link_from_before_a_change_writes_nothing(env: Env, change: Callable[[ScheduleHandle], None]) -> None:
+    schedule = env.create()
     link = link_id(schedule)
     change(schedule)
-    rig.advance(10 * MINUTE)
-    before = rows(rig)
+    env.advance(10 * MINUTE)
+    before = rows(env)
 
-    assert outcomes(rig.deliver(link)) == ["stale"]
+    assert outcomes(env.deliver(link)) == ["stale"]
 
-    assert rows(rig) == before
+    assert rows(env) == before
 
 
 @pytest.mark.parametrize("change", [paused, deleted, done])
 def test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing(
-    rig: Rig, change: Callable[[ScheduleHandle], None]
+    env: Env, change: Callable[[ScheduleHandle], None]
 ) -> None:
-    schedule = rig.create()
+    schedule = env.create()
     change(schedule)
-    rig.advance(10 * MINUTE)
-    before = rows(rig)
-    current = rig.runtime.database.read(lambda connection: changes.find(connection, schedule.uid))
+    env.advance(10 * MINUTE)
+    before = rows(env)
+    current = env.runtime.database.read(lambda connection: changes.find(connection, schedule.uid))
     assert current is not None
 
-    assert outcomes(rig.deliver(LinkId(schedule.uid, current.n))) == ["stale"]
+    assert outcomes(env.deliver(LinkId(schedule.uid, current.n))) == ["stale"]
 
-    assert rows(rig) == before
+    assert rows(env) == before
 
 
-def test_a_link_from_before_a_recreation_starts_nothing_of_the_new_schedule(any_rig: Rig) -> None:
-    old = any_rig.create()
+def test_a_link_from_before_a_recreation_starts_nothing_of_the_new_schedule(any_env: Env) -> None:
+    old = any_env.create()
     link = link_id(old)
     old.delete()
-    new = any_rig.create()
-    any_rig.advance(10 * MINUTE)
+    new = any_env.create()
+    any_env.advance(10 * MINUTE)
 
-    assert outcomes(any_rig.deliver(link)) == ["stale"]
+    assert outcomes(any_env.deliver(link)) == ["stale"]
 
     assert statuses(new) == []
-    assert any_rig.state(new).n == 0
+    assert any_env.state(new).n == 0
 
 
 @pytest.mark.parametrize("n", [-1, 1, 7], ids=["older", "next", "never armed"])
-def test_a_link_of_another_position_writes_nothing(rig: Rig, n: int) -> None:
-    schedule = rig.create()
-    rig.occur(schedule)
-    rig.advance(10 * MINUTE)
-    before = rows(rig)
+def test_a_link_of_another_position_writes_nothing(env: Env, n: int) -> None:
+    schedule = env.create()
+    env.fire_next(schedule)
+    env.advance(10 * MINUTE)
+    before = rows(env)
 
-    position = rig.state(schedule).n + n
-    assert outcomes(rig.deliver(LinkId(schedule.uid, position))) == ["stale"]
+    position = env.state(schedule).n + n
+    assert outcomes(env.deliver(LinkId(schedule.uid, position))) == ["stale"]
 
-    assert rows(rig) == before
+    assert rows(env) == before
 
 
-def test_a_stale_link_arms_the_current_one_where_it_is_missing(any_rig: Rig) -> None:
+def test_a_stale_link_arms_the_current_one_where_it_is_missing(any_env: Env) -> None:
     """A crash between the commit and the pipeline heals on the next delivery of the same link."""
-    schedule = any_rig.create()
+    schedule = any_env.create()
     link = link_id(schedule)
-    any_rig.occur(schedule)
-    run_job, current = any_rig.queued(), link_id(schedule.refresh())
-    any_rig.redis.flushall()
+    any_env.fire_next(schedule)
+    run_job, current = any_env.queued(), link_id(schedule.refresh())
+    any_env.redis.flushall()
 
-    assert outcomes(any_rig.deliver(link)) == ["stale"]
+    assert outcomes(any_env.deliver(link)) == ["stale"]
 
-    assert list(any_rig.armed()) == [current]
-    assert any_rig.queued() == run_job
+    assert list(any_env.armed()) == [current]
+    assert any_env.queued() == run_job
 
 
-def test_a_stale_link_of_a_paused_schedule_enqueues_its_runs_and_arms_nothing(rig: Rig) -> None:
-    schedule = rig.create()
+def test_a_stale_link_of_a_paused_schedule_enqueues_its_runs_and_arms_nothing(env: Env) -> None:
+    schedule = env.create()
     link = link_id(schedule)
-    run = rig.occur(schedule)
+    run = env.fire_next(schedule)
     schedule.pause()
-    rig.redis.flushall()
+    env.redis.flushall()
 
-    rig.deliver(link)
+    env.deliver(link)
 
-    assert rig.armed() == {}
-    assert rig.queued() == [run_job_id(run)]
+    assert env.armed() == {}
+    assert env.queued() == [run_job_id(run)]
 
 
-def test_a_stale_retry_link_enqueues_the_attempt_it_made(rig: Rig) -> None:
-    schedule, retry = failing(rig)
-    rig.advance()
-    rig.deliver(retry)
-    queued = rig.queued()
-    rig.redis.delete("rq:queue:default", f"rq:job:{queued[0]}")
+def test_a_stale_retry_link_enqueues_the_attempt_it_made(env: Env) -> None:
+    schedule, retry = waiting_for_retry(env)
+    env.advance()
+    env.deliver(retry)
+    queued = env.queued()
+    env.redis.delete("rq:queue:default", f"rq:job:{queued[0]}")
 
-    assert outcomes(rig.deliver(retry)) == ["stale"]
+    assert outcomes(env.deliver(retry)) == ["stale"]
 
-    assert rig.queued() == queued == [run_job_id(newest(schedule))]
+    assert env.queued() == queued == [run_job_id(newest(schedule))]
 
 
 def test_what_was_committed_while_redis_was_away_follows_at_the_next_delivery(
-    make_rig: MakeRig, own_valkey: ValkeyServer
+    make_env: MakeEnv, own_valkey: ValkeyServer
 ) -> None:
-    rig = make_rig(redis_url=own_valkey.url)
-    schedule = rig.create()
+    env = make_env(redis_url=own_valkey.url)
+    schedule = env.create()
     link = link_id(schedule)
-    rig.advance()
+    env.advance()
     own_valkey.kill()
     with pytest.raises(RedisUnavailableError):
-        rig.deliver(link)
+        env.deliver(link)
     assert statuses(schedule) == ["pending"], "SQL first: it has happened"
     own_valkey.start()
 
-    assert outcomes(rig.deliver(link)) == ["stale"]
+    assert outcomes(env.deliver(link)) == ["stale"]
 
-    assert rig.queued() == [run_job_id(newest(schedule))]
-    assert list(rig.armed()) == [link_id(schedule.refresh())]
+    assert env.queued() == [run_job_id(newest(schedule))]
+    assert list(env.armed()) == [link_id(schedule.refresh())]
 
 
-def test_an_outage_of_redis_is_not_recorded_as_a_failed_fire(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
-    rig = make_rig(redis_url=own_valkey.url)
-    some = [rig.create(f"s{i}") for i in range(3)]
-    rig.advance()
+def test_an_outage_of_redis_is_not_recorded_as_a_failed_fire(make_env: MakeEnv, own_valkey: ValkeyServer) -> None:
+    env = make_env(redis_url=own_valkey.url)
+    some = [env.create(f"s{i}") for i in range(3)]
+    env.advance()
     own_valkey.kill()
 
     with pytest.raises(RedisUnavailableError):
-        rig.fire(*some)
+        env.deliver(*some)
 
-    assert [rig.state(schedule).fire_failures for schedule in some] == [0, 0, 0]
+    assert [env.state(schedule).fire_failures for schedule in some] == [0, 0, 0]
     assert all(not events(schedule, audit.FIRE_FAILED) for schedule in some)
 
 
-def test_an_operation_succeeds_while_redis_is_away(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
-    rig = make_rig(redis_url=own_valkey.url)
+def test_an_operation_succeeds_while_redis_is_away(make_env: MakeEnv, own_valkey: ValkeyServer) -> None:
+    env = make_env(redis_url=own_valkey.url)
     own_valkey.kill()
     with pytest.raises(RedisError):
-        rig.redis.ping()
+        env.redis.ping()
 
-    schedule = rig.create()
+    schedule = env.create()
     schedule.trigger()
     schedule.pause()
     schedule.resume()
 
     own_valkey.start()
-    assert rig.recover().links == 1
-    assert list(rig.armed()) == [link_id(schedule.refresh())]
+    assert env.recover().links == 1
+    assert list(env.armed()) == [link_id(schedule.refresh())]
 
 
-def test_a_link_of_another_database_is_left(any_rig: Rig) -> None:
-    stranger = LinkId(derived_uid(any_rig.clock.now(), "elsewhere"), 3)
-    before = rows(any_rig)
+def test_a_link_of_another_database_is_left(any_env: Env) -> None:
+    stranger = LinkId(derived_uid(any_env.clock.now(), "elsewhere"), 3)
+    before = rows(any_env)
 
-    (fired,) = any_rig.deliver(stranger)
+    (fired,) = any_env.deliver(stranger)
 
-    assert (fired.outcome, fired.again_at) == ("foreign", any_rig.clock.now() + 15 * SECOND)
-    assert rows(any_rig) == before
+    assert (fired.outcome, fired.again_at) == ("foreign", any_env.clock.now() + 15 * SECOND)
+    assert rows(any_env) == before
 
 
-def test_a_link_of_a_purged_schedule_is_dropped(rig: Rig) -> None:
+def test_a_link_of_a_purged_schedule_is_dropped(env: Env) -> None:
     """The control queue is known to be this database's, so nobody else misses it."""
-    rig.recover()
-    schedule = rig.create()
+    env.recover()
+    schedule = env.create()
     link = link_id(schedule)
     schedule.delete(purge=True)
 
-    (fired,) = rig.deliver(link)
+    (fired,) = env.deliver(link)
 
     assert (fired.outcome, fired.again_at) == ("stale", None)
 
 
 @pytest.mark.parametrize("text", ["report", "sched-short-n1-rc0", "run-x-a1-d1", ""])
-def test_an_id_that_is_not_a_link_is_left(rig: Rig, text: str) -> None:
-    (fired,) = rig.deliver(text)
+def test_an_id_that_is_not_a_link_is_left(env: Env, text: str) -> None:
+    (fired,) = env.deliver(text)
 
     assert fired.outcome == "foreign"

@@ -5,63 +5,63 @@ from __future__ import annotations
 from rqsched.chain.execution import claim_run
 from rqsched.chain.settling import lose_run
 from tests.store.children import in_children
-from tests.support.rig import ONCE, Rig, job_id, link_id, newest, outcomes, statuses
+from tests.support.env import ONCE, Env, job_id, link_id, newest, outcomes, statuses
 
 
-def test_a_forked_child_fires_and_its_parent_continues(any_rig: Rig) -> None:
-    schedule = any_rig.create(overlap="allow_all")
-    any_rig.occur(schedule)
-    any_rig.advance()
+def test_a_forked_child_fires_and_its_parent_continues(any_env: Env) -> None:
+    schedule = any_env.create(overlap="allow_all")
+    any_env.fire_next(schedule)
+    any_env.advance()
 
-    assert in_children(1, lambda: outcomes(any_rig.fire(schedule.refresh()))) == [["fired"]]
+    assert in_children(1, lambda: outcomes(any_env.deliver(schedule.refresh()))) == [["fired"]]
 
-    any_rig.occur(schedule)
+    any_env.fire_next(schedule)
     assert statuses(schedule) == ["pending"] * 3
-    assert len(any_rig.queued()) == 3
+    assert len(any_env.queued()) == 3
 
 
-def test_several_children_fire_one_link_once(any_rig: Rig) -> None:
-    schedule = any_rig.create()
+def test_several_children_fire_one_link_once(any_env: Env) -> None:
+    schedule = any_env.create()
     link = link_id(schedule)
-    any_rig.advance()
+    any_env.advance()
 
-    answers = in_children(4, lambda: outcomes(any_rig.deliver(link)))
+    answers = in_children(4, lambda: outcomes(any_env.deliver(link)))
 
     assert sorted(answer[0] for answer in answers) == ["fired", "stale", "stale", "stale"]
     assert statuses(schedule) == ["pending"]
-    assert len(any_rig.queued()) == 1
+    assert len(any_env.queued()) == 1
 
 
-def test_one_of_several_children_gets_a_run(any_rig: Rig) -> None:
-    run = any_rig.occur(any_rig.create())
+def test_one_of_several_children_gets_a_run(any_env: Env) -> None:
+    run = any_env.fire_next(any_env.create())
     job = job_id(run.state)
 
-    claims = in_children(4, lambda: claim_run(any_rig.runtime, job) is not None)
+    claims = in_children(4, lambda: claim_run(any_env.runtime, job) is not None)
 
     assert sorted(claims) == [False, False, False, True]
 
 
-def test_a_horses_death_is_settled_by_the_process_that_forked_it(any_rig: Rig) -> None:
+def test_a_horses_death_is_settled_by_the_process_that_forked_it(any_env: Env) -> None:
     """The horse has claimed the run over a connection of its own and died without a word."""
-    schedule = any_rig.create(retry=ONCE)
-    run = any_rig.occur(schedule)
+    schedule = any_env.create(retry=ONCE)
+    run = any_env.fire_next(schedule)
     job = job_id(run.state)
-    in_children(1, lambda: claim_run(any_rig.runtime, job) is not None)
+    in_children(1, lambda: claim_run(any_env.runtime, job) is not None)
     assert run.refresh().status == "running"
 
-    lose_run(any_rig.runtime, job, "its work horse died")
+    lose_run(any_env.runtime, job, "its work horse died")
 
     assert (run.refresh().status, run.error) == ("lost", "its work horse died")
 
 
-def test_a_horses_death_is_not_settled_twice(any_rig: Rig) -> None:
-    schedule = any_rig.create(retry=ONCE)
-    run = any_rig.occur(schedule)
+def test_a_horses_death_is_not_settled_twice(any_env: Env) -> None:
+    schedule = any_env.create(retry=ONCE)
+    run = any_env.fire_next(schedule)
     job = job_id(run.state)
-    claim_run(any_rig.runtime, job)
+    claim_run(any_env.runtime, job)
 
-    changes = in_children(3, lambda: lose_run(any_rig.runtime, job, "its work horse died") is not None)
+    changes = in_children(3, lambda: lose_run(any_env.runtime, job, "its work horse died") is not None)
 
     assert sorted(changes) == [False, False, True]
-    assert any_rig.state(schedule).error_count == 1
+    assert any_env.state(schedule).error_count == 1
     assert newest(schedule).status == "lost"

@@ -14,8 +14,8 @@ from rqsched.chain.execution import claim_run, execute
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.database import Database
 from rqsched.transport.transport import retry_of
+from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.invariants import check_invariants
-from tests.support.rig import MINUTE, Rig, job_id, link_id, newest, outcomes, run_job_id, statuses
 
 T = TypeVar("T")
 
@@ -37,32 +37,32 @@ class ForgetfulDatabase(Database):
 
 
 @pytest.fixture
-def database(rig: Rig) -> ForgetfulDatabase:
-    """The database of `rig`, with every table."""
-    database = ForgetfulDatabase(rig.runtime.database.url)
-    rig.runtime.database.close()
-    rig.runtime.database = database
+def database(env: Env) -> ForgetfulDatabase:
+    """The database of `env`, with every table."""
+    database = ForgetfulDatabase(env.runtime.database.url)
+    env.runtime.database.close()
+    env.runtime.database = database
     return database
 
 
 @pytest.fixture(autouse=True)
-def _invariants(rig: Rig) -> Iterator[None]:
+def _invariants(env: Env) -> Iterator[None]:
     yield
-    rig.recover()
-    check_invariants(rig.runtime)
+    env.recover()
+    check_invariants(env.runtime)
 
 
-def test_a_schedule_is_created_once(rig: Rig, database: ForgetfulDatabase) -> None:
+def test_a_schedule_is_created_once(env: Env, database: ForgetfulDatabase) -> None:
     database.silent = 2
 
-    schedule = rig.create()
+    schedule = env.create()
 
-    assert [found.uid for found in rig.scheduler.list().items] == [schedule.uid]
-    assert list(rig.armed()) == [link_id(schedule)]
+    assert [found.uid for found in env.scheduler.list().items] == [schedule.uid]
+    assert list(env.armed()) == [link_id(schedule)]
 
 
-def test_a_trigger_starts_one_run(rig: Rig, database: ForgetfulDatabase) -> None:
-    schedule = rig.create()
+def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
     database.silent = 1
 
     result = schedule.trigger()
@@ -71,79 +71,79 @@ def test_a_trigger_starts_one_run(rig: Rig, database: ForgetfulDatabase) -> None
     assert statuses(schedule) == ["pending"]
 
 
-def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(rig: Rig, database: ForgetfulDatabase) -> None:
-    schedule = rig.create()
-    run = rig.occur(schedule)
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    run = env.fire_next(schedule)
     database.silent = 1
 
-    claim = claim_run(rig.runtime, job_id(run.state))
+    claim = claim_run(env.runtime, job_id(run.state))
 
     assert claim is not None
-    assert rig.run_row(run.uid).token == claim.token
+    assert env.run_row(run.uid).token == claim.token
 
 
-def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(rig: Rig, database: ForgetfulDatabase) -> None:
-    schedule = rig.create()
-    rig.advance()
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    env.advance()
     database.silent = 1
 
-    assert outcomes(rig.fire(schedule)) == ["stale"]
+    assert outcomes(env.deliver(schedule)) == ["stale"]
 
-    assert rig.queued() == [run_job_id(newest(schedule))]
-    assert link_id(schedule.refresh()) in rig.armed()
-    assert rig.state(schedule).n == 1
+    assert env.queued() == [run_job_id(newest(schedule))]
+    assert link_id(schedule.refresh()) in env.armed()
+    assert env.state(schedule).n == 1
 
 
 def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
-    rig: Rig, database: ForgetfulDatabase
+    env: Env, database: ForgetfulDatabase
 ) -> None:
     def fail() -> None:
         database.silent = 1
         raise ValueError("not today")
 
-    rig.register("fail", fail)
-    schedule = rig.create(runs="fail", retry=RetryPolicy(max_retries=1, base=5 * MINUTE))
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=5 * MINUTE))
 
-    run = rig.turn(schedule)
+    run = env.run_next(schedule)
 
     assert (run.status, len(run.attempts)) == ("retrying", 1)
-    assert rig.state(schedule).error_count == 1
-    assert str(retry_of(run.state).id) in rig.armed()
+    assert env.state(schedule).error_count == 1
+    assert str(retry_of(run.state).id) in env.armed()
 
 
-def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(rig: Rig, database: ForgetfulDatabase) -> None:
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: ForgetfulDatabase) -> None:
     def fail() -> None:
         database.silent = 1
         raise ValueError("not today")
 
     def retry_and_flush() -> None:
-        rig.advance()
-        rig.deliver(retry_of(newest(schedule).state).id)
-        rig.redis.flushall()
+        env.advance()
+        env.deliver(retry_of(newest(schedule).state).id)
+        env.redis.flushall()
 
-    rig.register("fail", fail)
-    schedule = rig.create(runs="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
-    run = rig.occur(schedule)
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
+    run = env.fire_next(schedule)
     database.meanwhile = retry_and_flush
 
     with pytest.raises(ValueError, match="not today"):
-        execute(rig.runtime, job_id(run.state))
+        execute(env.runtime, job_id(run.state))
 
     assert (run.refresh().status, run.attempt) == ("pending", 2)
-    assert rig.queued() == [run_job_id(run)]
+    assert env.queued() == [run_job_id(run)]
 
 
-def test_a_success_whose_answer_was_lost_starts_the_waiting_run(rig: Rig, database: ForgetfulDatabase) -> None:
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: ForgetfulDatabase) -> None:
     def once() -> None:
         if newest(schedule).status == "buffered":
             database.silent = 1
 
-    rig.register("once", once)
-    schedule = rig.create(runs="once", overlap="buffer_one")
-    rig.occur(schedule)
-    rig.occur(schedule)
+    env.register("once", once)
+    schedule = env.create(workflow="once", overlap="buffer_one")
+    env.fire_next(schedule)
+    env.fire_next(schedule)
 
-    rig.work()
+    env.work()
 
     assert statuses(schedule) == ["succeeded", "succeeded"], "the second was put on the queue at once"
-    assert rig.state(schedule).success_count == 2
+    assert env.state(schedule).success_count == 2

@@ -16,34 +16,33 @@ from rqsched.core import audit
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import metadata, reconcile_queries, registered_workflows
 from rqsched.store.tables import backfills
-from tests.chain.conftest import MakeRig
 from tests.support.damage import HOUR, forget, repaired, set_columns, settled, started
+from tests.support.env import MINUTE, SECOND, Env, MakeEnv, events, link_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.rig import MINUTE, SECOND, Rig, events, link_id, statuses
 from tests.support.servers import ValkeyServer
 
 
-def test_new_timezone_rules_move_the_next_times_once(any_rig: Rig) -> None:
-    schedule = any_rig.create(spec="0 9 * * *", timezone="Europe/Berlin")
-    other = any_rig.create("utc", spec="0 9 * * *")
-    settled(any_rig)
+def test_new_timezone_rules_move_the_next_times_once(any_env: Env) -> None:
+    schedule = any_env.create(spec="0 9 * * *", timezone="Europe/Berlin")
+    other = any_env.create("utc", spec="0 9 * * *")
+    settled(any_env)
     planned = present(schedule.next_run_at)
     wrong = planned + HOUR
-    set_columns(any_rig, schedule, next_run_at=wrong, due_at=wrong, tzdata="2001a")
-    set_columns(any_rig, other, tzdata="2001a")
-    any_rig.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2001a"))
+    set_columns(any_env, schedule, next_run_at=wrong, due_at=wrong, tzdata="2001a")
+    set_columns(any_env, other, tzdata="2001a")
+    any_env.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2001a"))
 
-    assert repaired(any_rig)["retimed"] == 2
+    assert repaired(any_env)["retimed"] == 2
 
-    after = any_rig.state(schedule)
+    after = any_env.state(schedule)
     assert (after.next_run_at, after.n, after.tzdata) == (planned, 1, tzdata_version())
-    assert any_rig.state(other).n == 0
-    assert link_id(schedule) in any_rig.armed()
+    assert any_env.state(other).n == 0
+    assert link_id(schedule) in any_env.armed()
     (event,) = events(schedule, audit.RECOVERED)
     assert event.payload["reason"] == "timezone_rules_changed"
     assert not events(other, audit.RECOVERED)
-    assert repaired(any_rig) == {}
+    assert repaired(any_env) == {}
 
 
 @pytest.mark.parametrize(
@@ -64,154 +63,154 @@ def test_only_newer_rules_replace_older_ones(current: str, known: str, is_replac
     assert is_newer(current, known) is is_replaced
 
 
-def test_a_process_with_older_rules_moves_nothing(rig: Rig) -> None:
-    schedule = rig.create(spec="0 9 * * *")
-    settled(rig)
-    set_columns(rig, schedule, tzdata="2999a")
-    rig.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2999a"))
+def test_a_process_with_older_rules_moves_nothing(env: Env) -> None:
+    schedule = env.create(spec="0 9 * * *")
+    settled(env)
+    set_columns(env, schedule, tzdata="2999a")
+    env.runtime.database.transact(lambda connection: metadata.set_value(connection, "tzdata", "2999a"))
 
-    assert repaired(rig) == {}
+    assert repaired(env) == {}
 
 
-def interrupted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
+def interrupted(env: Env, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     """A backfill of twelve minutes whose process died after its first chunk of five."""
     monkeypatch.setattr("rqsched.chain.backfill.CHUNK", 5)
-    schedule = rig.create(spec="* * * * *", overlap="allow_all", paused=True)
-    rig.advance(20 * MINUTE)
-    chunks = schedule.iter_backfill(_range(rig))
+    schedule = env.create(spec="* * * * *", overlap="allow_all", paused=True)
+    env.advance(20 * MINUTE)
+    chunks = schedule.iter_backfill(_range(env))
     next(chunks)
     chunks.close()
     return schedule
 
 
-def _range(rig: Rig) -> Range:
-    now = rig.clock.now()
+def _range(env: Env) -> Range:
+    now = env.clock.now()
     return Range(now - 12 * MINUTE, now)
 
 
-def test_an_interrupted_backfill_is_continued(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = interrupted(any_rig, monkeypatch)
-    settled(any_rig)
+def test_an_interrupted_backfill_is_continued(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = interrupted(any_env, monkeypatch)
+    settled(any_env)
     assert len(statuses(schedule)) == 5, "it may be alive: the grace is not over"
-    any_rig.advance(5 * SECOND)
+    any_env.advance(5 * SECOND)
 
-    counts = repaired(any_rig)
+    counts = repaired(any_env)
 
     assert counts["backfills"] == 1
     assert len(statuses(schedule)) == 12
     assert {run.kind for run in schedule.runs().items} == {"backfill"}
-    row = any_rig.runtime.database.read(lambda connection: connection.execute(sa.select(backfills)).one())
+    row = any_env.runtime.database.read(lambda connection: connection.execute(sa.select(backfills)).one())
     assert (row.status, row.attempted, row.started) == ("done", 12, 12)
-    assert "backfills" not in repaired(any_rig)
+    assert "backfills" not in repaired(any_env)
 
 
-def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dispatcher fires in between."""
-    interrupted(rig, monkeypatch)
-    rig.advance(5 * SECOND)
-    settled_counts = [batch.checked for batch in iter_batches(rig.runtime) if batch.checked or batch.backfills]
+    interrupted(env, monkeypatch)
+    env.advance(5 * SECOND)
+    settled_counts = [batch.checked for batch in iter_batches(env.runtime) if batch.checked or batch.backfills]
 
     assert settled_counts[-2:] == [5, 2]
 
 
-def poison(rig: Rig, schedule: ScheduleHandle) -> None:
-    set_columns(rig, schedule, spec='{"members": "nonsense"}', next_run_at=None, due_at=None)
+def poison(env: Env, schedule: ScheduleHandle) -> None:
+    set_columns(env, schedule, spec='{"members": "nonsense"}', next_run_at=None, due_at=None)
 
 
-def test_a_row_that_cannot_be_repaired_starves_no_other(any_rig: Rig) -> None:
-    broken = [any_rig.create(f"broken-{i}") for i in range(3)]
-    sound = [any_rig.create(f"sound-{i}") for i in range(3)]
-    settled(any_rig)
+def test_a_row_that_cannot_be_repaired_starves_no_other(any_env: Env) -> None:
+    broken = [any_env.create(f"broken-{i}") for i in range(3)]
+    sound = [any_env.create(f"sound-{i}") for i in range(3)]
+    settled(any_env)
     for schedule in broken:
-        poison(any_rig, schedule)
+        poison(any_env, schedule)
     for schedule in sound:
-        set_columns(any_rig, schedule, next_run_at=None, due_at=None)
+        set_columns(any_env, schedule, next_run_at=None, due_at=None)
 
-    counts = repaired(any_rig)
+    counts = repaired(any_env)
 
     assert (counts["failed"], counts["next_times"]) == (3, 3)
-    assert all(any_rig.state(schedule).due_at is not None for schedule in sound)
+    assert all(any_env.state(schedule).due_at is not None for schedule in sound)
 
 
-def test_a_run_that_cannot_be_settled_starves_no_other(rig: Rig) -> None:
-    first, run_1 = started(rig, schedule_id="first")
-    _, run_2 = started(rig, schedule_id="second")
-    set_columns(rig, first, policies='{"overlap":"unheard-of"}')
+def test_a_run_that_cannot_be_settled_starves_no_other(env: Env) -> None:
+    first, run_1 = started(env, schedule_id="first")
+    _, run_2 = started(env, schedule_id="second")
+    set_columns(env, first, policies='{"overlap":"unheard-of"}')
     for _ in range(4):
-        counts = repaired(rig)
-        rig.advance(15 * SECOND)
+        counts = repaired(env)
+        env.advance(15 * SECOND)
 
     assert (counts["failed"], counts["lost"]) == (1, 1)
     assert (run_1.refresh().status, run_2.refresh().status) == ("running", "lost")
 
 
-def test_a_section_that_fails_does_not_stop_the_others(rig: Rig) -> None:
+def test_a_section_that_fails_does_not_stop_the_others(env: Env) -> None:
     """Here the scheduled set is something else: arming fails, what needs no link is repaired."""
-    schedule, run = started(rig)
-    rig.redis.delete(rig.transport.scheduled_key)
-    rig.redis.set(rig.transport.scheduled_key, "somebody's text")
-    set_columns(rig, schedule, due_at=rig.clock.now(), next_run_at=rig.clock.now())
-    rig.advance(6 * SECOND)
+    schedule, run = started(env)
+    env.redis.delete(env.transport.scheduled_key)
+    env.redis.set(env.transport.scheduled_key, "somebody's text")
+    set_columns(env, schedule, due_at=env.clock.now(), next_run_at=env.clock.now())
+    env.advance(6 * SECOND)
     for _ in range(4):
-        counts = rig.recover()
-        rig.advance(15 * SECOND)
+        counts = env.recover()
+        env.advance(15 * SECOND)
 
     assert counts.failed >= 1
     assert run.refresh().status == "lost"
 
 
-def test_while_redis_is_away_what_sql_alone_needs_is_repaired(make_rig: MakeRig, own_valkey: ValkeyServer) -> None:
-    rig = make_rig(redis_url=own_valkey.url)
-    schedule, run = started(rig, overlap="buffer_one")
+def test_while_redis_is_away_what_sql_alone_needs_is_repaired(make_env: MakeEnv, own_valkey: ValkeyServer) -> None:
+    env = make_env(redis_url=own_valkey.url)
+    schedule, run = started(env, overlap="buffer_one")
     schedule.trigger()
-    headless = rig.create("headless")
-    set_columns(rig, headless, next_run_at=None, due_at=None)
+    headless = env.create("headless")
+    set_columns(env, headless, next_run_at=None, due_at=None)
     own_valkey.kill()
     for _ in range(4):
-        counts = rig.recover()
-        rig.advance(15 * SECOND)
+        counts = env.recover()
+        env.advance(15 * SECOND)
 
     assert counts.failed >= 1, "arming is not possible, and said so"
     assert run.refresh().status == "lost"
     assert statuses(schedule) == ["lost", "pending"], "what waited has its turn"
-    assert rig.state(headless).due_at is not None
+    assert env.state(headless).due_at is not None
     own_valkey.start()
-    assert rig.recover().failed == 0
-    check_invariants(rig.runtime)
+    assert env.recover().failed == 0
+    check_invariants(env.runtime)
 
 
-def test_more_rows_than_a_page_are_all_compared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_a_page_are_all_compared(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair, "BATCH", 4)
     for i in range(10):
-        rig.create(f"s{i}", spec=HOUR)
-    rig.redis.flushall()
+        env.create(f"s{i}", spec=HOUR)
+    env.redis.flushall()
 
-    counts = rig.recover()
+    counts = env.recover()
 
     assert (counts.checked, counts.links) == (10, 10)
     assert BATCH == 500
 
 
-PAGES: dict[str, Callable[[Rig, Any, int], Any]] = {
-    "due links": lambda rig, after, limit: rig.runtime.database.read(
+PAGES: dict[str, Callable[[Env, Any, int], Any]] = {
+    "due links": lambda env, after, limit: env.runtime.database.read(
         lambda connection: reconcile_queries.due_links(connection, None, after, limit)
     ),
-    "next-less": lambda rig, after, limit: rig.runtime.database.read(
+    "next-less": lambda env, after, limit: env.runtime.database.read(
         lambda connection: reconcile_queries.without_next_time(connection, after, limit)
     ),
 }
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_hold_every_row_once(rig: Rig, name: str) -> None:
-    made = [rig.create(f"s{i}") for i in range(7)]
+def test_pages_hold_every_row_once(env: Env, name: str) -> None:
+    made = [env.create(f"s{i}") for i in range(7)]
     if name == "next-less":
         for schedule in made:
-            set_columns(rig, schedule, next_run_at=None, due_at=None)
+            set_columns(env, schedule, next_run_at=None, due_at=None)
     rows: list[Any] = []
     cursor = None
     while True:
-        page, cursor = PAGES[name](rig, cursor, 3)
+        page, cursor = PAGES[name](env, cursor, 3)
         rows += page
         if cursor is None:
             break
@@ -219,49 +218,49 @@ def test_pages_hold_every_row_once(rig: Rig, name: str) -> None:
     assert len(rows) == len(set(rows)) == 7
 
 
-def test_one_worker_an_interval_reconciles(make_rig: MakeRig) -> None:
-    first, second = (make_rig(reconcile_interval=10 * MINUTE) for _ in range(2))
+def test_one_worker_an_interval_reconciles(make_env: MakeEnv) -> None:
+    first, second = (make_env(reconcile_interval=10 * MINUTE) for _ in range(2))
 
     assert reconcile_in_turn(first.runtime) is not None
     assert reconcile_in_turn(second.runtime) is None
     assert 0 < first.redis.pttl(first.transport.interval_key) <= 600_000
 
 
-def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(rig: Rig) -> None:
-    assert acquire_interval(rig.runtime)
+def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(env: Env) -> None:
+    assert acquire_interval(env.runtime)
 
-    assert 0 < rig.redis.pttl(rig.transport.interval_key) <= 15_000
+    assert 0 < env.redis.pttl(env.transport.interval_key) <= 15_000
 
 
-def test_a_link_under_a_plain_worker_reconciles_on_the_way(rig: Rig) -> None:
+def test_a_link_under_a_plain_worker_reconciles_on_the_way(env: Env) -> None:
     """A fleet of plain `rq worker`s has no dispatcher: fires carry the passes along."""
-    forgotten = rig.create("forgotten")
-    fired = rig.create("fired")
-    settled(rig)
-    forget(rig, link_id(forgotten))
-    rig.advance(MINUTE + 10 * SECOND)
-    rig.redis.zrem(rig.transport.scheduled_key, link_id(fired))
-    rig.redis.rpush("rq:queue:rqsched", link_id(fired))
+    forgotten = env.create("forgotten")
+    fired = env.create("fired")
+    settled(env)
+    forget(env, link_id(forgotten))
+    env.advance(MINUTE + 10 * SECOND)
+    env.redis.zrem(env.transport.scheduled_key, link_id(fired))
+    env.redis.rpush("rq:queue:rqsched", link_id(fired))
 
-    rig.work("rqsched")
+    env.work("rqsched")
 
     assert statuses(fired) == ["pending"]
     assert statuses(forgotten) == ["pending"], "armed by the pass, performed by the same worker"
 
 
-def test_a_plain_worker_records_what_its_application_registers(rig: Rig) -> None:
-    assert reconcile_in_turn(rig.runtime) is not None
+def test_a_plain_worker_records_what_its_application_registers(env: Env) -> None:
+    assert reconcile_in_turn(env.runtime) is not None
 
-    known = rig.runtime.database.read(registered_workflows.read_all)
+    known = env.runtime.database.read(registered_workflows.read_all)
 
     assert set(known) == {"note"}
 
 
 def test_a_pass_that_fails_does_not_fail_the_link_that_carried_it(
-    rig: Rig, make_rig: MakeRig, tmp_path: Any, caplog: pytest.LogCaptureFixture
+    env: Env, make_env: MakeEnv, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig.recover()
-    stranger = make_rig(database_url=f"sqlite:///{tmp_path / 'stranger.db'}")
+    env.recover()
+    stranger = make_env(database_url=f"sqlite:///{tmp_path / 'stranger.db'}")
 
     assert reconcile_in_turn(stranger.runtime) is None
 

@@ -17,9 +17,8 @@ from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
 from rqsched.store import changes, schema_version
 from rqsched.store.database import Database, Patience
-from tests.chain.conftest import MakeRig
+from tests.support.env import ONCE, Env, MakeEnv, job_id, newest, run_target, statuses
 from tests.support.processes import wait_until
-from tests.support.rig import ONCE, Rig, job_id, newest, statuses, turn
 from tests.support.servers import PostgresServer
 
 
@@ -27,102 +26,102 @@ def boom() -> None:
     raise ValueError("the invoice has no number")
 
 
-def test_a_checkpoint_of_a_live_run_returns(rig: Rig) -> None:
+def test_a_checkpoint_of_a_live_run_returns(env: Env) -> None:
     def pass_through() -> str:
         current_run().checkpoint()
         return "through"
 
-    assert turn(rig, pass_through).result == "through"
+    assert run_target(env, pass_through).result == "through"
 
 
-def test_a_cancelled_run_sees_it_at_its_next_checkpoint(any_rig: Rig) -> None:
+def test_a_cancelled_run_sees_it_at_its_next_checkpoint(any_env: Env) -> None:
     steps: list[str] = []
 
     def work() -> None:
         steps.append("before")
-        newest(any_rig.scheduler.get("report")).cancel()
+        newest(any_env.scheduler.get("report")).cancel()
         current_run().checkpoint()
         steps.append("after")
 
-    run = turn(any_rig, work)
+    run = run_target(any_env, work)
 
     assert steps == ["before"]
     assert (run.status, run.result) == ("cancelled", None)
 
 
-def test_a_workflow_may_catch_its_cancellation_to_clean_up(rig: Rig) -> None:
+def test_a_workflow_may_catch_its_cancellation_to_clean_up(env: Env) -> None:
     steps: list[str] = []
 
     def work() -> None:
-        newest(rig.scheduler.get("report")).cancel()
+        newest(env.scheduler.get("report")).cancel()
         try:
             current_run().checkpoint()
         except RunCancelled as cancelled:
             steps.append(str(cancelled))
             raise
 
-    run = turn(rig, work)
+    run = run_target(env, work)
 
     assert steps == [f"run {run.uid} is cancelled"]
     assert run.status == "cancelled"
 
 
 @pytest.mark.parametrize("end", [lambda: "late result", boom], ids=["returns", "fails"])
-def test_the_result_of_a_cancelled_run_is_not_recorded(any_rig: Rig, end: Callable[[], Any]) -> None:
+def test_the_result_of_a_cancelled_run_is_not_recorded(any_env: Env, end: Callable[[], Any]) -> None:
     def work() -> Any:
-        newest(any_rig.scheduler.get("report")).cancel()
+        newest(any_env.scheduler.get("report")).cancel()
         return end()
 
-    run = turn(any_rig, work)
+    run = run_target(any_env, work)
 
     assert (run.status, run.result, run.error) == ("cancelled", None, None)
-    after = any_rig.state(any_rig.scheduler.get("report"))
+    after = any_env.state(any_env.scheduler.get("report"))
     assert (after.success_count, after.error_count) == (0, 0)
 
 
-def test_a_workflow_may_cancel_its_own_run(rig: Rig) -> None:
+def test_a_workflow_may_cancel_its_own_run(env: Env) -> None:
     def work() -> None:
         raise RunCancelled("nothing to do today")
 
-    run = turn(rig, work)
+    run = run_target(env, work)
 
     assert (run.status, run.error) == ("cancelled", "nothing to do today")
 
 
-def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(rig: Rig) -> None:
+def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(env: Env) -> None:
     steps: list[str] = []
 
     def work() -> None:
-        settling.lose_run(rig.runtime, job_id(newest(rig.scheduler.get("report")).state), "its host vanished")
+        settling.lose_run(env.runtime, job_id(newest(env.scheduler.get("report")).state), "its host vanished")
         steps.append("before")
         current_run().checkpoint()
         steps.append("after")
 
-    run = turn(rig, work)
+    run = run_target(env, work)
 
     assert steps == ["before"]
     assert run.status == "lost"
 
 
-def heartbeat_of(rig: Rig, uid: str) -> int:
-    return rig.runtime.database.read(lambda connection: changes.read_heartbeat(connection, uid)) or 0
+def heartbeat_of(env: Env, uid: str) -> int:
+    return env.runtime.database.read(lambda connection: changes.read_heartbeat(connection, uid)) or 0
 
 
-def test_an_executing_run_sends_heartbeats(make_rig: MakeRig, database_url: str) -> None:
-    rig = make_rig(database_url=database_url, heartbeat_interval=0.01)
+def test_an_executing_run_sends_heartbeats(make_env: MakeEnv, database_url: str) -> None:
+    env = make_env(database_url=database_url, heartbeat_interval=0.01)
 
-    run = turn(rig, lambda: wait_until(lambda: heartbeat_of(rig, current_run().uid) >= 3))
+    run = run_target(env, lambda: wait_until(lambda: heartbeat_of(env, current_run().uid) >= 3))
 
     assert run.status == "succeeded", run.error
 
 
-def test_a_checkpoint_sends_a_heartbeat(rig: Rig) -> None:
+def test_a_checkpoint_sends_a_heartbeat(env: Env) -> None:
     def work() -> int:
-        before = heartbeat_of(rig, current_run().uid)
+        before = heartbeat_of(env, current_run().uid)
         current_run().checkpoint()
-        return heartbeat_of(rig, current_run().uid) - before
+        return heartbeat_of(env, current_run().uid) - before
 
-    assert turn(rig, work).result == 1
+    assert run_target(env, work).result == 1
 
 
 @contextmanager
@@ -144,11 +143,11 @@ def restarter(server: PostgresServer) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def fragile(make_rig: MakeRig, own_postgres: PostgresServer) -> Rig:
+def fragile(make_env: MakeEnv, own_postgres: PostgresServer) -> Env:
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
         schema_version.upgrade(database)
-    return make_rig(database_url=url, heartbeat_interval=0.05, completion_outage=60)
+    return make_env(database_url=url, heartbeat_interval=0.05, completion_outage=60)
 
 
 @pytest.mark.postgres
@@ -156,7 +155,7 @@ def fragile(make_rig: MakeRig, own_postgres: PostgresServer) -> Rig:
     ("target", "status"), [(lambda: "kept", "succeeded"), (boom, "failed")], ids=["success", "failure"]
 )
 def test_the_end_of_a_run_is_recorded_through_an_outage_of_sql(
-    fragile: Rig, own_postgres: PostgresServer, target: Callable[[], Any], status: str
+    fragile: Env, own_postgres: PostgresServer, target: Callable[[], Any], status: str
 ) -> None:
     with restarter(own_postgres) as restart:
 
@@ -165,14 +164,14 @@ def test_the_end_of_a_run_is_recorded_through_an_outage_of_sql(
             restart()
             return target()
 
-        run = turn(fragile, work)
+        run = run_target(fragile, work)
 
         assert run.status == status
         assert run.result == ("kept" if status == "succeeded" else None)
 
 
 @pytest.mark.postgres
-def test_a_checkpoint_passes_while_sql_is_away(fragile: Rig, own_postgres: PostgresServer) -> None:
+def test_a_checkpoint_passes_while_sql_is_away(fragile: Env, own_postgres: PostgresServer) -> None:
     fragile.runtime.database.patience = Patience(total=timedelta(milliseconds=50))
 
     def work() -> str:
@@ -181,29 +180,29 @@ def test_a_checkpoint_passes_while_sql_is_away(fragile: Rig, own_postgres: Postg
         own_postgres.start()
         return "went on"
 
-    run = turn(fragile, work)
+    run = run_target(fragile, work)
 
     assert (run.status, run.result) == ("succeeded", "went on")
 
 
 @pytest.mark.postgres
 def test_an_end_that_outlasts_the_patience_is_logged_and_left_to_reconcile(
-    make_rig: MakeRig, fragile: Rig, own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+    make_env: MakeEnv, fragile: Env, own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = fragile.scheduler.settings.database_url
-    rig = make_rig(database_url=url, completion_outage=0.2, clock_refresh=1)
-    schedule = rig.create(retry=ONCE)
-    run = rig.occur(schedule)
-    claim = claim_run(rig.runtime, job_id(run.state))
+    env = make_env(database_url=url, completion_outage=0.2, clock_refresh=1)
+    schedule = env.create(retry=ONCE)
+    run = env.fire_next(schedule)
+    claim = claim_run(env.runtime, job_id(run.state))
     assert claim is not None
     own_postgres.stop()
     with pytest.raises(DatabaseUnavailableError):
-        execution._complete(rig.runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED))
+        execution._complete(env.runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED))
     own_postgres.start()
 
     assert "completion_lost" in {getattr(record, "action", None) for record in caplog.records}
     assert statuses(schedule) == ["running"]
     for _ in range(4):
-        rig.advance(timedelta(seconds=15))
-        rig.recover()
+        env.advance(timedelta(seconds=15))
+        env.recover()
     assert statuses(schedule) == ["lost"]

@@ -20,8 +20,8 @@ from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import MAX_ERROR
 from rqsched.errors import ScheduleNotFoundError
+from tests.support.env import MINUTE, Env, events, run_job_id, run_target
 from tests.support.narrow import present
-from tests.support.rig import MINUTE, Rig, events, run_job_id, turn
 
 OURS = str(Path(rqsched.__file__).parent)
 
@@ -51,9 +51,9 @@ async def aboom() -> None:
 
 @pytest.mark.parametrize("target", [boom, chained, aboom], ids=["function", "chained", "async def"])
 def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_frames(
-    any_rig: Rig, target: Callable[..., Any]
+    any_env: Env, target: Callable[..., Any]
 ) -> None:
-    run = turn(any_rig, target)
+    run = run_target(any_env, target)
 
     assert run.status == "failed"
     error = present(run.error)
@@ -68,18 +68,18 @@ def test_an_error_names_the_exception_first_and_shows_only_the_workflows_own_fra
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["NUL", "lone surrogate"])
-def test_an_error_with_characters_no_database_stores_is_recorded_escaped(any_rig: Rig, text: str) -> None:
+def test_an_error_with_characters_no_database_stores_is_recorded_escaped(any_env: Env, text: str) -> None:
     def hostile() -> None:
         raise ValueError(text)
 
-    run = turn(any_rig, hostile)
+    run = run_target(any_env, hostile)
 
     assert run.status == "failed"
     escaped = {"a\0b": "ValueError: a\\x00b", "a\ud800b": "ValueError: a\\ud800b"}
     assert present(run.error).splitlines()[0] == escaped[text]
 
 
-def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(rig: Rig) -> None:
+def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(env: Env) -> None:
     def from_far() -> None:
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
         alternately(400)
@@ -94,7 +94,7 @@ def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(rig: Rig) 
     def deep_two(depth: int) -> None:
         alternately(depth) if depth else boom()
 
-    error = present(turn(rig, from_far).error)
+    error = present(run_target(env, from_far).error)
 
     assert MAX_ERROR - 100 < len(error) < MAX_ERROR + 100
     assert error.startswith("ValueError: the invoice has no number\n")
@@ -104,19 +104,19 @@ def test_a_long_traceback_keeps_the_exception_and_where_it_was_raised(rig: Rig) 
     assert last_frame.endswith("ValueError: the invoice has no number")
 
 
-def test_a_huge_message_keeps_its_type_and_its_end(rig: Rig) -> None:
+def test_a_huge_message_keeps_its_type_and_its_end(env: Env) -> None:
     def complain() -> None:
         raise OSError("begin " + "x" * 100_000 + " end")
 
-    error = present(turn(rig, complain).error)
+    error = present(run_target(env, complain).error)
 
     assert len(error) < MAX_ERROR + 100
     assert error.startswith("OSError: begin")
     assert error.endswith("end")
 
 
-def test_each_attempt_keeps_a_short_form_of_its_error(rig: Rig) -> None:
-    run = turn(rig, lambda: deep(30))
+def test_each_attempt_keeps_a_short_form_of_its_error(env: Env) -> None:
+    run = run_target(env, lambda: deep(30))
 
     (attempt,) = run.attempts
     assert len(attempt["error"]) < 700
@@ -125,36 +125,36 @@ def test_each_attempt_keeps_a_short_form_of_its_error(rig: Rig) -> None:
     assert (attempt["attempt"], attempt["outcome"]) == (1, "failed")
 
 
-def test_an_error_of_our_own_api_inside_a_workflow_keeps_the_workflows_frames(rig: Rig) -> None:
+def test_an_error_of_our_own_api_inside_a_workflow_keeps_the_workflows_frames(env: Env) -> None:
     def look_up() -> None:
-        rig.scheduler.get("nothing-of-this-name")
+        env.scheduler.get("nothing-of-this-name")
 
-    error = present(turn(rig, look_up).error)
+    error = present(run_target(env, look_up).error)
 
     assert error.startswith(f"{ScheduleNotFoundError.__module__}.ScheduleNotFoundError: no schedule")
     assert "in look_up" in error
 
 
-def test_wrong_arguments_are_a_failed_attempt(rig: Rig) -> None:
-    run = turn(rig, lambda region: region)
+def test_wrong_arguments_are_a_failed_attempt(env: Env) -> None:
+    run = run_target(env, lambda region: region)
 
     assert run.status == "failed"
     assert "missing 1 required positional argument: 'region'" in present(run.error)
 
 
-def test_a_workflow_that_vanished_in_a_deploy_is_a_failed_attempt(any_rig: Rig) -> None:
-    schedule = any_rig.create(retry=RetryPolicy(max_retries=2, base=MINUTE))
-    any_rig.registry.remove("note")
+def test_a_workflow_that_vanished_in_a_deploy_is_a_failed_attempt(any_env: Env) -> None:
+    schedule = any_env.create(retry=RetryPolicy(max_retries=2, base=MINUTE))
+    any_env.registry.remove("note")
 
-    run = any_rig.turn(schedule)
+    run = any_env.run_next(schedule)
 
     assert run.status == "retrying"
     assert "no workflow named 'note' is registered" in present(run.error)
-    assert any_rig.state(schedule).status == "active", "never a deleted schedule"
-    any_rig.register("note", lambda: "back")
-    any_rig.advance()
-    any_rig.dispatch()
-    any_rig.work()
+    assert any_env.state(schedule).status == "active", "never a deleted schedule"
+    any_env.register("note", lambda: "back")
+    any_env.advance()
+    any_env.dispatch()
+    any_env.work()
     assert (run.refresh().status, run.result) == ("succeeded", "back")
 
 
@@ -179,17 +179,17 @@ def surprise() -> None:
     [(leave, "SystemExit: 3"), (interrupt, "KeyboardInterrupt"), (surprise, "Surprise: out of nowhere")],
     ids=["SystemExit", "KeyboardInterrupt", "BaseException"],
 )
-def test_any_exception_in_a_workflow_ends_its_run(rig: Rig, target: Callable[[], None], error: str) -> None:
-    run = turn(rig, target)
+def test_any_exception_in_a_workflow_ends_its_run(env: Env, target: Callable[[], None], error: str) -> None:
+    run = run_target(env, target)
 
     assert run.status == "failed"
     assert error in present(run.error).splitlines()[0]
 
 
-def test_a_failed_attempt_is_a_failed_job_for_rq_too(rig: Rig) -> None:
-    run = turn(rig, boom)
+def test_a_failed_attempt_is_a_failed_job_for_rq_too(env: Env) -> None:
+    run = run_target(env, boom)
 
-    job = rig.job(run_job_id(run))
+    job = env.job(run_job_id(run))
     assert job.get_status() is JobStatus.FAILED
     assert "the invoice has no number" in str(present(job.latest_result()).exc_string)
 
@@ -203,16 +203,16 @@ async def ahang() -> None:
 
 
 @pytest.mark.parametrize("target", [hang, ahang], ids=["function", "async def"])
-def test_a_timeout_is_recorded_as_one(rig: Rig, target: Callable[..., Any]) -> None:
-    run = turn(rig, target, timeout=1)
+def test_a_timeout_is_recorded_as_one(env: Env, target: Callable[..., Any]) -> None:
+    run = run_target(env, target, timeout=1)
 
     assert run.status == "failed"
     assert present(run.error).startswith("timeout: Task exceeded maximum timeout value (1 seconds)")
-    assert rig.state(rig.scheduler.get("report")).last_error == run.error
+    assert env.state(env.scheduler.get("report")).last_error == run.error
 
 
-def test_a_timeout_names_the_line_that_hung(rig: Rig) -> None:
-    run = turn(rig, hang, timeout=1)
+def test_a_timeout_names_the_line_that_hung(env: Env) -> None:
+    run = run_target(env, hang, timeout=1)
 
     assert "in hang" in present(run.error)
 
@@ -223,33 +223,33 @@ def test_a_timeout_names_the_line_that_hung(rig: Rig) -> None:
     ids=["the schedule's", "the workflow's", "the settings'"],
 )
 def test_a_runs_timeout_is_its_own_before_the_defaults(
-    rig: Rig, schedule: int | None, workflow: int | None, seconds: int
+    env: Env, schedule: int | None, workflow: int | None, seconds: int
 ) -> None:
     spans: list[timedelta] = []
 
     def look() -> None:
         spans.append(current_run().deadline_at - current_run().started_at)
 
-    rig.register("look", look, timeout=workflow)
+    env.register("look", look, timeout=workflow)
 
-    rig.turn(rig.create(runs="look", timeout=schedule))
+    env.run_next(env.create(workflow="look", timeout=schedule))
 
     assert spans == [timedelta(seconds=seconds)]
 
 
-def test_no_alarm_is_left_behind_by_a_run(rig: Rig) -> None:
-    turn(rig, lambda: None, timeout=30)
+def test_no_alarm_is_left_behind_by_a_run(env: Env) -> None:
+    run_target(env, lambda: None, timeout=30)
 
     assert signal.alarm(0) == 0
 
 
-def test_no_alarm_ticks_while_the_end_is_recorded(rig: Rig) -> None:
+def test_no_alarm_ticks_while_the_end_is_recorded(env: Env) -> None:
     """The timeout bounds the attempt alone; recording its end may take as long as an outage of SQL."""
     ticking: list[float] = []
-    rig.scheduler.on("*", lambda _: ticking.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    env.scheduler.on("*", lambda _: ticking.append(signal.getitimer(signal.ITIMER_REAL)[0]))
 
-    run = turn(rig, lambda: signal.getitimer(signal.ITIMER_REAL)[0], timeout=30, total_repeats=1)
+    run = run_target(env, lambda: signal.getitimer(signal.ITIMER_REAL)[0], timeout=30, total_repeats=1)
 
     assert 0 < run.result <= 30
-    assert events(rig.scheduler.get("report"), audit.COMPLETED), "somebody was told while the end was recorded"
+    assert events(env.scheduler.get("report"), audit.COMPLETED), "somebody was told while the end was recorded"
     assert ticking[-1] == 0

@@ -16,26 +16,25 @@ from rqsched import current_run
 from rqsched.chain import execution
 from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
 from rqsched.core.ids import RunJobId
-from tests.chain.conftest import MakeRig
+from tests.support.env import MINUTE, Env, MakeEnv, job_id, newest, run_job_id, run_target
 from tests.support.narrow import present
-from tests.support.rig import MINUTE, Rig, job_id, newest, run_job_id, turn
 
 
-def test_a_claimed_run_runs_under_a_token_of_this_process(any_rig: Rig) -> None:
-    run = any_rig.occur(any_rig.create())
+def test_a_claimed_run_runs_under_a_token_of_this_process(any_env: Env) -> None:
+    run = any_env.fire_next(any_env.create())
 
-    claim = claim_run(any_rig.runtime, job_id(run.state))
+    claim = claim_run(any_env.runtime, job_id(run.state))
 
-    row = any_rig.run_row(run.uid)
+    row = any_env.run_row(run.uid)
     assert isinstance(claim, Claim)
-    assert (row.status, row.token, row.started_at) == ("running", claim.token, any_rig.clock.now())
+    assert (row.status, row.token, row.started_at) == ("running", claim.token, any_env.clock.now())
     assert row.worker
 
 
-def test_only_one_of_two_deliveries_gets_the_run(any_rig: Rig) -> None:
-    run = any_rig.occur(any_rig.create())
+def test_only_one_of_two_deliveries_gets_the_run(any_env: Env) -> None:
+    run = any_env.fire_next(any_env.create())
 
-    claims = [claim_run(any_rig.runtime, job_id(run.state)) for _ in range(2)]
+    claims = [claim_run(any_env.runtime, job_id(run.state)) for _ in range(2)]
 
     assert [claim is None for claim in claims] == [False, True]
 
@@ -43,57 +42,57 @@ def test_only_one_of_two_deliveries_gets_the_run(any_rig: Rig) -> None:
 @pytest.mark.parametrize(
     "stale", [{"delivery": 2}, {"attempt": 2}, {"attempt": 9, "delivery": 9}], ids=["delivery", "attempt", "both"]
 )
-def test_a_delivery_of_another_number_gets_nothing(rig: Rig, stale: dict[str, int]) -> None:
-    run = rig.occur(rig.create())
+def test_a_delivery_of_another_number_gets_nothing(env: Env, stale: dict[str, int]) -> None:
+    run = env.fire_next(env.create())
 
-    assert claim_run(rig.runtime, job_id(run.state, **stale)) is None
+    assert claim_run(env.runtime, job_id(run.state, **stale)) is None
 
-    assert rig.run_row(run.uid).status == "pending"
+    assert env.run_row(run.uid).status == "pending"
 
 
-def test_a_stale_delivery_performed_by_rq_executes_nothing(rig: Rig) -> None:
-    schedule = rig.create()
-    run = rig.turn(schedule)
-    assert len(rig.calls) == 1
+def test_a_stale_delivery_performed_by_rq_executes_nothing(env: Env) -> None:
+    schedule = env.create()
+    run = env.run_next(schedule)
+    assert len(env.calls) == 1
 
-    rig.transport.deliver([run.state], now=rig.clock.now())
-    rig.work()
+    env.transport.deliver([run.state], now=env.clock.now())
+    env.work()
 
-    assert len(rig.calls) == 1
+    assert len(env.calls) == 1
     assert run.refresh().status == "succeeded"
 
 
-def test_a_delivery_of_an_unknown_run_executes_nothing(rig: Rig) -> None:
-    run = rig.occur(rig.create())
+def test_a_delivery_of_an_unknown_run_executes_nothing(env: Env) -> None:
+    run = env.fire_next(env.create())
 
-    assert execution.execute(rig.runtime, RunJobId(rig.state(rig.scheduler.get("report")).uid, 1, 1)) is None
+    assert execution.execute(env.runtime, RunJobId(env.state(env.scheduler.get("report")).uid, 1, 1)) is None
 
     assert run.refresh().status == "pending"
 
 
-def test_a_workflow_gets_its_arguments_as_they_were_declared(any_rig: Rig) -> None:
-    schedule = any_rig.create(args=["eu", {"deep": [1, None, 2.5]}], kwargs={"dry_run": True, "näme": "ü"})
+def test_a_workflow_gets_its_arguments_as_they_were_declared(any_env: Env) -> None:
+    schedule = any_env.create(args=["eu", {"deep": [1, None, 2.5]}], kwargs={"dry_run": True, "näme": "ü"})
 
-    any_rig.turn(schedule)
+    any_env.run_next(schedule)
 
-    assert any_rig.calls == [(("eu", {"deep": [1, None, 2.5]}), {"dry_run": True, "näme": "ü"})]
+    assert any_env.calls == [(("eu", {"deep": [1, None, 2.5]}), {"dry_run": True, "näme": "ü"})]
 
 
-def test_a_run_keeps_the_arguments_of_the_schedule_at_its_fire(rig: Rig) -> None:
-    schedule = rig.create(args=["old"])
-    rig.occur(schedule)
+def test_a_run_keeps_the_arguments_of_the_schedule_at_its_fire(env: Env) -> None:
+    schedule = env.create(args=["old"])
+    env.fire_next(schedule)
     schedule.update(args=["new"])
 
-    rig.work()
+    env.work()
 
-    assert rig.calls == [(("old",), {})]
+    assert env.calls == [(("old",), {})]
 
 
-def test_current_run_says_which_occurrence_is_executed(rig: Rig) -> None:
+def test_current_run_says_which_occurrence_is_executed(env: Env) -> None:
     seen: list[Any] = []
-    rig.register("look", lambda region: seen.append((region, current_run())))
-    schedule = rig.create(
-        runs="look",
+    env.register("look", lambda region: seen.append((region, current_run())))
+    schedule = env.create(
+        workflow="look",
         spec="*/5 * * * *",
         timeout=90,
         kwargs={"region": "eu"},
@@ -103,7 +102,7 @@ def test_current_run_says_which_occurrence_is_executed(rig: Rig) -> None:
     )
     nominal = schedule.next_run_at
 
-    run = rig.turn(schedule, timedelta(minutes=5, seconds=20))
+    run = env.run_next(schedule, timedelta(minutes=5, seconds=20))
 
     ((_, context),) = seen
     assert (context.uid, context.instance_id) == (run.uid, f"schedule:report:{nominal:%Y-%m-%dT%H:%M:%SZ}")
@@ -111,29 +110,29 @@ def test_current_run_says_which_occurrence_is_executed(rig: Rig) -> None:
     assert (context.workflow, context.kind, context.status) == ("look", "scheduled", "running")
     assert (context.occurrence_at, context.scheduled_at) == (nominal, nominal)
     assert (context.attempt, context.trigger_number, context.error) == (1, 1, None)
-    assert context.started_at == rig.clock.now()
-    assert context.deadline_at == rig.clock.now() + timedelta(seconds=90)
+    assert context.started_at == env.clock.now()
+    assert context.deadline_at == env.clock.now() + timedelta(seconds=90)
     assert (context.payload, context.labels) == ({"region": "eu"}, {"team": "billing"})
     assert (context.memo, context.search_attributes) == ({"ticket": 7}, {"tier": "gold"})
 
 
-def test_current_run_is_gone_after_the_run(rig: Rig) -> None:
-    turn(rig, lambda: current_run().uid)
+def test_current_run_is_gone_after_the_run(env: Env) -> None:
+    run_target(env, lambda: current_run().uid)
 
     with pytest.raises(LookupError, match="inside a workflow"):
         current_run()
 
 
-def test_a_manual_run_names_its_kind_and_moment(rig: Rig) -> None:
+def test_a_manual_run_names_its_kind_and_moment(env: Env) -> None:
     seen: list[Any] = []
-    rig.register("look", lambda: seen.append(current_run()))
-    schedule = rig.create(runs="look")
-    rig.advance(timedelta(seconds=7))
+    env.register("look", lambda: seen.append(current_run()))
+    schedule = env.create(workflow="look")
+    env.advance(timedelta(seconds=7))
 
     schedule.trigger()
-    rig.work()
+    env.work()
 
-    assert (seen[0].kind, seen[0].occurrence_at) == ("manual", rig.clock.now())
+    assert (seen[0].kind, seen[0].occurrence_at) == ("manual", env.clock.now())
 
 
 async def awaits() -> str:
@@ -151,15 +150,15 @@ class Report:
     [(lambda: {"rows": 3}, {"rows": 3}), (awaits, "report"), (Report, "by Report"), (lambda: None, None)],
     ids=["function", "async def", "class with run", "nothing"],
 )
-def test_what_a_workflow_returns_is_the_runs_result(any_rig: Rig, target: Callable[..., Any], result: Any) -> None:
-    run = turn(any_rig, target)
+def test_what_a_workflow_returns_is_the_runs_result(any_env: Env, target: Callable[..., Any], result: Any) -> None:
+    run = run_target(any_env, target)
 
-    assert (run.status, run.result, run.ended_at) == ("succeeded", result, any_rig.clock.now())
-    assert any_rig.state(any_rig.scheduler.get("report")).success_count == 1
+    assert (run.status, run.result, run.ended_at) == ("succeeded", result, any_env.clock.now())
+    assert any_env.state(any_env.scheduler.get("report")).success_count == 1
 
 
-def test_a_workflow_named_by_its_dotted_path_is_imported(rig: Rig) -> None:
-    run = rig.turn(rig.create(runs="platform.python_implementation"))
+def test_a_workflow_named_by_its_dotted_path_is_imported(env: Env) -> None:
+    run = env.run_next(env.create(workflow="platform.python_implementation"))
 
     assert run.result
 
@@ -194,48 +193,48 @@ def circular() -> list[Any]:
     ],
     ids=["set", "nan", "without a repr", "circular", "tuple", "class"],
 )
-def test_a_result_that_is_not_json_is_kept_as_its_repr(rig: Rig, result: Callable[[], Any], kept: object) -> None:
-    run = turn(rig, partial(result))
+def test_a_result_that_is_not_json_is_kept_as_its_repr(env: Env, result: Callable[[], Any], kept: object) -> None:
+    run = run_target(env, partial(result))
 
     assert (run.status, run.result) == ("succeeded", kept)
 
 
-def test_a_result_nested_beyond_json_does_not_fail_its_run(rig: Rig) -> None:
-    assert turn(rig, lambda: nested(100_000)).status == "succeeded"
+def test_a_result_nested_beyond_json_does_not_fail_its_run(env: Env) -> None:
+    assert run_target(env, lambda: nested(100_000)).status == "succeeded"
 
 
 @pytest.mark.parametrize("text", ["x", '"', "ü"], ids=["plain", "escaped once more when cut", "beyond ASCII"])
-def test_a_result_beyond_the_limit_is_cut(rig: Rig, text: str) -> None:
-    run = turn(rig, lambda: text * MAX_RESULT)
+def test_a_result_beyond_the_limit_is_cut(env: Env, text: str) -> None:
+    run = run_target(env, lambda: text * MAX_RESULT)
 
     assert run.status == "succeeded"
     assert len(present(run.state.result)) <= MAX_RESULT + 100
     assert run.result.endswith("[cut]")
 
 
-def test_arguments_and_results_do_not_go_through_redis(make_rig: MakeRig) -> None:
-    rig = make_rig(rq_result_ttl=60)
-    rig.register("secret", lambda word: f"result {word}")
-    rig.turn(rig.create(runs="secret", args=["s3cret"], memo={"note": "s3cret"}))
+def test_arguments_and_results_do_not_go_through_redis(make_env: MakeEnv) -> None:
+    env = make_env(rq_result_ttl=60)
+    env.register("secret", lambda word: f"result {word}")
+    env.run_next(env.create(workflow="secret", args=["s3cret"], memo={"note": "s3cret"}))
 
-    held = [rig.redis.dump(key) for key in rig.redis.keys("*")]
+    held = [env.redis.dump(key) for key in env.redis.keys("*")]
 
     assert not any(b"s3cret" in present(value) for value in held)
-    finished = rig.job(run_job_id(newest(rig.scheduler.get("report"))))
+    finished = env.job(run_job_id(newest(env.scheduler.get("report"))))
     assert (finished.get_status(), finished.return_value()) == (JobStatus.FINISHED, None)
 
 
-def test_a_workflow_that_returns_an_rq_retry_is_not_performed_again(rig: Rig) -> None:
-    run = turn(rig, lambda: Retry(max=3, interval=0))
+def test_a_workflow_that_returns_an_rq_retry_is_not_performed_again(env: Env) -> None:
+    run = run_target(env, lambda: Retry(max=3, interval=0))
 
     assert run.status == "succeeded"
-    assert rig.queued() == []
+    assert env.queued() == []
 
 
-def test_lineage_ties_a_run_to_its_schedule(rig: Rig) -> None:
-    schedule = rig.create(spec="*/5 * * * *", timezone="Europe/Berlin")
+def test_lineage_ties_a_run_to_its_schedule(env: Env) -> None:
+    schedule = env.create(spec="*/5 * * * *", timezone="Europe/Berlin")
 
-    run = rig.turn(schedule, 5 * MINUTE)
+    run = env.run_next(schedule, 5 * MINUTE)
 
     assert run.lineage == {
         "schedule_id": "report",

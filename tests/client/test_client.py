@@ -19,8 +19,8 @@ from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, syn
 from rqsched.client.errors import error_of
 from rqsched.http import Limits
 from tests.http.conftest import MakeWeb
+from tests.support.env import MINUTE, SECOND
 from tests.support.invariants import check_invariants
-from tests.support.rig import MINUTE, SECOND
 from tests.support.web import Web
 
 AT_ONCE = Retries(first=0.0)
@@ -70,12 +70,12 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
         retry=RetryPolicy(max_retries=5, base=SECOND, then="continue"),
     )  # fmt: skip
     assert made.next_run_at == datetime(2026, 1, 15, 12, 1, tzinfo=UTC)
-    assert made.description == any_web.rig.scheduler.get("report").describe()
+    assert made.description == any_web.env.scheduler.get("report").describe()
     assert made.pause("later", reason="db").status == "paused"
     assert made.resume("next").status == "active"
     triggered = made.trigger()
     assert (triggered.outcome, triggered.run and triggered.run.kind) == ("triggered", "manual")
-    any_web.rig.work()
+    any_web.env.work()
     run = made.run("1").refresh()
     assert (run.status, run.description.attempts[0]["outcome"]) == ("succeeded", "succeeded")
     made.trigger()
@@ -86,7 +86,7 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     with pytest.raises(errors.ScheduleNotFoundError):
         made.describe()
     assert [event.sequence for event in made.iter_history()] == list(range(1, 7))
-    check_invariants(any_web.rig.runtime)
+    check_invariants(any_web.env.runtime)
 
 
 def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
@@ -99,8 +99,8 @@ def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
         "search_attributes": {"s": [1]}, "description": "d", "owner": "o",
     }  # fmt: skip
     far = client.create("far", "note", Cron("0 2 * * *"), note="n", paused=True, **options)
-    web.rig.scheduler.create("near", "note", Cron("0 2 * * *"), note="n", paused=True, **options)
-    near = web.rig.scheduler.get("near").describe()
+    web.env.scheduler.create("near", "note", Cron("0 2 * * *"), note="n", paused=True, **options)
+    near = web.env.scheduler.get("near").describe()
     differ = {"uid", "schedule_id"}
     assert without(far.description.to_dict(), differ) == without(near.to_dict(), differ)
 
@@ -134,7 +134,7 @@ def test_upsert_returns_created_unchanged_or_updated(client: Client) -> None:
 def test_lists_are_paged_counted_and_filtered(client: Client, web: Web) -> None:
     for number in range(3):
         client.create(f"s{number}", "note", Every("1m"), labels={"n": str(number)})
-        web.rig.advance(SECOND)
+        web.env.advance(SECOND)
     assert [found.schedule_id for found in client.list(limit=2).items] == ["s0", "s1"]
     assert [found.schedule_id for found in client.iter(text="s")] == ["s0", "s1", "s2"]
     assert [found.schedule_id for found in client.iter(labels={"n": "1"})] == ["s1"]
@@ -228,8 +228,8 @@ def test_a_repeatable_request_is_sent_again_after_a_lost_response_without_a_seco
     transport = InProcess(web, lost=2)
     act(client_of(web, transport))
     assert len(transport.sent) >= 3
-    assert len(list(web.rig.scheduler.iter(status=["active", "deleted"]))) <= 2
-    assert len(web.rig.scheduler.newest("report").runs().items) <= 1
+    assert len(list(web.env.scheduler.iter(status=["active", "deleted"]))) <= 2
+    assert len(web.env.scheduler.newest("report").runs().items) <= 1
 
 
 ONCE: list[tuple[str, Callable[[sync.ScheduleHandle], Any]]] = [

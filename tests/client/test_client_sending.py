@@ -41,7 +41,7 @@ def test_both_clients_work_over_real_sockets(url: str) -> None:
 def test_the_documentations_example_runs(make_web: MakeWeb, capsys: pytest.CaptureFixture[str]) -> None:
     token = "a-secret-of-twenty-four-chars"
     web = make_web(tokens=f'[{{"name": "ci", "token": "{token}", "role": "admin", "namespaces": ["billing"]}}]')
-    web.rig.register("invoice-sync", lambda region: region)
+    web.env.register("invoice-sync", lambda region: region)
     (code,) = [one.code for one in snippets_of(page_of("http.md")) if "from rqsched.client import" in one.code]
 
     with served(web) as url:
@@ -123,7 +123,7 @@ def test_the_asynchronous_client_sends_again_after_a_lost_response(web: Web) -> 
 
     asyncio.run(create())
     assert len(inner.sent) == 3
-    assert len(web.rig.scheduler.history("x")) == 1
+    assert len(web.env.scheduler.history("x")) == 1
 
 
 def test_a_purge_leaves_nothing(web: Web) -> None:

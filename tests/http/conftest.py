@@ -1,4 +1,4 @@
-"""Fixtures of the HTTP tests: the application over a rig, spoken to in process through its ASGI interface."""
+"""Fixtures of the HTTP tests: the application over an environment, spoken to in process through its ASGI interface."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from rqsched.http import create_app
 from rqsched.testing import ManualClock
-from tests.chain.conftest import open_rig
-from tests.support.rig import Rig
+from tests.support.env import Env, open_env
 from tests.support.web import Web
 
 MakeWeb = Callable[..., Web]
@@ -24,8 +23,8 @@ def make_web(clock: ManualClock, redis_url: str, sqlite_url: str) -> Iterator[Ma
 
         def make(*, app: dict[str, Any] | None = None, **settings: Any) -> Web:
             urls = {"database_url": sqlite_url, "redis_url": redis_url}
-            rig: Rig = stack.enter_context(open_rig(clock, **{**urls, **settings}))
-            return Web(create_app(rig.scheduler, **(app or {})), rig)
+            env: Env = stack.enter_context(open_env(clock, **{**urls, **settings}))
+            return Web(create_app(env.scheduler, **(app or {})), env)
 
         yield make
 

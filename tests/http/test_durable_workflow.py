@@ -20,7 +20,7 @@ NOON = "2026-01-15T12:00:00Z"
 @pytest.fixture
 def control_plane(web: Web) -> Web:
     """The application, asked as this control plane's clients ask."""
-    web.rig.scheduler.runtime.record_workflows()
+    web.env.scheduler.runtime.record_workflows()
     web.headers.update(VERSION)
     return web
 
@@ -125,19 +125,19 @@ def test_an_encoded_input_is_kept_opaque_and_handed_to_the_workflow(control_plan
     control_plane.post(f"{PATH}/invoices/trigger")
 
     assert detail(control_plane)["action"]["input"] == envelope
-    assert control_plane.rig.scheduler.get("invoices").describe().args == [envelope]
+    assert control_plane.env.scheduler.get("invoices").describe().args == [envelope]
 
 
 def test_a_type_that_no_process_registered_waits_for_an_external_worker(control_plane: Web) -> None:
     created(control_plane, action={"workflow_type": "os.system", "input": ["true"]})
 
-    assert control_plane.rig.scheduler.get("invoices").describe().executor == "external"
+    assert control_plane.env.scheduler.get("invoices").describe().executor == "external"
 
 
 def test_the_list_is_newest_first_and_pages_with_a_bound_token(control_plane: Web) -> None:
     for number in range(3):
         created(control_plane, f"s{number}")
-        control_plane.rig.clock.advance(timedelta(seconds=1))
+        control_plane.env.clock.advance(timedelta(seconds=1))
 
     first = control_plane.get(PATH, params={"page_size": 2}).json()
     token = first["next_page_token"]
@@ -166,7 +166,7 @@ def test_the_list_is_newest_first_and_pages_with_a_bound_token(control_plane: We
 )
 def test_filters_and_queries_narrow_the_list(control_plane: Web, params: dict[str, str], shown: list[str]) -> None:
     created(control_plane, "a")
-    control_plane.rig.clock.advance(timedelta(seconds=1))
+    control_plane.env.clock.advance(timedelta(seconds=1))
     created(control_plane, "b", note="second", paused=True, search_attributes={"tenant_id": "42"})
 
     found = control_plane.get(PATH, params=params)
@@ -300,12 +300,12 @@ def test_a_dead_schedule_appears_as_paused_with_its_reason_and_resume_revives_it
     def fail() -> None:
         raise RuntimeError("no invoice server")
 
-    control_plane.rig.register("fail", fail)
+    control_plane.env.register("fail", fail)
     created(control_plane, action={"workflow_type": "fail"})
-    handle = control_plane.rig.scheduler.get("invoices")
+    handle = control_plane.env.scheduler.get("invoices")
     handle.update(retry=RetryPolicy(max_retries=0, then="dead"))
     control_plane.post(f"{PATH}/invoices/trigger")
-    control_plane.rig.work()
+    control_plane.env.work()
 
     found = detail(control_plane)
     resumed = control_plane.post(f"{PATH}/invoices/resume")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.every_database
 
 
 def asked_by_clients(web: Web) -> Web:
-    web.rig.scheduler.runtime.record_workflows()
+    web.env.scheduler.runtime.record_workflows()
     web.headers.update(VERSION)
     return web
 
@@ -162,7 +162,7 @@ def test_an_invalid_sequence_is_refused(control_plane: Web, after: str) -> None:
 def test_a_trigger_that_fails_unexpectedly_reveals_only_its_kind(any_control_plane: Web) -> None:
     created(any_control_plane)
     broken = sa.update(schedules).values(policies='{"retry": "secret"}')
-    any_control_plane.rig.runtime.database.transact(lambda connection: connection.execute(broken))
+    any_control_plane.env.runtime.database.transact(lambda connection: connection.execute(broken))
 
     answer = any_control_plane.post(f"{PATH}/invoices/trigger")
 
@@ -187,26 +187,26 @@ def test_the_tightest_timeout_bounds_an_attempt(
     control_plane: Web, timeouts: dict[str, int], seconds: int | None
 ) -> None:
     created(control_plane, action={"workflow_type": "note", **timeouts})
-    assert control_plane.rig.scheduler.get("invoices").describe().timeout == seconds
+    assert control_plane.env.scheduler.get("invoices").describe().timeout == seconds
 
 
 def test_an_action_of_another_surface_keeps_what_is_not_sent(control_plane: Web) -> None:
-    rig = control_plane.rig
-    handle = rig.scheduler.create("native", "note", Every("1h"), args=["eu"], queue="high", timeout=30)
+    env = control_plane.env
+    handle = env.scheduler.create("native", "note", Every("1h"), args=["eu"], queue="high", timeout=30)
     control_plane("PUT", f"{PATH}/native", {"action": {"input": ["us"]}})
     found = handle.refresh().describe()
     assert (found.args, found.queue, found.timeout, found.executor) == (["us"], "high", 30, "rq")
 
 
 def test_a_schedule_of_an_unregistered_path_stays_with_rq_when_its_action_changes(control_plane: Web) -> None:
-    handle = control_plane.rig.scheduler.create("native", "os.getcwd", Every("1h"))
+    handle = control_plane.env.scheduler.create("native", "os.getcwd", Every("1h"))
     control_plane("PUT", f"{PATH}/native", {"action": {"task_queue": "low"}})
     assert (handle.refresh().describe().executor, handle.state.definition.queue) == ("rq", "low")
 
 
 def test_an_action_is_current_after_another_surface_changed_it(control_plane: Web) -> None:
     created(control_plane)
-    control_plane.rig.scheduler.get("invoices").update(args=["changed"], queue="other")
+    control_plane.env.scheduler.get("invoices").update(args=["changed"], queue="other")
     assert detail(control_plane)["action"] == {"workflow_type": "note", "task_queue": "other", "input": ["changed"]}
 
 
@@ -222,7 +222,7 @@ def test_a_put_may_pause_and_resume(control_plane: Web) -> None:
 
 
 def test_an_id_that_another_surfaces_done_schedule_holds_is_free_here(any_control_plane: Web) -> None:
-    done = any_control_plane.rig.scheduler.create("invoices", "note", Every("1m"), max_runs=1)
+    done = any_control_plane.env.scheduler.create("invoices", "note", Every("1m"), max_runs=1)
     done.trigger()
     assert done.refresh().status == "done"
     refused(any_control_plane.get(f"{PATH}/invoices"), 404, "schedule_not_found")

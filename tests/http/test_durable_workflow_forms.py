@@ -60,8 +60,8 @@ def test_every_published_key_is_there(control_plane: Web) -> None:
 
 def test_a_fire_appears_in_the_detail_and_in_the_history(control_plane: Web) -> None:
     created(control_plane, overlap_policy="skip")
-    control_plane.rig.advance(timedelta(hours=1))
-    control_plane.rig.dispatch()
+    control_plane.env.advance(timedelta(hours=1))
+    control_plane.env.dispatch()
     control_plane.post(f"{ONE}/trigger")
 
     found, fired = detail(control_plane), events(control_plane)[1]
@@ -139,7 +139,7 @@ def test_what_a_backfill_ran_is_skipped_by_the_next_one(control_plane: Web) -> N
 def test_a_backfill_may_have_an_overlap_policy_of_its_own(control_plane: Web) -> None:
     created(control_plane, overlap_policy="skip")
     control_plane.post(f"{ONE}/backfill", {**MORNING, "overlap_policy": "allow_all"})
-    runs = control_plane.rig.scheduler.get("invoices").runs().items
+    runs = control_plane.env.scheduler.get("invoices").runs().items
     assert [(run.status, run.state.overlap) for run in runs] == [("pending", "allow_all")] * 2
 
 
@@ -147,7 +147,7 @@ def test_under_skip_the_occurrences_of_a_backfill_wait_for_each_other_and_count_
     created(control_plane, overlap_policy="skip")
     answer = control_plane.post(f"{ONE}/backfill", MORNING).json()
     assert [row["outcome"] for row in answer["results"]] == ["started", "started"]
-    runs = control_plane.rig.scheduler.get("invoices").runs().items
+    runs = control_plane.env.scheduler.get("invoices").runs().items
     assert [run.status for run in runs] == ["buffered", "pending"]
     assert detail(control_plane)["info"]["buffered_actions"] == 1
 

@@ -37,7 +37,7 @@ Ask = Callable[[Callable[[Client], Awaitable[Any]]], Any]
 @contextmanager
 def served(web: Web) -> Iterator[str]:
     """The application, served on a free port of this machine."""
-    web.rig.scheduler.runtime.record_workflows()
+    web.env.scheduler.runtime.record_workflows()
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(web.app, host="127.0.0.1", port=port, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -91,9 +91,9 @@ def test_the_workflow_gets_the_sdks_encoded_input_and_can_decode_it(ask: Ask, we
     result = ask(lambda client: client.trigger_schedule("invoices"))
     assert (result.outcome, result.workflow_id[:25]) == ("triggered", "schedule:invoices:manual:")
 
-    execute_pending(web.rig.scheduler, "high")
+    execute_pending(web.env.scheduler, "high")
 
-    (((envelope,), _),) = web.rig.calls
+    (((envelope,), _),) = web.env.calls
     assert decode_envelope(envelope) == ["nightly", 7]
 
 
@@ -181,7 +181,7 @@ def test_a_token_and_a_namespace_are_sent_as_the_sdk_sends_them(make_web: MakeWe
 
     with served(web) as url:
         asyncio.run(question(url))
-    assert web.rig.scheduler.get("invoices", namespace="red").namespace == "red"
+    assert web.env.scheduler.get("invoices", namespace="red").namespace == "red"
 
 
 def test_the_sdks_client_without_async_works_too(url: str) -> None:

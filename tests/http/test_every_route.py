@@ -17,8 +17,8 @@ from rqsched.http import Limits, Role, create_app
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.testing import ManualClock
-from tests.chain.conftest import open_rig
 from tests.http.conftest import MakeWeb
+from tests.support.env import open_env
 from tests.support.invariants import check_invariants
 from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.processes import wait_until
@@ -74,8 +74,8 @@ def world(
     path = tmp_path_factory.mktemp("routes") / "rqsched.db"
     shutil.copyfile(sqlite_template, path)
     clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
-    with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as rig:
-        web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
+    with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as env:
+        web = Web(create_app(env.scheduler, limits=Limits(rate=0)), env)
         yield web, populate(web.acting_as(secret("ADMIN")))
 
 
@@ -149,7 +149,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
         schema_version.upgrade(database)
     web = make_web(app={"limits": Limits(rate=0)}, database_url=url, redis_url=own_valkey.url)
     known = populate(web)
-    web.rig.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known
 
 
@@ -176,7 +176,7 @@ def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     own_postgres.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="the database to be back")
     assert stored_contents(web) == before
-    check_invariants(web.rig.runtime)
+    check_invariants(web.env.runtime)
 
 
 @pytest.mark.postgres
@@ -191,5 +191,5 @@ def test_while_redis_is_unavailable_every_route_but_health_succeeds(
 
     own_valkey.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="Redis to be back")
-    web.rig.recover()
-    check_invariants(web.rig.runtime)
+    web.env.recover()
+    check_invariants(web.env.runtime)

@@ -101,8 +101,8 @@ def test_an_unexpected_error_is_logged_and_reveals_no_details(
 
 def test_it_can_be_mounted_in_another_application(web: Web) -> None:
     outer = FastAPI()
-    outer.mount("/jobs", create_app(web.rig.scheduler))
-    mounted = Web(outer, web.rig)
+    outer.mount("/jobs", create_app(web.env.scheduler))
+    mounted = Web(outer, web.env)
     answer = mounted.post("/jobs/api/v1/schedules", {"schedule_id": "report", **MINUTELY})
     assert answer.status_code == 201
     assert mounted.get(answer.headers["location"]).json()["id"] == "report"

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rqsched.http.metrics import collector, counters
 from tests.http.conftest import MakeWeb
-from tests.support.rig import MINUTE
+from tests.support.env import MINUTE
 from tests.support.web import MINUTELY, SCHEDULES, Web, at
 
 pytestmark = pytest.mark.every_database
@@ -38,15 +38,15 @@ def test_ready_when_both_backends_answer(any_web: Web) -> None:
 def test_metrics_count_what_happens_after_the_first_scrape(any_web: Web) -> None:
     web = any_web
     web.create()
-    schedule = web.rig.scheduler.get("report")
-    web.rig.turn(schedule)
+    schedule = web.env.scheduler.get("report")
+    web.env.run_next(schedule)
     assert not [key for key in scrape(web) if key[0] == "rqsched_fires_total"]
-    web.rig.turn(schedule)
-    web.rig.advance(MINUTE)
-    web.rig.advance(timedelta(milliseconds=40))
-    web.rig.dispatch()
-    web.rig.advance(MINUTE)
-    web.rig.dispatch()
+    web.env.run_next(schedule)
+    web.env.advance(MINUTE)
+    web.env.advance(timedelta(milliseconds=40))
+    web.env.dispatch()
+    web.env.advance(MINUTE)
+    web.env.dispatch()
     found = scrape(web)
     assert found["rqsched_fires_total", "default", "triggered"] == 2
     assert found["rqsched_fires_total", "default", "skipped"] == 1
@@ -69,13 +69,13 @@ def test_metrics_count_a_run_that_was_open_at_the_first_scrape(web: Web) -> None
 
 
 def test_metrics_count_deaths_misses_and_failed_fires(web: Web) -> None:
-    web.rig.register("fail", lambda: 1 / 0)
+    web.env.register("fail", lambda: 1 / 0)
     web.create(workflow="fail", retry={"max_retries": 0, "then": "dead"})
     web.create("late")
     scrape(web)
-    web.rig.advance(MINUTE * 10)
-    web.rig.dispatch()
-    web.rig.work()
+    web.env.advance(MINUTE * 10)
+    web.env.dispatch()
+    web.env.work()
     found = scrape(web)
     assert found["rqsched_schedules_died_total", "default"] == 1
     assert found["rqsched_runs_ended_total", "default", "failed"] == 1
@@ -85,13 +85,13 @@ def test_metrics_count_deaths_misses_and_failed_fires(web: Web) -> None:
 def test_metrics_show_overdue_schedules_and_reconcile_results(any_web: Web) -> None:
     web = any_web
     web.create()
-    web.rig.advance(MINUTE * 3)
+    web.env.advance(MINUTE * 3)
     found = scrape(web)
     assert (found["rqsched_overdue", "default"], found["rqsched_overdue_seconds", "default"]) == (1, 120)
     assert (found["rqsched_up", "database"], found["rqsched_up", "redis"]) == (1, 1)
     assert found["rqsched_links_scheduled",] == 1
-    web.rig.redis.flushall()
-    web.rig.recover()
+    web.env.redis.flushall()
+    web.env.recover()
     found = scrape(web)
     assert (found["rqsched_links_rearmed_total", "main"], found["rqsched_reconcile_passes_total",]) == (1, 1)
     assert found["rqsched_reconcile_last_seconds",] > 0
@@ -110,7 +110,7 @@ def test_namespaces_beyond_the_bound_share_the_label_other(web: Web, monkeypatch
     monkeypatch.setattr(counters, "MAX_NAMESPACES", 2)
     for name in ("a", "b", "c", "d"):
         web.post(SCHEDULES, {"schedule_id": "x", **MINUTELY}, headers={"X-Namespace": name})
-    web.rig.advance(MINUTE * 2)
+    web.env.advance(MINUTE * 2)
     found = scrape(web)
     active = {key[1]: value for key, value in found.items() if key[0] == "rqsched_schedules"}
     assert sorted(active.values()) == [1, 1, 2]

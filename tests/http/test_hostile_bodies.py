@@ -12,8 +12,8 @@ import pytest
 
 from rqsched.http import Limits, create_app
 from rqsched.testing import ManualClock
-from tests.chain.conftest import open_rig
 from tests.http.test_bodies import MALFORMED
+from tests.support.env import open_env
 from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.servers import ValkeyServer
 from tests.support.web import Web
@@ -44,8 +44,8 @@ def world(
     path = tmp_path_factory.mktemp("hostile") / "rqsched.db"
     shutil.copyfile(sqlite_template, path)
     clock = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
-    with open_rig(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url) as rig:
-        web = Web(create_app(rig.scheduler, limits=Limits(rate=0)), rig)
+    with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url) as env:
+        web = Web(create_app(env.scheduler, limits=Limits(rate=0)), env)
         yield web, populate(web)
 
 

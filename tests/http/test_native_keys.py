@@ -59,7 +59,7 @@ def test_a_key_expires_after_a_day_and_after_a_purge(any_web: Web) -> None:
     web, body = any_web, {"schedule_id": "report", **MINUTELY}
     uids = [web.post(SCHEDULES, body, headers=KEY).json()["uid"]]
     web("DELETE", at())
-    web.rig.advance(timedelta(days=1))
+    web.env.advance(timedelta(days=1))
     uids.append(web.post(SCHEDULES, body, headers=KEY).json()["uid"])
     web("DELETE", at(), params={"purge": "1"})
     uids.append(web.post(SCHEDULES, body, headers=KEY).json()["uid"])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rqsched.chain import backfill as backfills
+from tests.support.env import MINUTE, SECOND
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
-from tests.support.rig import MINUTE, SECOND
 from tests.support.web import SCHEDULES, Web, at, problem
 
 BACKFILL = at(operation="backfill/")
@@ -28,15 +28,15 @@ def test_pause_and_resume_return_the_changed_schedule(any_web: Web) -> None:
     resumed = any_web.post(at(operation="resume/"), {"note": "done"}).json()
     assert (resumed["status"], resumed["note"]) == ("active", "done")
     assert resumed["next_run_at"] == "2026-01-15T12:01:00Z"
-    check_invariants(any_web.rig.runtime)
+    check_invariants(any_web.env.runtime)
 
 
 def test_resume_can_catch_up(web: Web) -> None:
     web.create()
     web.post(at(operation="pause/"))
-    web.rig.advance(MINUTE * 3)
+    web.env.advance(MINUTE * 3)
     assert web.post(at(operation="resume/"), {"catch_up": "once"}).json()["next_run_at"] == "2026-01-15T12:03:00Z"
-    web.rig.dispatch()
+    web.env.dispatch()
     assert web.get(at()).json()["run_count"] == 1
 
 
@@ -45,9 +45,9 @@ def make_paused(web: Web) -> None:
 
 
 def make_dead(web: Web) -> None:
-    web.rig.register("fail", fail)
+    web.env.register("fail", fail)
     web.create(workflow="fail", retry={"max_retries": 0, "then": "dead"})
-    web.rig.turn(web.rig.scheduler.get("report"))
+    web.env.run_next(web.env.scheduler.get("report"))
 
 
 WRONG = [
@@ -93,11 +93,11 @@ def test_trigger_starts_a_run_that_can_be_followed_to_its_end(any_web: Web) -> N
     any_web.create(kwargs={"x": 1})
     answer = any_web.post(at(operation="trigger/")).json()
     assert (answer["outcome"], answer["run"]["status"], answer["run"]["kind"]) == ("triggered", "pending", "manual")
-    any_web.rig.work()
+    any_web.env.work()
     run = any_web.get(at(operation=f"runs/{answer['run']['uid']}/")).json()
     assert (run["status"], run["attempt"], run["attempts"][0]["outcome"]) == ("succeeded", 1, "succeeded")
     assert "token" not in run
-    assert any_web.rig.calls == [((), {"x": 1})]
+    assert any_web.env.calls == [((), {"x": 1})]
     for name in (str(run["number"]), run["instance_id"], run["uid"].lower()):
         assert any_web.get(at(operation=f"runs/{name}/")).json() == run
     assert any_web.read()["success_count"] == 1
@@ -118,7 +118,7 @@ def test_trigger_returns_the_reason_when_nothing_starts(web: Web) -> None:
 def test_runs_come_newest_first_in_pages_and_by_status(any_web: Web) -> None:
     any_web.create(overlap="allow_all")
     for _ in range(5):
-        any_web.rig.advance(SECOND)
+        any_web.env.advance(SECOND)
         any_web.post(at(operation="trigger/"))
     page = any_web.get(at(operation="runs/"), params={"limit": 2}).json()
     numbers = [run["number"] for run in page["items"]]
@@ -138,8 +138,8 @@ def test_a_run_can_be_ended_once(any_web: Web, operation: str, status: str) -> N
     any_web.post(at(operation="trigger/"))
     for _ in range(2):
         assert any_web.post(at(operation=f"runs/1/{operation}/")).json()["status"] == status
-    any_web.rig.work()
-    assert any_web.rig.calls == []
+    any_web.env.work()
+    assert any_web.env.calls == []
     problem(any_web.post(at(operation=f"runs/2/{operation}/")), 404, "run_not_found")
 
 
@@ -200,7 +200,7 @@ def test_a_small_backfill_completes_within_the_request(any_web: Web) -> None:
     assert [row["outcome"] for row in done["rows"]] == ["started"] * 3
     again = any_web.post(BACKFILL, hours(7, 11)).json()
     assert (again["started"], again["already_run"]) == (1, 3)
-    check_invariants(any_web.rig.runtime)
+    check_invariants(any_web.env.runtime)
 
 
 def test_a_dry_run_writes_nothing(web: Web) -> None:
@@ -212,7 +212,7 @@ def test_a_dry_run_writes_nothing(web: Web) -> None:
 
 def test_a_large_backfill_continues_after_the_response(any_web: Web) -> None:
     web = any_web
-    web.rig.clock.advance(timedelta(hours=20))
+    web.env.clock.advance(timedelta(hours=20))
     web.create(interval=None, cron="* * * * *", overlap="allow_all")
     answer = web.post(BACKFILL, {"start": "2026-01-15T12:00:00Z", "end": "2026-01-16T06:00:00Z"})
     assert answer.status_code == 202
@@ -246,9 +246,9 @@ def test_an_invalid_backfill_is_refused(web: Web, body: dict[str, Any], field: s
 
 
 def test_workflows_lists_the_registered_workflows(web: Web) -> None:
-    web.rig.register("local", print, queue="high", timeout=9)
-    web.rig.runtime.record_workflows()
-    web.rig.registry.remove("local")
+    web.env.register("local", print, queue="high", timeout=9)
+    web.env.runtime.record_workflows()
+    web.env.registry.remove("local")
     found = {item["name"]: item for item in web.get("/api/v1/workflows/").json()["items"]}
     assert set(found) == {"local", "note"}
     assert (found["local"]["queue"], found["local"]["timeout"]) == ("high", 9)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rqsched.errors import ScheduleNotFoundError
-from tests.support.rig import SECOND
+from tests.support.env import SECOND
 from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
@@ -20,7 +20,7 @@ def test_create_returns_201_with_the_schedule_and_arms_it(any_web: Web) -> None:
     created = answer.json()
     assert created["status"] == "active"
     assert created["next_run_at"] == "2026-01-15T12:01:00Z"
-    assert len(any_web.rig.armed()) == 1
+    assert len(any_web.env.armed()) == 1
 
 
 def test_a_created_schedule_can_be_read(web: Web) -> None:
@@ -36,7 +36,7 @@ def test_the_trailing_slash_is_optional(web: Web) -> None:
 
 
 def test_every_option_reaches_the_schedule(web: Web) -> None:
-    web.rig.register("sync", print)
+    web.env.register("sync", print)
     web.create(
         "full",
         workflow="sync",
@@ -95,7 +95,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
 
 
 def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) -> None:
-    web.rig.register("1", print)
+    web.env.register("1", print)
     body = {
         "name": "Daily report", "workflow_id": 1, "trigger_node_id": "trigger_schedule_abc123",
         "interval_seconds": 86400, "total_repeats": 0, "max_retries": 3, "timeout_seconds": 600,
@@ -113,7 +113,7 @@ def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) 
 def test_resuming_a_pipelit_schedule_continues_one_interval_from_now(web: Web) -> None:
     web.post(SCHEDULES, {"name": "report", "workflow_id": "note", "interval_seconds": 3600})
     web.post(at(operation="pause/"))
-    web.rig.advance()
+    web.env.advance()
     assert web.post(at(operation="resume/")).json()["next_run_at"] == "2026-01-15T13:01:00Z"
 
 
@@ -193,7 +193,7 @@ def ids(web: Web, **params: Any) -> list[str]:
 
 def test_filters_narrow_the_list(any_web: Web) -> None:
     web = any_web
-    web.rig.register("other", lambda: None)
+    web.env.register("other", lambda: None)
     web.create("a", labels={"team": "x", "tier": "1"}, owner="ann")
     web.create("b", labels={"team": "x"}, workflow="other")
     web.create("c", paused=True)
@@ -211,7 +211,7 @@ def test_filters_narrow_the_list(any_web: Web) -> None:
 def test_pages_follow_each_other_and_the_total_is_counted_only_when_asked_for(any_web: Web) -> None:
     for number in range(5):
         any_web.create(f"s{number}")
-        any_web.rig.advance(SECOND)
+        any_web.env.advance(SECOND)
     first = any_web.get(SCHEDULES, params={"limit": 2, "total": "true"}).json()
     assert first["total"] == 5
     seen = [item["id"] for item in first["items"]]
@@ -339,7 +339,7 @@ def test_purge_leaves_nothing(any_web: Web) -> None:
     assert any_web("DELETE", at(), params={"purge": "true"}).status_code == 204
     problem(any_web.get(at(operation="history/")), 404, "schedule_not_found")
     with pytest.raises(ScheduleNotFoundError):
-        any_web.rig.scheduler.newest("report")
+        any_web.env.scheduler.newest("report")
 
 
 def test_batch_delete_ignores_ids_that_do_not_exist(any_web: Web) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from rqsched import Cron, Every
 from tests.http.conftest import MakeWeb
+from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs, refused
-from tests.support.rig import MINUTE, SECOND
 from tests.support.web import Web
 
 
@@ -31,7 +31,7 @@ def names(page: dict[str, Any]) -> list[str]:
 def register_in_order(ojs: Ojs, count: int) -> None:
     for number in range(count):
         ojs.registered(name=f"job-{number}")
-        ojs.rig.advance(SECOND)
+        ojs.env.advance(SECOND)
 
 
 def test_an_empty_list_is_an_empty_array(ojs: Ojs) -> None:
@@ -60,7 +60,7 @@ def test_the_list_pages_by_offset_too(ojs: Ojs) -> None:
 
 def test_a_page_holds_50_unless_it_is_asked_for_more_and_never_beyond_200(ojs: Ojs) -> None:
     for number in range(201):
-        ojs.rig.scheduler.create(f"job-{number}", "note", Cron("0 0 1 1 *"))
+        ojs.env.scheduler.create(f"job-{number}", "note", Cron("0 0 1 1 *"))
     assert [len(names(ojs.listed(**params))) for params in ({}, {"limit": 200}, {"limit": 1_000_000})] == [50, 200, 200]
 
 
@@ -192,7 +192,7 @@ def test_the_operate_role_may_toggle_and_change_nothing_else(make_web: MakeWeb) 
 
 def test_an_expression_that_another_surface_replaced_is_not_shown_any_more(ojs: Ojs) -> None:
     ojs.registered(cron="@hourly")
-    ojs.rig.scheduler.get("daily-report").update(spec="*/5 * * * *")
+    ojs.env.scheduler.get("daily-report").update(spec="*/5 * * * *")
     assert ojs.cron()["cron"] == "*/5 * * * *"
 
 
@@ -206,20 +206,20 @@ def test_an_expression_that_another_surface_replaced_is_not_shown_any_more(ojs: 
     ids=["cron", "interval", "mixture"],
 )
 def test_a_schedule_of_another_surface_is_shown_with_an_expression(ojs: Ojs, spec: Any, expression: str) -> None:
-    ojs.rig.scheduler.create("native", "note", spec, overlap="buffer_one")
+    ojs.env.scheduler.create("native", "note", spec, overlap="buffer_one")
     job = ojs.cron("native")
     assert (job["cron"], job["options"], job["overlap_policy"]) == (expression, {}, "buffer_one")
 
 
 def test_a_patch_keeps_the_fields_of_other_surfaces(ojs: Ojs) -> None:
-    handle = ojs.rig.scheduler.create("native", "note", Every("1h"), queue="high", timeout=30, labels={"a": "b"})
+    handle = ojs.env.scheduler.create("native", "note", Every("1h"), queue="high", timeout=30, labels={"a": "b"})
     ojs.patched("native", args=["eu"])
     state = handle.refresh().describe()
     assert (state.args, state.queue, state.timeout, state.labels) == (["eu"], "high", 30, {"a": "b"})
 
 
 def test_enabling_revives_a_schedule_that_died_or_is_done(ojs: Ojs) -> None:
-    handle = ojs.rig.scheduler.create("native", "note", Every("1m"), max_runs=1)
+    handle = ojs.env.scheduler.create("native", "note", Every("1m"), max_runs=1)
     handle.trigger()
     assert ojs.cron("native")["enabled"] is False
     assert ojs.patched("native", enabled=True)["status"] == "active"

@@ -100,7 +100,7 @@ def test_fields_of_the_system_that_a_client_sends_are_ignored(ojs: Ojs) -> None:
 
 def test_registering_a_name_again_changes_it(ojs: Ojs) -> None:
     ojs.registered(**HOURLY, args=[1], options={"queue": "reports"}, description="old")
-    ojs.rig.advance(timedelta(minutes=5))
+    ojs.env.advance(timedelta(minutes=5))
 
     answer = ojs.register(cron="30 * * * *", args=[2])
 
@@ -113,7 +113,7 @@ def test_registering_a_name_again_changes_it(ojs: Ojs) -> None:
 
 def test_registering_the_same_again_moves_nothing(ojs: Ojs) -> None:
     first = ojs.registered(cron="@every 30m")
-    ojs.rig.advance(timedelta(minutes=7))
+    ojs.env.advance(timedelta(minutes=7))
     again = ojs.register(cron="@every 30m")
     assert (again.status_code, again.json()["cron_job"]) == (200, first)
 
@@ -166,7 +166,7 @@ def test_an_expression_is_kept_as_it_was_sent_and_read_as_the_spec_says(
     ojs: Ojs, expression: str, next_run_at: str
 ) -> None:
     if expression.startswith("@every"):
-        ojs.rig.advance(timedelta(minutes=7))
+        ojs.env.advance(timedelta(minutes=7))
     job = ojs.registered(cron=expression)
     assert (job["cron"], job["expression"], job["next_run_at"]) == (expression, expression, next_run_at)
 
@@ -281,7 +281,7 @@ RETRIES = [
 def test_retry_options_in_every_form_are_our_retry_policy(ojs: Ojs, retry: dict[str, Any], expected: Any) -> None:
     ojs.registered(options={"retry": retry})
 
-    policy = ojs.rig.scheduler.get("daily-report").state.policies.retry
+    policy = ojs.env.scheduler.get("daily-report").state.policies.retry
     spans = [None if span is None else span.total_seconds() for span in (policy.base, policy.cap)]
     assert (policy.max_retries, spans[0], policy.factor, spans[1]) == expected
     assert policy.then is Exhausted.CONTINUE
@@ -294,20 +294,20 @@ def test_retry_options_in_every_form_are_our_retry_policy(ojs: Ojs, retry: dict[
 )
 def test_a_timeout_is_read_in_either_unit(ojs: Ojs, options: dict[str, Any], seconds: int | None) -> None:
     ojs.registered(options=options)
-    assert ojs.rig.scheduler.get("daily-report").describe().timeout == seconds
+    assert ojs.env.scheduler.get("daily-report").describe().timeout == seconds
 
 
 def test_a_type_that_a_process_registered_is_executed_by_rq(ojs: Ojs) -> None:
     ojs.registered(name="local", type="note", args=["eu"])
     ojs.pass_()
     assert ojs.fetch() == []
-    ojs.rig.work()
-    assert ojs.rig.calls == [(("eu",), {})]
+    ojs.env.work()
+    assert ojs.env.calls == [(("eu",), {})]
 
 
 def test_an_import_path_is_never_followed(ojs: Ojs) -> None:
     ojs.registered(type="os.getcwd")
-    assert ojs.rig.scheduler.get("daily-report").describe().executor == "external"
+    assert ojs.env.scheduler.get("daily-report").describe().executor == "external"
 
 
 def test_a_removed_cron_job_is_404_and_its_enqueued_jobs_continue(ojs: Ojs) -> None:

@@ -117,7 +117,7 @@ def test_cron_jobs_of_another_namespace_are_not_visible(make_web: MakeWeb) -> No
 
 def test_the_same_name_is_free_in_every_namespace(ojs: Ojs) -> None:
     ojs.registered()
-    other = Ojs(Web(ojs.web.app, ojs.web.rig, {"X-Namespace": "tenant"}))
+    other = Ojs(Web(ojs.web.app, ojs.web.env, {"X-Namespace": "tenant"}))
     assert other.register().status_code == 201
     assert (ojs.listed()["count"], other.listed()["count"]) == (1, 1)
 
@@ -196,7 +196,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     with closing(Database(url)) as database:
         schema_version.upgrade(database)
     web = make_web(database_url=url, redis_url=own_valkey.url)
-    web.rig.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = Patience(total=timedelta(0))
     return Ojs(web)
 
 
@@ -229,6 +229,6 @@ def test_a_registration_while_redis_is_unavailable_fires_when_it_is_back(outage:
 
     own_valkey.start()
     wait_until(lambda: outage("GET", "/ojs/v1/health").status_code == 200, what="Redis to be back")
-    outage.rig.recover()
+    outage.env.recover()
     outage.pass_()
     assert len(outage.fetch()) == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs
-from tests.support.rig import MINUTE, SECOND
 from tests.support.web import Web
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -27,7 +27,7 @@ def signals(ojs: Ojs) -> list[dict[str, Any]]:
     """What subscribers to the spec's two signals are told."""
     told: list[dict[str, Any]] = []
     for name in ("cron.triggered", "cron.skipped"):
-        ojs.rig.scheduler.signals.add(name, told.append)
+        ojs.env.scheduler.signals.add(name, told.append)
     return told
 
 
@@ -41,12 +41,12 @@ def told(signals: list[dict[str, Any]]) -> list[str]:
 
 def test_a_fired_job_is_fetchable_within_a_second_of_its_minute(ojs: Ojs) -> None:
     ojs.registered()
-    ojs.rig.advance(59 * SECOND)
-    ojs.rig.dispatch()
+    ojs.env.advance(59 * SECOND)
+    ojs.env.dispatch()
     assert ojs.fetch() == []
 
-    ojs.rig.advance(SECOND)
-    ojs.rig.dispatch()
+    ojs.env.advance(SECOND)
+    ojs.env.dispatch()
 
     job = ojs.fetched()
     assert (job["type"], job["state"], job["args"]) == ("report.generate", "active", [])
@@ -55,8 +55,8 @@ def test_a_fired_job_is_fetchable_within_a_second_of_its_minute(ojs: Ojs) -> Non
 
 def test_the_job_of_a_cron_carries_its_name_and_when_it_triggered(ojs: Ojs) -> None:
     ojs.registered(meta={"team": "billing", "cron_name": "another"})
-    ojs.rig.advance(MINUTE + timedelta(milliseconds=123, microseconds=456))
-    ojs.rig.dispatch()
+    ojs.env.advance(MINUTE + timedelta(milliseconds=123, microseconds=456))
+    ojs.env.dispatch()
 
     job = ojs.fetched()
 
@@ -86,7 +86,7 @@ def test_many_missed_occurrences_are_caught_up_by_one(ojs: Ojs) -> None:
 
 
 def test_at_every_30m_counts_from_registration_and_a_cron_step_from_the_hour(ojs: Ojs) -> None:
-    ojs.rig.advance(7 * MINUTE)
+    ojs.env.advance(7 * MINUTE)
     ojs.registered(name="every", cron="@every 30m", overlap_policy="allow")
     ojs.registered(name="star", cron="*/30 * * * *", overlap_policy="allow")
     ojs.reach("2026-01-15T12:30:00+00:00")
@@ -181,7 +181,7 @@ def test_removing_a_cron_cancels_its_waiting_jobs(ojs: Ojs) -> None:
 
 
 def test_a_local_time_skipped_by_dst_does_not_fire_and_emits_a_skip(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
-    ojs.rig.clock.set(ojs.rig.clock.now().replace(month=3, day=7, hour=20))
+    ojs.env.clock.set(ojs.env.clock.now().replace(month=3, day=7, hour=20))
     ojs.registered(cron="30 2 * * *", timezone="America/New_York", overlap_policy="allow")
 
     ojs.reach("2026-03-08T12:00:00+00:00")
@@ -195,7 +195,7 @@ def test_a_local_time_skipped_by_dst_does_not_fire_and_emits_a_skip(ojs: Ojs, si
 
 
 def test_a_local_time_repeated_by_dst_fires_only_once(ojs: Ojs) -> None:
-    ojs.rig.clock.set(ojs.rig.clock.now().replace(month=10, day=31, hour=20))
+    ojs.env.clock.set(ojs.env.clock.now().replace(month=10, day=31, hour=20))
     ojs.registered(cron="30 1 * * *", timezone="America/New_York", overlap_policy="allow")
 
     ojs.reach("2026-11-01T05:30:00+00:00")
@@ -207,8 +207,8 @@ def test_a_local_time_repeated_by_dst_fires_only_once(ojs: Ojs) -> None:
 
 def test_a_fire_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
-    ojs.rig.advance(MINUTE + timedelta(milliseconds=123))
-    ojs.rig.dispatch()
+    ojs.env.advance(MINUTE + timedelta(milliseconds=123))
+    ojs.env.dispatch()
     job = ojs.fetched()
     (signal,) = signals
     assert signal == {
@@ -242,7 +242,7 @@ def test_a_skip_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[
 
 def test_an_occurrence_due_when_its_cron_is_disabled_emits_a_skip(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
-    ojs.rig.advance(MINUTE)
+    ojs.env.advance(MINUTE)
     ojs.patched(enabled=False)
     (signal,) = signals
     assert signal["data"]["reason"] == "disabled"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import WORKERS, Ojs, refused
-from tests.support.rig import MINUTE, SECOND
 from tests.support.rows import every_row
 from tests.support.web import Web
 
@@ -106,13 +106,13 @@ def test_a_job_is_acknowledged_once(ojs: Ojs) -> None:
 
 def test_a_job_nobody_fetched_cannot_be_acknowledged(ojs: Ojs) -> None:
     fired(ojs)
-    job_id = ojs.job_id(ojs.rig.scheduler.get("daily-report").runs().items[0].uid)
+    job_id = ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)
     assert refused(ojs.ack({"id": job_id}), 409, "duplicate")["details"]["state"] == "available"
 
 
 def test_a_job_of_rq_cannot_be_acknowledged_from_outside(ojs: Ojs) -> None:
     fired(ojs, type="note")
-    job_id = ojs.job_id(ojs.rig.scheduler.get("daily-report").runs().items[0].uid)
+    job_id = ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)
     refused(ojs.ack({"id": job_id}), 409, "duplicate")
 
 
@@ -121,11 +121,11 @@ def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs
     job = ojs.fetched()
     ojs.patched(enabled=False)
 
-    ojs.rig.advance(timedelta(minutes=10) - SECOND)
-    ojs.rig.recover()
+    ojs.env.advance(timedelta(minutes=10) - SECOND)
+    ojs.env.recover()
     assert ojs.job(job)["state"] == "active"
-    ojs.rig.advance(SECOND)
-    ojs.rig.recover()
+    ojs.env.advance(SECOND)
+    ojs.env.recover()
     refused(ojs.ack(job), 409, "duplicate")
     ojs.pass_(MINUTE)
 
@@ -142,7 +142,7 @@ def test_a_heartbeat_keeps_jobs_active_and_returns_those_to_cancel(ojs: Ojs) -> 
     ojs.registered(name="stopped", overlap_policy="cancel_previous")
     ojs.pass_()
     kept, stopped = sorted(ojs.fetch(), key=lambda job: job["meta"]["cron_name"])
-    ojs.rig.scheduler.get("stopped").runs().items[0].cancel()
+    ojs.env.scheduler.get("stopped").runs().items[0].cancel()
 
     assert ojs.heartbeat(kept, stopped) == {
         "state": "running",

@@ -36,9 +36,9 @@ def test_while_redis_is_unavailable_requests_succeed_and_links_follow_later(
     assert 'rqsched_up{backend="redis"} 0.0' in redis_web.get("/metrics").text
     own_valkey.start()
     wait_until(lambda: redis_web.get("/readyz").status_code == 200, what="ready")
-    redis_web.rig.recover()
-    check_invariants(redis_web.rig.runtime)
-    redis_web.rig.work()
+    redis_web.env.recover()
+    check_invariants(redis_web.env.runtime)
+    redis_web.env.work()
     assert redis_web.read()["success_count"] == 1
 
 
@@ -48,7 +48,7 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
 ) -> None:
     web = make_web(database_url=migrated(own_postgres))
     web.create()
-    web.rig.runtime.database.patience = SHORT
+    web.env.runtime.database.patience = SHORT
     own_postgres.stop()
     for method, path, body in [
         ("GET", SCHEDULES, None),
@@ -66,7 +66,7 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
     wait_until(lambda: web.get("/readyz").status_code == 200, what="ready", timeout=30)
     assert web.read()["status"] == "active"
     web.create("x")
-    check_invariants(web.rig.runtime)
+    check_invariants(web.env.runtime)
 
 
 def migrated(server: PostgresServer) -> str:

@@ -27,7 +27,7 @@ ENTRIES = json.dumps(
 
 def shown(web: Web) -> str:
     """Everything that is recorded, and what everyone may read."""
-    events = web.rig.runtime.database.read(lambda c: [tuple(row) for row in c.execute(audit_events.select())])
+    events = web.env.runtime.database.read(lambda c: [tuple(row) for row in c.execute(audit_events.select())])
     return repr(events) + web.get("/openapi.json").text + web.get("/readyz").text
 
 
@@ -56,7 +56,7 @@ def test_an_unavailable_backends_url_is_not_revealed(make_web: MakeWeb, caplog: 
         database_url=f"postgresql+psycopg://user:{PASSWORD}@127.0.0.1:{free_port()}/rqsched",
         redis_url=f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",
     )
-    web.rig.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = Patience(total=timedelta(0))
     with caplog.at_level(logging.DEBUG):
         answers = [web.get(path) for path in ("/readyz", SCHEDULES, at(), "/metrics", "/ojs/v1/health")]
     assert [answer.status_code for answer in answers] == [503, 503, 503, 200, 503]

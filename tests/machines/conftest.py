@@ -1,5 +1,5 @@
-"""Fixtures of the state machines: those of the Python surface."""
+"""Fixtures of the state machines: the database of the Python surface."""
 
-from tests.api.conftest import any_desk, desk, make_desk, postgres_url, surface_postgres
+from tests.api.conftest import postgres_url, surface_postgres
 
-__all__ = ["any_desk", "desk", "make_desk", "postgres_url", "surface_postgres"]
+__all__ = ["postgres_url", "surface_postgres"]

@@ -21,14 +21,13 @@ from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
-from tests.api.conftest import MakeDesk
 from tests.support.applications import EXPIRY, Application, open_office
-from tests.support.desk import MINUTE, Desk, module_level, newest, types
+from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
 from tests.support.servers import free_port
 
 
-def targets_of(desk: Desk, run: Any, status: str | None = None) -> list[str]:
-    return [row["target_id"] for row in MachineScheduler.targets(desk.scheduler, run.uid, status=status)]
+def targets_of(env: Env, run: Any, status: str | None = None) -> list[str]:
+    return [row["target_id"] for row in MachineScheduler.targets(env.scheduler, run.uid, status=status)]
 
 
 @dataclass
@@ -50,8 +49,8 @@ RESOLVERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("resolver", RESOLVERS.values(), ids=RESOLVERS.keys())
-def test_a_resolver_decides_which_instances_get_the_event(any_desk: Desk, resolver: Any) -> None:
-    office = open_office(any_desk, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
+def test_a_resolver_decides_which_instances_get_the_event(any_env: Env, resolver: Any) -> None:
+    office = open_office(any_env, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
     office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3"]))
 
     run = office.run()
@@ -62,41 +61,39 @@ def test_a_resolver_decides_which_instances_get_the_event(any_desk: Desk, resolv
     assert [office.states.get(name) for name in ("a-1", "a-3")] == ["expired", "waiting"]
 
 
-def test_a_resolver_class_is_created_without_arguments_or_by_make_resolver(desk: Desk) -> None:
+def test_a_resolver_class_is_created_without_arguments_or_by_make_resolver(env: Env) -> None:
     class Everybody:
         def __call__(self) -> list[str]:
             return ["a-1"]
 
-    office = open_office(desk, {"CHECK_EXPIRY": Everybody})
+    office = open_office(env, {"CHECK_EXPIRY": Everybody})
     office.states.put("a-1")
     assert office.run().result == {"targets": 1, "filtered": 0}
 
 
 def test_ids_of_other_machines_are_filtered_and_counted_and_each_instance_gets_the_event_once(
-    make_desk: MakeDesk, database_url: str
+    make_env: MakeEnv, database_url: str
 ) -> None:
-    desk = make_desk(database_url=database_url, target_chunk=2)
+    env = make_env(database_url=database_url, target_chunk=2)
     ids = ["a-1", "order-1", "a-2", "a-1", 7, "nobody", "a-2", "order-1"]
-    office = open_office(desk, {"CHECK_EXPIRY": lambda: ids})
+    office = open_office(env, {"CHECK_EXPIRY": lambda: ids})
     office.states.put_all(dict.fromkeys(["a-1", "a-2", "7"]))
-    order = machine(name="Order", workflows=desk.runtime.workflows)(
-        type(office.machine)("Order", (office.machine,), {})
-    )
-    MachineStates(desk.scheduler, order).put("order-1", "waiting")
+    order = machine(name="Order", workflows=env.runtime.workflows)(type(office.machine)("Order", (office.machine,), {}))
+    MachineStates(env.scheduler, order).put("order-1", "waiting")
 
     run = office.run()
 
     assert run.result == {"targets": 3, "filtered": 2}
     assert office.log == ["a-1", "a-2", "7"]
-    assert MachineStates(desk.scheduler, order).get("order-1") == "waiting"
+    assert MachineStates(env.scheduler, order).get("order-1") == "waiting"
 
 
-def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_desk: Desk) -> None:
+def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_env: Env) -> None:
     def resolve() -> Iterator[str]:
         yield "a-1"
         raise ConnectionError("the model's database is away")
 
-    office = open_office(any_desk, {"CHECK_EXPIRY": resolve})
+    office = open_office(any_env, {"CHECK_EXPIRY": resolve})
     office.states.put("a-1")
 
     run = office.run()
@@ -106,18 +103,18 @@ def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_desk: Des
     assert run.error.startswith("ConnectionError: the model's database is away")
     assert (office.log, office.count(run)) == ([], {}), "nothing was dispatched"
     assert run.retry_at is not None
-    assert run.retry_at - any_desk.clock.now() == MINUTE
-    schedule = any_desk.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=Exhausted.DEAD))
+    assert run.retry_at - any_env.clock.now() == MINUTE
+    schedule = any_env.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=Exhausted.DEAD))
     for _ in range(3):
-        any_desk.turn(timedelta(hours=1))
+        any_env.run_due(timedelta(hours=1))
     assert newest(schedule).status == "failed"
     assert schedule.refresh().status == "dead"
     assert types(schedule)[-1] == "Died", "audited, and never green"
 
 
 @pytest.mark.parametrize("found", [None, "a-1", 5], ids=["nothing at all", "a text", "a number"])
-def test_a_resolver_that_does_not_return_ids_fails_the_run(desk: Desk, found: Any) -> None:
-    office = open_office(desk, {"CHECK_EXPIRY": lambda: found})
+def test_a_resolver_that_does_not_return_ids_fails_the_run(env: Env, found: Any) -> None:
+    office = open_office(env, {"CHECK_EXPIRY": lambda: found})
     run = office.run()
     assert run.status == "retrying"
     assert run.error is not None
@@ -127,27 +124,27 @@ def test_a_resolver_that_does_not_return_ids_fails_the_run(desk: Desk, found: An
 @pytest.mark.parametrize(
     "resolver", [None, ExpiredApplications([])], ids=["found by their state", "named by a resolver"]
 )
-def test_no_instances_are_a_success_with_zero(any_desk: Desk, resolver: Any) -> None:
-    run = open_office(any_desk, {"CHECK_EXPIRY": resolver}).run()
+def test_no_instances_are_a_success_with_zero(any_env: Env, resolver: Any) -> None:
+    run = open_office(any_env, {"CHECK_EXPIRY": resolver}).run()
     assert (run.status, run.result) == ("succeeded", {"targets": 0, "filtered": 0})
-    assert execute_pending(any_desk.scheduler) == 0
+    assert execute_pending(any_env.scheduler) == 0
 
 
 def test_without_a_resolver_every_instance_whose_state_takes_the_event_gets_it(
-    make_desk: MakeDesk, database_url: str
+    make_env: MakeEnv, database_url: str
 ) -> None:
-    desk = make_desk(database_url=database_url, target_chunk=2)
-    office = open_office(desk)
+    env = make_env(database_url=database_url, target_chunk=2)
+    office = open_office(env)
     states = {"a-1": "waiting", "a-2": "approved", "a-3": "expired", "a-4": "approved", "a-5": "approved"}
     office.states.put_all(states)
 
     reminded, expired = office.run("SEND_REMINDER"), office.run("CHECK_EXPIRY")
 
-    assert targets_of(desk, reminded) == ["a-2", "a-4", "a-5"]
-    assert targets_of(desk, expired) == ["a-1", "a-2", "a-4", "a-5"]
+    assert targets_of(env, reminded) == ["a-2", "a-4", "a-5"]
+    assert targets_of(env, expired) == ["a-1", "a-2", "a-4", "a-5"]
 
 
-def make_order(desk: Desk) -> Any:
+def make_order(env: Env) -> Any:
     class Order(StateMachine):
         class shopping(State.Compound):  # noqa: N801 - a state
             cart = State(initial=True)
@@ -172,153 +169,153 @@ def make_order(desk: Desk) -> Any:
 
         schedules = {"ABANDON": None, "SEND": None}  # noqa: RUF012 - as users write it
 
-    return machine(workflows=desk.runtime.workflows)(Order)
+    return machine(workflows=env.runtime.workflows)(Order)
 
 
-def test_a_state_takes_the_events_of_its_parent_state(any_desk: Desk) -> None:
-    order = make_order(any_desk)
-    states = MachineStates(any_desk.scheduler, order)
+def test_a_state_takes_the_events_of_its_parent_state(any_env: Env) -> None:
+    order = make_order(any_env)
+    states = MachineStates(any_env.scheduler, order)
     states.put_all({"o-1": "shopping cart", "o-2": "payment", "o-3": "abandoned"})
 
-    MachineScheduler.register(order, "ABANDON", workflows=any_desk.runtime.workflows).daily_at("1:00")
-    any_desk.scheduler.sync()
-    run = run_schedule(any_desk.scheduler, "machine:Order:ABANDON")
+    MachineScheduler.register(order, "ABANDON", workflows=any_env.runtime.workflows).daily_at("1:00")
+    any_env.scheduler.sync()
+    run = run_schedule(any_env.scheduler, "machine:Order:ABANDON")
 
-    assert targets_of(any_desk, run, "succeeded") == ["o-1", "o-2"]
+    assert targets_of(any_env, run, "succeeded") == ["o-1", "o-2"]
     assert [states.get(name) for name in ("o-1", "o-2")] == ["abandoned"] * 2
 
 
-def test_a_machine_in_parallel_states_gets_the_event_in_all_of_them(any_desk: Desk) -> None:
-    order = make_order(any_desk)
+def test_a_machine_in_parallel_states_gets_the_event_in_all_of_them(any_env: Env) -> None:
+    order = make_order(any_env)
     live = order()
     live.ship()
-    states = MachineStates(any_desk.scheduler, order)
+    states = MachineStates(any_env.scheduler, order)
     states.put("o-1", live)
 
-    done = MachineScheduler.run(any_desk.scheduler, order, "SEND")
-    execute_pending(any_desk.scheduler)
+    done = MachineScheduler.run(any_env.scheduler, order, "SEND")
+    execute_pending(any_env.scheduler)
 
     assert done.targets == 1
     assert set((states.get("o-1") or "").split()) == {"shipping", "parcel", "sent", "bill", "open_"}
 
 
-def test_each_instance_has_a_job_whose_id_is_computed_from_schedule_occurrence_and_target(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_each_instance_has_a_job_whose_id_is_computed_from_schedule_occurrence_and_target(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
-    first, ids = office.start(), any_desk.queued()
+    first, ids = office.start(), any_env.queued()
     assert len(set(ids)) == 2
     assert all(name.startswith("target-") for name in ids)
-    any_desk.work()
+    any_env.execute_pending()
     office.states.put_all({"a-1": "waiting", "a-2": "waiting"})
-    any_desk.advance()
-    second, others = office.start(), any_desk.queued()
+    any_env.advance()
+    second, others = office.start(), any_env.queued()
 
     assert not set(ids) & set(others), "another run has other jobs"
     assert [office.count(run) for run in (first, second)] == [{"succeeded": 2}, {"pending": 2}]
 
 
-def test_the_next_chunk_is_enqueued_after_the_one_before_was_taken(make_desk: MakeDesk, database_url: str) -> None:
-    desk = make_desk(database_url=database_url, target_chunk=3)
-    office = open_office(desk)
+def test_the_next_chunk_is_enqueued_after_the_one_before_was_taken(make_env: MakeEnv, database_url: str) -> None:
+    env = make_env(database_url=database_url, target_chunk=3)
+    office = open_office(env)
     names = [f"a-{number}" for number in range(8)]
     office.states.put_all(dict.fromkeys(names))
 
     run = office.start()
 
     assert office.count(run) == {"pending": 3, "waiting": 5}
-    assert [name.split("-")[0] for name in desk.queued()] == ["target"] * 3 + ["batch"]
+    assert [name.split("-")[0] for name in env.queued()] == ["target"] * 3 + ["batch"]
     for _ in range(4):
         office.work_one()
-    assert [name.split("-")[0] for name in desk.queued()] == ["target"] * 3 + ["batch"]
-    desk.work()
+    assert [name.split("-")[0] for name in env.queued()] == ["target"] * 3 + ["batch"]
+    env.execute_pending()
     assert office.log == names
     assert office.count(run) == {"succeeded": 8}
 
 
-def test_targets_that_redis_lost_are_enqueued_again(make_desk: MakeDesk, database_url: str) -> None:
-    desk = make_desk(database_url=database_url, target_chunk=2)
-    office = open_office(desk)
+def test_targets_that_redis_lost_are_enqueued_again(make_env: MakeEnv, database_url: str) -> None:
+    env = make_env(database_url=database_url, target_chunk=2)
+    office = open_office(env)
     names = ["a-1", "a-2", "a-3"]
     office.states.put_all(dict.fromkeys(names))
     run = office.start()
-    desk.redis.flushdb()
+    env.redis.flushdb()
 
-    assert desk.scheduler.recover().targets == 3, "two targets, and what goes on with the third"
-    assert desk.scheduler.recover().targets == 0
-    desk.work()
+    assert env.scheduler.recover().targets == 3, "two targets, and what goes on with the third"
+    assert env.scheduler.recover().targets == 0
+    env.execute_pending()
 
     assert sorted(office.log) == names
     assert office.count(run) == {"succeeded": 3}
 
 
-def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_desk: MakeDesk, sqlite_url: str) -> None:
-    desk = make_desk(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
-    office = open_office(desk)
+def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: MakeEnv, sqlite_url: str) -> None:
+    env = make_env(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
+    office = open_office(env)
     office.states.put("a-1")
     for id_, connection in (("far", "eu"), ("near", None)):
         office.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
-    desk.scheduler.sync()
+    env.scheduler.sync()
     for id_ in ("far", "near"):
-        run = desk.scheduler.get(id_).trigger().run
+        run = env.scheduler.get(id_).trigger().run
         assert run is not None
-        batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", desk.clock.now(), timeout=5)
+        batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
         far = replace(batch, connection="eu" if id_ == "far" else None)
-        desk.runtime.database.transact(
-            partial(fanout_targets.record, batch=far, target_ids=["a-1"], first=1, now=desk.clock.now())
+        env.runtime.database.transact(
+            partial(fanout_targets.record, batch=far, target_ids=["a-1"], first=1, now=env.clock.now())
         )
         job = BatchJobId(run.uid, 1)
-        desk.runtime.database.transact(partial(fanout_targets.take_chunk, job=job, limit=1, now=desk.clock.now()))
-    desk.advance(MINUTE)
+        env.runtime.database.transact(partial(fanout_targets.take_chunk, job=job, limit=1, now=env.clock.now()))
+    env.advance(MINUTE)
 
-    desk.scheduler.recover()
+    env.scheduler.recover()
 
-    assert len(desk.redis.keys("rq:job:target-*")) == 1
+    assert len(env.redis.keys("rq:job:target-*")) == 1
 
 
-def test_a_run_cancelled_while_it_resolves_dispatches_no_target(make_desk: MakeDesk, database_url: str) -> None:
-    desk = make_desk(database_url=database_url, target_chunk=1)
+def test_a_run_cancelled_while_it_resolves_dispatches_no_target(make_env: MakeEnv, database_url: str) -> None:
+    env = make_env(database_url=database_url, target_chunk=1)
 
     def resolve() -> list[str]:
-        newest(desk.scheduler.get(EXPIRY)).cancel()
+        newest(env.scheduler.get(EXPIRY)).cancel()
         return ["a-1", "a-2"]
 
-    office = open_office(desk, {"CHECK_EXPIRY": resolve})
+    office = open_office(env, {"CHECK_EXPIRY": resolve})
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
     run = office.run()
-    desk.advance()
-    desk.scheduler.recover()
+    env.advance()
+    env.scheduler.recover()
 
-    assert (run.status, desk.work(), office.log) == ("cancelled", 0, [])
+    assert (run.status, env.execute_pending(), office.log) == ("cancelled", 0, [])
     assert office.count(run) == {"failed": 1}, "what waited for it is given up"
 
 
 def test_targets_go_to_the_queue_and_connection_of_their_run(
-    make_desk: MakeDesk, sqlite_url: str, redis_url: str
+    make_env: MakeEnv, sqlite_url: str, redis_url: str
 ) -> None:
-    desk = make_desk(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")}, target_chunk=1)
-    office = open_office(desk)
+    env = make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")}, target_chunk=1)
+    office = open_office(env)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     office.register().daily_at("00:10").option(queue="low", connection="eu")
-    desk.scheduler.sync()
+    env.scheduler.sync()
 
-    desk.scheduler.get(EXPIRY).trigger()
+    env.scheduler.get(EXPIRY).trigger()
 
-    assert execute_pending(desk.scheduler, "low") == 4, "the run, two targets and what follows the first"
+    assert execute_pending(env.scheduler, "low") == 4, "the run, two targets and what follows the first"
     assert office.log == ["a-1", "a-2"]
-    assert desk.redis.keys("rq:job:target-*") == []
+    assert env.redis.keys("rq:job:target-*") == []
 
 
 @pytest.mark.timeout(60)
-def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_desk: Desk) -> None:
+def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_env: Env) -> None:
     def act(instance_id: str) -> None:
         if instance_id == "a-2":
             raise RuntimeError("as the test wants it")
         while instance_id == "a-3":
             pass
 
-    office = open_office(any_desk, acts=act, timeout=1)
+    office = open_office(any_env, acts=act, timeout=1)
     office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3", "a-4"]))
 
     run = office.run()
@@ -326,76 +323,76 @@ def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_desk: Desk)
     assert (run.status, office.count(run)) == ("succeeded", {"succeeded": 2, "failed": 2})
     states = [office.states.get(f"a-{number}") for number in (1, 2, 3, 4)]
     assert states == ["expired", "waiting", "waiting", "expired"]
-    rows = MachineScheduler.targets(any_desk.scheduler, run.uid, status="failed")
+    rows = MachineScheduler.targets(any_env.scheduler, run.uid, status="failed")
     assert [row["error"].splitlines()[0] for row in rows] == [
         "RuntimeError: as the test wants it",
         "timeout: Task exceeded maximum timeout value (1 seconds)",
     ]
 
 
-def test_an_instance_that_does_not_take_the_event_is_ignored(any_desk: Desk) -> None:
-    office = open_office(any_desk, {"CHECK_EXPIRY": lambda: ["a-1", "a-2", "a-3"]}, is_old=lambda name: name != "a-1")
+def test_an_instance_that_does_not_take_the_event_is_ignored(any_env: Env) -> None:
+    office = open_office(any_env, {"CHECK_EXPIRY": lambda: ["a-1", "a-2", "a-3"]}, is_old=lambda name: name != "a-1")
     office.states.put_all({"a-1": "waiting", "a-2": "expired", "a-3": "approved"})
 
     run = office.run()
 
-    assert targets_of(any_desk, run, "ignored") == ["a-1", "a-2"], "a guard refuses, a state has no such transition"
-    assert targets_of(any_desk, run, "succeeded") == ["a-3"]
+    assert targets_of(any_env, run, "ignored") == ["a-1", "a-2"], "a guard refuses, a state has no such transition"
+    assert targets_of(any_env, run, "succeeded") == ["a-3"]
 
 
-def test_a_statechart_that_silently_ignores_an_event_is_counted_as_ignored(desk: Desk) -> None:
+def test_a_statechart_that_silently_ignores_an_event_is_counted_as_ignored(env: Env) -> None:
     class Chart(StateChart[Any]):
         waiting = State(initial=True)
         done = State(final=True)
         finish = waiting.to(done)
         schedules = {"finish": lambda: ["c-1", "c-2"]}  # noqa: RUF012 - as owners write it
 
-    machine(workflows=desk.runtime.workflows)(Chart)
-    MachineStates(desk.scheduler, Chart).put_all({"c-1": "done", "c-2": "waiting"})
+    machine(workflows=env.runtime.workflows)(Chart)
+    MachineStates(env.scheduler, Chart).put_all({"c-1": "done", "c-2": "waiting"})
 
-    started = MachineScheduler.run(desk.scheduler, Chart, "finish")
+    started = MachineScheduler.run(env.scheduler, Chart, "finish")
 
-    assert execute_pending(desk.scheduler) == 2
-    assert MachineScheduler.count(desk.scheduler, started.run_uid) == {"ignored": 1, "succeeded": 1}
+    assert execute_pending(env.scheduler) == 2
+    assert MachineScheduler.count(env.scheduler, started.run_uid) == {"ignored": 1, "succeeded": 1}
 
 
-def test_an_instance_removed_before_its_job_runs_is_ignored(any_desk: Desk) -> None:
-    office = open_office(any_desk, load=lambda name: None)
+def test_an_instance_removed_before_its_job_runs_is_ignored(any_env: Env) -> None:
+    office = open_office(any_env, load=lambda name: None)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     run = office.start()
     office.states.forget("a-1")
-    any_desk.work()
+    any_env.execute_pending()
     assert office.count(run) == {"ignored": 2}
 
 
-def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put("a-1")
     run = office.start()
-    any_desk.runtime.workflows.remove(EXPIRY)
-    any_desk.work()
-    (row,) = MachineScheduler.targets(any_desk.scheduler, run.uid)
+    any_env.runtime.workflows.remove(EXPIRY)
+    any_env.execute_pending()
+    (row,) = MachineScheduler.targets(any_env.scheduler, run.uid)
     assert (row["status"], EXPIRY in row["error"]) == ("failed", True)
 
 
-def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     run = office.start()
-    target = parse_target_job_id(any_desk.queued()[0])
+    target = parse_target_job_id(any_env.queued()[0])
     assert isinstance(target, TargetJobId)
-    now = any_desk.clock.now()
-    any_desk.runtime.database.transact(lambda c: fanout_targets.claim(c, target.uid, new_uid(now), now))
+    now = any_env.clock.now()
+    any_env.runtime.database.transact(lambda c: fanout_targets.claim(c, target.uid, new_uid(now), now))
 
-    horse_died(any_desk.runtime, Job.create(module_level, id=str(target), connection=any_desk.redis))
-    any_desk.work()
+    horse_died(any_env.runtime, Job.create(module_level, id=str(target), connection=any_env.redis))
+    any_env.execute_pending()
 
     assert office.count(run) == {"failed": 1, "succeeded": 1}
-    (row,) = MachineScheduler.targets(any_desk.scheduler, run.uid, status="failed")
+    (row,) = MachineScheduler.targets(any_env.scheduler, run.uid, status="failed")
     assert row["error"] == "its work horse died"
 
 
-def test_an_instance_is_loaded_sent_its_event_and_saved(any_desk: Desk) -> None:
+def test_an_instance_is_loaded_sent_its_event_and_saved(any_env: Env) -> None:
     rows = {"a-1": "approved"}
 
     @dataclass
@@ -406,20 +403,20 @@ def test_an_instance_is_loaded_sent_its_event_and_saved(any_desk: Desk) -> None:
     def save(instance_id: str, row: Row) -> None:
         rows[instance_id] = row.state
 
-    office = open_office(any_desk, load=lambda name: Row(name, rows[name]), save=save)
+    office = open_office(any_env, load=lambda name: Row(name, rows[name]), save=save)
     office.states.put("a-1")
 
     office.run()
 
     assert rows == {"a-1": "expired"}, "the model's own state counts, not the one rqsched knew"
-    assert_state(any_desk.scheduler, office.machine, "a-1", "expired")
+    assert_state(any_env.scheduler, office.machine, "a-1", "expired")
 
 
-def test_load_may_return_the_machine_itself(any_desk: Desk) -> None:
+def test_load_may_return_the_machine_itself(any_env: Env) -> None:
     made: dict[str, Any] = {}
     saved: list[Any] = []
     office = open_office(
-        any_desk, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a)
+        any_env, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a)
     )
     model = Application("a-1", "approved")
     made["a-1"] = office.machine(model)
@@ -430,7 +427,7 @@ def test_load_may_return_the_machine_itself(any_desk: Desk) -> None:
     assert (office.log, saved) == (["reminded a-1"], [("a-1", model)])
 
 
-def test_without_load_and_save_an_instance_is_its_state(any_desk: Desk) -> None:
+def test_without_load_and_save_an_instance_is_its_state(any_env: Env) -> None:
     class Lamp(StateMachine):
         on = State(initial=True)
         off = State()
@@ -438,17 +435,17 @@ def test_without_load_and_save_an_instance_is_its_state(any_desk: Desk) -> None:
         turn_on = off.to(on)
         schedules = {"TURN_OFF": None}  # noqa: RUF012 - as users write it
 
-    machine(workflows=any_desk.runtime.workflows)(Lamp)
-    MachineStates(any_desk.scheduler, Lamp).put_all({"hall": "on", "attic": "off"})
+    machine(workflows=any_env.runtime.workflows)(Lamp)
+    MachineStates(any_env.scheduler, Lamp).put_all({"hall": "on", "attic": "off"})
 
-    done = MachineScheduler.run(any_desk.scheduler, Lamp, "TURN_OFF")
-    execute_pending(any_desk.scheduler)
+    done = MachineScheduler.run(any_env.scheduler, Lamp, "TURN_OFF")
+    execute_pending(any_env.scheduler)
 
     assert done.targets == 1
-    assert_state(any_desk.scheduler, Lamp, "hall", "off")
+    assert_state(any_env.scheduler, Lamp, "hall", "off")
 
 
-def test_an_event_is_sent_again_when_another_process_moved_the_instance_meanwhile(any_desk: Desk) -> None:
+def test_an_event_is_sent_again_when_another_process_moved_the_instance_meanwhile(any_env: Env) -> None:
     seen: list[str] = []
 
     class Job(StateMachine):
@@ -461,34 +458,34 @@ def test_an_event_is_sent_again_when_another_process_moved_the_instance_meanwhil
         def on_NUDGE(self, source: State) -> None:  # noqa: N802 - the event's name
             seen.append(source.id)
             if len(seen) == 1:
-                MachineStates(any_desk.scheduler, Job).put("j-1", "busy")
-                any_desk.clock.advance(timedelta(microseconds=1))
+                MachineStates(any_env.scheduler, Job).put("j-1", "busy")
+                any_env.clock.advance(timedelta(microseconds=1))
 
-    machine(workflows=any_desk.runtime.workflows)(Job)
-    MachineStates(any_desk.scheduler, Job).put("j-1")
+    machine(workflows=any_env.runtime.workflows)(Job)
+    MachineStates(any_env.scheduler, Job).put("j-1")
 
-    MachineScheduler.run(any_desk.scheduler, Job, "NUDGE")
-    execute_pending(any_desk.scheduler)
+    MachineScheduler.run(any_env.scheduler, Job, "NUDGE")
+    execute_pending(any_env.scheduler)
 
     assert seen == ["idle", "busy"]
-    assert_state(any_desk.scheduler, Job, "j-1", "busy")
+    assert_state(any_env.scheduler, Job, "j-1", "busy")
 
 
-def test_a_due_schedule_sends_its_event_to_all_matching_instances(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_a_due_schedule_sends_its_event_to_all_matching_instances(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
-    schedule = assert_has_schedule(any_desk.scheduler, office.schedule())
+    schedule = assert_has_schedule(any_env.scheduler, office.schedule())
 
-    any_desk.clock.advance(timedelta(hours=12, minutes=10))
-    rows = run_due(any_desk.scheduler)
+    any_env.clock.advance(timedelta(hours=12, minutes=10))
+    rows = run_due(any_env.scheduler)
 
     assert [row["outcome"] for row in rows] == ["triggered"]
     assert newest(schedule).result == {"targets": 2, "filtered": 0}
     assert office.log == ["a-1", "a-2"]
 
 
-def test_a_timer_of_one_instance_is_a_schedule_with_one_occurrence(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_a_timer_of_one_instance_is_a_schedule_with_one_occurrence(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
     def expire(instance_id: str) -> None:
@@ -496,61 +493,61 @@ def test_a_timer_of_one_instance_is_a_schedule_with_one_occurrence(any_desk: Des
         live.send("CHECK_EXPIRY")
         office.states.put(instance_id, live)
 
-    any_desk.register("expire-one", expire)
-    timer = any_desk.create("expire-a-1", Once(any_desk.clock.now() + timedelta(hours=1)), "expire-one", args=["a-1"])
-    any_desk.turn(timedelta(hours=1))
+    any_env.register("expire-one", expire)
+    timer = any_env.create("expire-a-1", Once(any_env.clock.now() + timedelta(hours=1)), "expire-one", args=["a-1"])
+    any_env.run_due(timedelta(hours=1))
 
     assert (timer.refresh().status, office.log) == ("done", ["a-1"])
     assert [office.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
 
 
-def test_an_event_is_sent_by_hand_without_a_schedule(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_an_event_is_sent_by_hand_without_a_schedule(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put("a-1")
 
-    done = MachineScheduler.run(any_desk.scheduler, office.machine, "CHECK_EXPIRY", queue="low")
+    done = MachineScheduler.run(any_env.scheduler, office.machine, "CHECK_EXPIRY", queue="low")
 
     assert (done.targets, done.filtered) == (1, 0)
-    assert execute_pending(any_desk.scheduler, "low") == 1
-    assert MachineScheduler.count(any_desk.scheduler, done.run_uid) == {"succeeded": 1}
+    assert execute_pending(any_env.scheduler, "low") == 1
+    assert MachineScheduler.count(any_env.scheduler, done.run_uid) == {"succeeded": 1}
     with pytest.raises(InvalidInputError, match="does not declare"):
-        MachineScheduler.run(any_desk.scheduler, office.machine, "approve")
+        MachineScheduler.run(any_env.scheduler, office.machine, "approve")
     with pytest.raises(InvalidInputError, match="control queue"):
-        MachineScheduler.run(any_desk.scheduler, office.machine, "CHECK_EXPIRY", queue="rqsched")
+        MachineScheduler.run(any_env.scheduler, office.machine, "CHECK_EXPIRY", queue="rqsched")
 
 
-def test_purging_a_schedule_removes_its_targets(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_purging_a_schedule_removes_its_targets(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put("a-1")
     run = office.run()
-    any_desk.scheduler.get(EXPIRY).delete(purge=True)
+    any_env.scheduler.get(EXPIRY).delete(purge=True)
     assert office.count(run) == {}
 
 
-def test_ended_targets_are_pruned_with_the_history(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_ended_targets_are_pruned_with_the_history(any_env: Env) -> None:
+    office = open_office(any_env)
     office.states.put("a-1")
     ended = office.run()
     office.states.put("a-1", "waiting")
     waits = office.start()
-    any_desk.advance()
+    any_env.advance()
     for namespace, left in (("other", 1), (None, 0)):
-        any_desk.scheduler.prune_history(any_desk.clock.now(), namespace=namespace)
+        any_env.scheduler.prune_history(any_env.clock.now(), namespace=namespace)
         assert (office.count(ended).get("succeeded", 0), office.count(waits)) == (left, {"pending": 1})
 
 
-def test_targets_are_read_page_by_page_in_the_resolvers_order(any_desk: Desk) -> None:
+def test_targets_are_read_page_by_page_in_the_resolvers_order(any_env: Env) -> None:
     names = [f"a-{number}" for number in (3, 1, 2)]
-    office = open_office(any_desk, {"CHECK_EXPIRY": lambda: names})
+    office = open_office(any_env, {"CHECK_EXPIRY": lambda: names})
     office.states.put_all(dict.fromkeys(names))
     run = office.run()
-    first = MachineScheduler.targets(any_desk.scheduler, run.uid, limit=2)
-    rest = MachineScheduler.targets(any_desk.scheduler, run.uid, after=first[-1]["number"])
+    first = MachineScheduler.targets(any_env.scheduler, run.uid, limit=2)
+    rest = MachineScheduler.targets(any_env.scheduler, run.uid, after=first[-1]["number"])
     assert [row["target_id"] for row in (*first, *rest)] == names
 
 
-def test_assert_state_names_the_state_the_instance_is_in(any_desk: Desk) -> None:
-    office, scheduler = open_office(any_desk), any_desk.scheduler
+def test_assert_state_names_the_state_the_instance_is_in(any_env: Env) -> None:
+    office, scheduler = open_office(any_env), any_env.scheduler
     office.states.put("a-1", "approved")
 
     assert_state(scheduler, office.machine, "a-1", "approved")

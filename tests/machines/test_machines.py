@@ -16,7 +16,7 @@ from rqsched.testing import assert_has_schedule
 from rqsched.timing import Timing
 from rqsched.workflows import Registry
 from tests.support.applications import EXPIRY, REMINDER, open_office
-from tests.support.desk import Desk
+from tests.support.env import Env
 
 
 def make_class(schedules: Any) -> Any:
@@ -76,8 +76,8 @@ def test_an_invalid_machine_is_refused_where_it_is_defined(define: Callable[[], 
         define()
 
 
-def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_desk: Desk) -> None:
-    office, scheduler = open_office(any_desk), any_desk.scheduler
+def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_env: Env) -> None:
+    office, scheduler = open_office(any_env), any_env.scheduler
 
     office.register().daily_at("00:10").environments(["production"]).without_overlapping()
 
@@ -89,8 +89,8 @@ def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_desk: Desk)
     assert scheduler.sync().unchanged == [EXPIRY]
 
 
-def test_one_event_may_be_registered_for_several_schedules(any_desk: Desk) -> None:
-    office, scheduler = open_office(any_desk), any_desk.scheduler
+def test_one_event_may_be_registered_for_several_schedules(any_env: Env) -> None:
+    office, scheduler = open_office(any_env), any_env.scheduler
     office.register("CHECK_EXPIRY").daily_at("00:10")
     office.register("SEND_REMINDER").daily_at("11:00").environments("production")
     office.register("SEND_REMINDER", schedule_id="second-reminder").every("5h")
@@ -102,19 +102,19 @@ def test_one_event_may_be_registered_for_several_schedules(any_desk: Desk) -> No
     assert_has_schedule(scheduler, "second-reminder", workflow=REMINDER, spec=Every("5h"))
 
 
-def test_an_event_that_is_declared_and_not_registered_never_runs(any_desk: Desk) -> None:
-    office = open_office(any_desk)
+def test_an_event_that_is_declared_and_not_registered_never_runs(any_env: Env) -> None:
+    office = open_office(any_env)
     office.register("CHECK_EXPIRY").daily_at("00:10")
-    any_desk.scheduler.sync()
-    assert [schedule.schedule_id for schedule in any_desk.scheduler.iter()] == [EXPIRY]
+    any_env.scheduler.sync()
+    assert [schedule.schedule_id for schedule in any_env.scheduler.iter()] == [EXPIRY]
 
 
-def test_an_event_that_is_not_declared_is_refused_at_registration(desk: Desk) -> None:
-    office = open_office(desk, {"CHECK_EXPIRY": None})
+def test_an_event_that_is_not_declared_is_refused_at_registration(env: Env) -> None:
+    office = open_office(env, {"CHECK_EXPIRY": None})
     for event in ("SEND_REMINDER", "NO_SUCH_EVENT"):
         with pytest.raises(InvalidInputError, match=f"does not declare '{event}'.* it declares CHECK_EXPIRY"):
             office.register(event)
-    assert desk.scheduler.sync().created == []
+    assert env.scheduler.sync().created == []
 
 
 def test_a_class_without_the_decorator_is_refused_even_as_a_subclass_of_a_decorated_one() -> None:
@@ -128,36 +128,36 @@ def test_a_class_without_the_decorator_is_refused_even_as_a_subclass_of_a_decora
             MachineScheduler.register(plain, "close")
 
 
-def test_steps_of_the_application_extend_the_builder(any_desk: Desk) -> None:
+def test_steps_of_the_application_extend_the_builder(any_env: Env) -> None:
     class Ours(Timing):
         def nightly(self) -> Ours:
             return self.daily_at("00:10").timezone("Europe/Istanbul")
 
     Ours.extend("countries", lambda builder, *codes: builder.option(labels={"countries": ",".join(codes)}))
-    office = open_office(any_desk)
+    office = open_office(any_env)
 
     office.register(builder=Ours).nightly().countries("TR", "DE").without_overlapping()
-    any_desk.scheduler.sync()
+    any_env.scheduler.sync()
 
-    schedule = assert_has_schedule(any_desk.scheduler, EXPIRY, spec=Cron("10 0 * * *", "Europe/Istanbul"))
+    schedule = assert_has_schedule(any_env.scheduler, EXPIRY, spec=Cron("10 0 * * *", "Europe/Istanbul"))
     assert schedule.describe().labels == {"countries": "TR,DE"}
 
 
-def test_sync_covers_registrations_and_decorators(desk: Desk) -> None:
-    office = open_office(desk)
+def test_sync_covers_registrations_and_decorators(env: Env) -> None:
+    office = open_office(env)
 
-    @desk.scheduler.every("1h")
+    @env.scheduler.every("1h")
     def tidy() -> None: ...
 
     timing = office.register().daily_at("00:10")
-    desk.scheduler.sync()
+    env.scheduler.sync()
     timing.daily_at("00:20")
-    assert desk.scheduler.sync(prune=True).updated == [EXPIRY]
-    assert set(desk.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
+    assert env.scheduler.sync(prune=True).updated == [EXPIRY]
+    assert set(env.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
 
 
-def test_an_instance_is_put_moved_and_forgotten(any_desk: Desk) -> None:
-    states = open_office(any_desk).states
+def test_an_instance_is_put_moved_and_forgotten(any_env: Env) -> None:
+    states = open_office(any_env).states
     assert states.get("a-1") is None
     states.put("a-1")
     assert states.get("a-1") == "waiting"
@@ -168,7 +168,7 @@ def test_an_instance_is_put_moved_and_forgotten(any_desk: Desk) -> None:
     assert states.get("a-1") is None
 
 
-def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_desk: Desk) -> None:
+def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_env: Env) -> None:
     class Order(StateMachine):
         class shopping(State.Compound):  # noqa: N801 - a state
             cart = State(initial=True)
@@ -178,7 +178,7 @@ def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_desk: 
         closed = State(final=True)
         close = shopping.to(closed)
 
-    states = MachineStates(any_desk.scheduler, machine(workflows=Registry())(Order))
+    states = MachineStates(any_env.scheduler, machine(workflows=Registry())(Order))
     live = Order()
     live.pay()  # type: ignore[attr-defined]
     states.put_all({"o-1": live, "o-2": None, "o-3": "closed"})
@@ -190,6 +190,6 @@ def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_desk: 
     [("a", "unheard_of"), ("a", ""), ("", None), ("a" * 256, None), ("a\n", None)],
     ids=["no such state", "no state", "no id", "a long id", "a line feed"],
 )
-def test_an_invalid_instance_id_or_state_is_refused(desk: Desk, instance_id: str, state: str | None) -> None:
+def test_an_invalid_instance_id_or_state_is_refused(env: Env, instance_id: str, state: str | None) -> None:
     with pytest.raises(InvalidInputError):
-        open_office(desk).states.put(instance_id, state)
+        open_office(env).states.put(instance_id, state)

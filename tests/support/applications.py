@@ -13,7 +13,7 @@ from rqsched.api.schedule_handle import RunHandle
 from rqsched.chain.runtime import using
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import run_schedule
-from tests.support.desk import Desk
+from tests.support.env import Env
 from tests.support.narrow import text
 
 EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:ApplicationMachine:SEND_REMINDER"
@@ -21,49 +21,49 @@ EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:Applicati
 
 @dataclass
 class Office:
-    """One desk, the machine class registered there, and what its actions did."""
+    """An environment, the machine class registered there, and what its actions did."""
 
-    desk: Desk
+    env: Env
     machine: Any
     log: list[str] = field(default_factory=list)
 
     @property
     def states(self) -> MachineStates:
-        return MachineStates(self.desk.scheduler, self.machine)
+        return MachineStates(self.env.scheduler, self.machine)
 
     def register(self, event: str = "CHECK_EXPIRY", **options: Any) -> Any:
-        return MachineScheduler.register(self.machine, event, workflows=self.desk.runtime.workflows, **options)
+        return MachineScheduler.register(self.machine, event, workflows=self.env.runtime.workflows, **options)
 
     def schedule(self, event: str = "CHECK_EXPIRY") -> str:
         """Have an ordinary schedule of an event, and give its id."""
         self.register(event).daily_at("00:10")
-        self.desk.scheduler.sync()
+        self.env.scheduler.sync()
         return f"machine:ApplicationMachine:{event}"
 
     def run(self, event: str = "CHECK_EXPIRY") -> RunHandle:
         """Run an event's schedule to its end, targets included."""
-        return run_schedule(self.desk.scheduler, self.schedule(event))
+        return run_schedule(self.env.scheduler, self.schedule(event))
 
     def start(self, event: str = "CHECK_EXPIRY") -> RunHandle:
         """Execute the run alone: its targets wait on their queue."""
-        run = self.desk.scheduler.get(self.schedule(event)).trigger().run
+        run = self.env.scheduler.get(self.schedule(event)).trigger().run
         assert run is not None
         self.work_one()
         return run.refresh()
 
     def work_one(self) -> str:
         """Take the first job of the queue and execute it; returns its id."""
-        job_id = text(self.desk.redis.lpop("rq:queue:default"))
-        with using(self.desk.runtime):
+        job_id = text(self.env.redis.lpop("rq:queue:default"))
+        with using(self.env.runtime):
             jobs.execute(job_id)
         return job_id
 
     def count(self, run: RunHandle) -> dict[str, int]:
-        return MachineScheduler.count(self.desk.scheduler, run.uid)
+        return MachineScheduler.count(self.env.scheduler, run.uid)
 
 
 def open_office(
-    desk: Desk,
+    env: Env,
     schedules: dict[Any, Any] | None = None,
     *,
     acts: Callable[[str], None] | None = None,
@@ -96,8 +96,8 @@ def open_office(
             log.append(f"reminded {self.model.id}")
 
     given = {"load": Application, "save": lambda instance_id, model: None, **options}
-    made = machine(workflows=desk.runtime.workflows, **given)(ApplicationMachine)
-    return Office(desk, made, log)
+    made = machine(workflows=env.runtime.workflows, **given)(ApplicationMachine)
+    return Office(env, made, log)
 
 
 @dataclass

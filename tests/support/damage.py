@@ -11,45 +11,45 @@ import sqlalchemy as sa
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain.execution import claim_run
 from rqsched.store.tables import schedules
+from tests.support.env import ONCE, Env, job_id
 from tests.support.narrow import text
-from tests.support.rig import ONCE, Rig, job_id
 
 HOUR = timedelta(hours=1)
 
 
-def repaired(rig: Rig, **options: Any) -> dict[str, int]:
+def repaired(env: Env, **options: Any) -> dict[str, int]:
     """What a pass has done, nothing else."""
-    counts = asdict(rig.recover(**options))
+    counts = asdict(env.recover(**options))
     return {name: count for name, count in counts.items() if count and name != "checked"}
 
 
-def settled(rig: Rig) -> None:
+def settled(env: Env) -> None:
     """The first pass is behind it: Redis knows its database."""
-    rig.recover()
+    env.recover()
 
 
-def set_columns(rig: Rig, schedule: ScheduleHandle, **values: Any) -> None:
+def set_columns(env: Env, schedule: ScheduleHandle, **values: Any) -> None:
     update = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(**values)
-    rig.runtime.database.transact(lambda connection: connection.execute(update))
+    env.runtime.database.transact(lambda connection: connection.execute(update))
 
 
-def forget(rig: Rig, link: object) -> None:
+def forget(env: Env, link: object) -> None:
     """A failover has dropped the write of this job."""
-    rig.redis.zrem(rig.transport.scheduled_key, str(link))
-    rig.redis.delete(f"rq:job:{link}")
+    env.redis.zrem(env.transport.scheduled_key, str(link))
+    env.redis.delete(f"rq:job:{link}")
 
 
-def pop(rig: Rig, queue: str = "default") -> str:
+def pop(env: Env, queue: str = "default") -> str:
     """A worker took the job and died before it started it."""
-    return text(rig.redis.lpop(f"rq:queue:{queue}"))
+    return text(env.redis.lpop(f"rq:queue:{queue}"))
 
 
-def started(rig: Rig, **options: Any) -> tuple[ScheduleHandle, RunHandle]:
+def started(env: Env, **options: Any) -> tuple[ScheduleHandle, RunHandle]:
     """A run that a process executes which will never be heard of again."""
     given: dict[str, Any] = {"spec": HOUR, "retry": ONCE, **options}
-    schedule = rig.create(**given)
-    run = rig.occur(schedule, HOUR)
-    settled(rig)
-    assert claim_run(rig.runtime, job_id(run.state)) is not None
-    pop(rig)
+    schedule = env.create(**given)
+    run = env.fire_next(schedule, HOUR)
+    settled(env)
+    assert claim_run(env.runtime, job_id(run.state)) is not None
+    pop(env)
     return schedule, run

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from rqsched.core.ids import uid_to_uuid
-from tests.support.rig import MINUTE, Rig
+from tests.support.env import MINUTE, Env
 from tests.support.web import Web
 
 CRON = "/ojs/v1/cron"
@@ -27,8 +27,8 @@ class Ojs:
     worker_id: str = "worker-1"
 
     @property
-    def rig(self) -> Rig:
-        return self.web.rig
+    def env(self) -> Env:
+        return self.web.env
 
     def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         headers = {"content-type": MEDIA_TYPE, **options.pop("headers", {})}
@@ -69,13 +69,13 @@ class Ojs:
 
     def pass_(self, span: timedelta = MINUTE) -> None:
         """The clock moves and a dispatcher takes what is due then."""
-        self.rig.advance(span)
-        self.rig.dispatch()
+        self.env.advance(span)
+        self.env.dispatch()
 
     def reach(self, instant: str) -> None:
         """The clock reaches an instant and a dispatcher takes what is due then."""
-        self.rig.clock.set(datetime.fromisoformat(instant))
-        self.rig.dispatch()
+        self.env.clock.set(datetime.fromisoformat(instant))
+        self.env.dispatch()
 
     def fetch(self, *queues: str, count: int = 10, worker_id: str | None = None) -> list[dict[str, Any]]:
         body = {"queues": list(queues or ("default",)), "worker_id": worker_id or self.worker_id, "count": count}

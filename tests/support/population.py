@@ -69,7 +69,7 @@ def documented_operations(web: Web) -> dict[str, dict[str, Any]]:
 
 def stored_contents(web: Web) -> list[Any]:
     """Every row of SQL, and the name of every queue and job of RQ."""
-    rig = web.rig
+    env = web.env
     tables = [sa.select(table) for table in metadata.sorted_tables]
-    rows = rig.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
-    return [*rows, sorted(rig.redis.keys("rq:*"))]
+    rows = env.runtime.database.read(lambda c: [sorted(map(repr, c.execute(table))) for table in tables])
+    return [*rows, sorted(env.redis.keys("rq:*"))]

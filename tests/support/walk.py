@@ -23,9 +23,9 @@ from rqsched.chain.reconcile import acquire_interval, recover
 from rqsched.config import Settings
 from rqsched.workflows import Registry, make_workflow
 from tests.support import servers
+from tests.support.env import work
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.rig import work
 
 PACKAGE = Path(rqsched.__file__).parent
 Steps = dict[CodeType, None]

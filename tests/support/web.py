@@ -1,4 +1,4 @@
-"""An HTTP client of the application in process, with the rig behind it."""
+"""An HTTP client of the application in process, with the environment behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from tests.support.rig import Rig
+from tests.support.env import Env
 
 SCHEDULES = "/api/v1/schedules/"
 MINUTELY = {"workflow": "note", "interval": "1m"}
@@ -21,7 +21,7 @@ class Web:
     """Sends requests to an application in process, each in its own event loop."""
 
     app: FastAPI
-    rig: Rig
+    env: Env
     headers: dict[str, str] = field(default_factory=dict)
     peer: str = "127.0.0.1"
     host: str = "testserver"
@@ -69,7 +69,7 @@ class Web:
 
     def acting_as(self, token: str) -> Web:
         """Return a client of the same application with a token."""
-        return Web(self.app, self.rig, {**self.headers, "authorization": f"Bearer {token}"}, self.peer, self.host)
+        return Web(self.app, self.env, {**self.headers, "authorization": f"Bearer {token}"}, self.peer, self.host)
 
 
 def at(schedule_id: str = "report", operation: str = "") -> str:

@@ -1,0 +1,273 @@
+"""An environment: a scheduler over a real database and Redis, a clock that stands still, one verb for each thing.
+
+The clock moves when told. `deliver` and `dispatch` fire links, `tick` fires what is due by the row, `work` executes
+runs as RQ's worker does, `execute_pending` as `rqsched.testing` does. What combines them says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis import Redis
+from rq import Queue, SimpleWorker
+from rq.job import Job
+
+from rqsched import current_run
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.firing import Fired, fire
+from rqsched.chain.reconcile import Recovered, recover
+from rqsched.chain.runtime import Runtime, using
+from rqsched.core.audit import AuditRecord
+from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
+from rqsched.core.model import Run, Schedule
+from rqsched.core.policy import RetryPolicy
+from rqsched.store import changes
+from rqsched.testing import ManualClock, execute_pending, run_due
+from rqsched.transport.transport import Transport, job_id_of
+from rqsched.workflows import Registry, RunContext, make_workflow
+from tests.support.narrow import present, text
+
+SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+"""Where the clock of every test starts."""
+QUEUE = "default"
+ONCE = RetryPolicy(max_retries=0, then="continue")
+
+
+class _Worker(SimpleWorker):
+    """RQ's worker without its ear for commands, whose end takes up to a second; no test commands this one."""
+
+    def subscribe(self) -> None: ...
+
+    def unsubscribe(self) -> None: ...
+
+
+@dataclass
+class Env:
+    """A scheduler, its clock, and what its workflow `note` saw."""
+
+    scheduler: Scheduler
+    clock: ManualClock
+    seen: list[RunContext] = field(default_factory=list)
+    """The run of each attempt of `note` that was executed."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    """The arguments of each attempt of `note` that was executed."""
+    failing: bool = False
+    """Whether `note` raises."""
+
+    def __post_init__(self) -> None:
+        self.register("note", self._note)
+
+    def _note(self, *args: Any, **kwargs: Any) -> int:
+        self.seen.append(current_run())
+        self.calls.append((args, kwargs))
+        if self.failing:
+            raise RuntimeError("as the test wants it")
+        return len(self.seen)
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.scheduler.runtime
+
+    @property
+    def transport(self) -> Transport:
+        return self.runtime.transport
+
+    @property
+    def redis(self) -> Redis:
+        return self.transport.redis
+
+    @property
+    def registry(self) -> Registry:
+        return self.runtime.workflows
+
+    def register(self, name: str | None, target: Callable[..., Any], **defaults: Any) -> None:
+        """A workflow of this test alone; a name that is taken is deployed anew."""
+        self.registry.add(make_workflow(name, target, **defaults))
+
+    def create(
+        self, schedule_id: str = "report", spec: Any = MINUTE, workflow: Any = "note", **options: Any
+    ) -> ScheduleHandle:
+        """A schedule every minute from now on, unless told otherwise."""
+        return self.scheduler.create(schedule_id, workflow, spec, **options)
+
+    def advance(self, span: timedelta = MINUTE) -> datetime:
+        """The clock moves."""
+        return self.clock.advance(span)
+
+    def deliver(self, *links: object) -> list[Fired]:
+        """Links are delivered in one batch: by their ids, or the main link of a schedule as its handle has it."""
+        return fire(self.runtime, [link_id(link) if isinstance(link, ScheduleHandle) else str(link) for link in links])
+
+    def dispatch(self) -> int:
+        """A dispatcher takes one batch of what is due."""
+        return Dispatcher(self.runtime).run_once()
+
+    def work(self, *queues: str, serializer: str = "pickle") -> None:
+        """A SimpleWorker executes what is queued and ends."""
+        work(self.runtime, *queues, serializer=serializer)
+
+    def execute_pending(self) -> int:
+        """Pending runs are executed without a queue; returns how many."""
+        return execute_pending(self.scheduler)
+
+    def tick(self, span: timedelta = MINUTE) -> list[dict[str, Any]]:
+        """The clock moves and what is due fires; its runs wait."""
+        self.advance(span)
+        return self.scheduler.tick()
+
+    def run_due(self, span: timedelta = MINUTE) -> list[dict[str, Any]]:
+        """The clock moves, what is due fires and its runs are executed."""
+        self.advance(span)
+        return run_due(self.scheduler)
+
+    def fire_next(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
+        """The clock reaches the schedule's next occurrence and its link is delivered; returns the newest run."""
+        self.advance(span)
+        self.deliver(schedule.refresh())
+        return newest(schedule)
+
+    def run_next(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
+        """The schedule's next occurrence fires and a worker executes its run; returns the run as it is then."""
+        run = self.fire_next(schedule, span)
+        self.work()
+        return run.refresh()
+
+    def recover(self, **options: Any) -> Recovered:
+        return recover(self.runtime, **options)
+
+    def queued(self, name: str = QUEUE) -> list[str]:
+        """The ids on a queue's list, first in, first out."""
+        return [text(entry) for entry in self.redis.lrange(f"rq:queue:{name}", 0, -1)]
+
+    def armed(self) -> dict[str, float]:
+        """The links in the scheduled set, with their scores."""
+        found: Any = self.redis.zrange(self.transport.scheduled_key, 0, -1, withscores=True)
+        return {text(link): score for link, score in found}
+
+    def job(self, job_id: object) -> Job:
+        """The job as RQ reads it."""
+        return Job.fetch(str(job_id), connection=self.redis, serializer=self.transport.control.serializer)
+
+    def state(self, schedule: ScheduleHandle) -> Schedule:
+        return schedule.refresh().state
+
+    def run_row(self, uid: str) -> Run:
+        return present(self.runtime.database.read(lambda connection: changes.find_run(connection, uid)))
+
+
+MakeEnv = Callable[..., Env]
+
+
+@contextmanager
+def open_env(clock: ManualClock, **options: Any) -> Iterator[Env]:
+    """An environment of one process, with a registry of its own; `options` go to its scheduler."""
+    # Without a breaker: it is a dispatcher and a worker too, and Redis may be slow on a machine that is busy.
+    scheduler = Scheduler(clock=clock, workflows=Registry(), **{"redis_breaker": 0, **options})
+    try:
+        yield Env(scheduler, clock)
+    finally:
+        scheduler.close()
+
+
+def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
+    """A SimpleWorker executes what is queued in this process and ends."""
+    redis = runtime.transport.redis
+    with using(runtime):
+        found = [Queue(name, connection=redis, serializer=serializer) for name in queues or (QUEUE,)]
+        _Worker(found, connection=redis, serializer=serializer).work(burst=True, logging_level="CRITICAL")
+
+
+def run_target(env: Env, target: Callable[..., Any], **options: Any) -> RunHandle:
+    """One run of this workflow is executed, without retries; returns the run."""
+    env.register("target", target)
+    return env.run_next(env.create(workflow="target", retry=ONCE, **options))
+
+
+def waiting_for_retry(env: Env) -> tuple[ScheduleHandle, RetryLinkId]:
+    """A schedule whose first run failed and waits for its retry a minute later."""
+
+    def fail() -> None:
+        raise ValueError("not today")
+
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(base=MINUTE))
+    run = env.run_next(schedule)
+    assert run.status == "retrying"
+    return schedule, RetryLinkId(schedule.uid, run.number, run.attempt)
+
+
+def link_id(schedule: ScheduleHandle) -> str:
+    """The id of the schedule's main link."""
+    return str(LinkId(schedule.uid, schedule.state.n))
+
+
+def run_job_id(run: RunHandle) -> str:
+    """The id of the job of a run's current delivery."""
+    return str(job_id_of(run.state))
+
+
+def job_id(run: Run, **others: int) -> RunJobId:
+    """The id of a run's current delivery, or of another one."""
+    return RunJobId(run.uid, **{"attempt": run.attempt, "delivery": run.delivery} | others)
+
+
+def newest(schedule: ScheduleHandle) -> RunHandle:
+    return schedule.runs(limit=1).items[0]
+
+
+def all_runs(schedule: ScheduleHandle) -> list[RunHandle]:
+    """All its runs, oldest first."""
+    return list(reversed(schedule.runs(limit=500).items))
+
+
+def statuses(schedule: ScheduleHandle) -> list[str]:
+    return [run.status for run in all_runs(schedule)]
+
+
+def occurrences(schedule: ScheduleHandle) -> list[datetime]:
+    return [run.occurrence_at for run in all_runs(schedule)]
+
+
+def events(schedule: ScheduleHandle, *types: str) -> list[AuditRecord]:
+    """Its audit events, of some types or all."""
+    return [event for event in schedule.iter_history() if not types or event.event_type in types]
+
+
+def types(schedule: ScheduleHandle) -> list[str]:
+    """The types of its audit events, without the common beginning."""
+    return [event.event_type.removeprefix("Schedule") for event in events(schedule)]
+
+
+def last(schedule: ScheduleHandle, name: str) -> dict[str, Any]:
+    """The payload of its newest audit event of a type."""
+    found = [event.payload for event in events(schedule, name, f"Schedule{name}")]
+    assert found, types(schedule)
+    return found[-1]
+
+
+def outcomes(fired: Iterable[Fired]) -> list[str]:
+    return [result.outcome for result in fired]
+
+
+OPERATIONS: dict[str, Callable[[ScheduleHandle], Any]] = {
+    "update": lambda schedule: schedule.update(queue="high"),
+    "pause": lambda schedule: schedule.pause(),
+    "resume": lambda schedule: schedule.resume(),
+    "restart": lambda schedule: schedule.restart(),
+    "delete": lambda schedule: schedule.delete(),
+    "trigger": lambda schedule: schedule.trigger(force=True),
+    "backfill": lambda schedule: schedule.backfill(NOON - HOUR, NOON),
+}
+"""Everything that changes a schedule through its handle."""
+
+
+def module_level(name: str) -> str:
+    """A workflow by its dotted path."""
+    return f"hello {name}"
