@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from rqsched.cli.app import ENTRIES, Deferred, Entry
-from tests.cli.conftest import COMMAND
+from tests.support.cli import COMMAND
 
 COMMANDS: dict[str, Any] = COMMAND.commands  # type: ignore[attr-defined]
 HEAVY = {"sqlalchemy", "alembic", "redis", "rq", "pydantic", "pydantic_settings", "croniter", "uvicorn"}

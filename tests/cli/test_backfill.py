@@ -6,7 +6,7 @@ import pytest
 
 from rqsched import Cron
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 RANGE = ["--start", "2025-01-01T00:00:00Z", "--end", "2025-01-01T03:00:00Z"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rqsched import Cron, Every
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 LONG: dict[str, tuple[Sequence[str], str, str]] = {
     "backfill": (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, Cli
+from tests.support.cli import COMMAND, Cli
 from tests.support.processes import REPOSITORY
 
 CLI_DOC = (REPOSITORY / "docs" / "cli.md").read_text()

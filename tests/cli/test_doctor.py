@@ -18,7 +18,7 @@ from rqsched.chain.settling import lose_run
 from rqsched.core.ids import LinkId
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 
 def findings(cli: Cli, code: int) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.testing import assert_state, execute_pending
-from tests.cli.conftest import Answer, Cli
 from tests.support import cli_machines as machines
+from tests.support.cli import Answer, Cli
 
 TICKET = "tests.support.cli_machines.Ticket"
 

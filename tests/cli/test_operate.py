@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched import Cron, Every, Once
 from rqsched.cli.upcoming import draw, until
 from rqsched.store.tables import schedules
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 
 def test_tick_with_nothing_due_says_so(cli: Cli) -> None:

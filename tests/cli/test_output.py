@@ -12,7 +12,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.cli.output import Output, Writer, dump, shown
-from tests.cli.conftest import COMMAND, HELLO, Cli
+from tests.support.cli import COMMAND, HELLO, Cli
 
 RANGE = ["--start", "2025-01-01T00:00:00Z", "--end", "2025-01-01T03:00:00Z"]
 ANSWERS: dict[str, Sequence[str]] = {

@@ -14,7 +14,7 @@ from redis import Redis
 
 from rqsched import OverlapPolicy
 from rqsched.transport.telemetry import live_dispatchers
-from tests.cli.conftest import Cli
+from tests.support.cli import Cli
 from tests.support.processes import rqsched_command, start, wait_until
 
 FLOWS = """

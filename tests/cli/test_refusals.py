@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rqsched import Every
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 CREATE = ["create", "a", HELLO]
 HOURLY = [*CREATE, "--every", "1h"]

@@ -6,7 +6,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 HINT = "More events available: continue with --after-sequence=2 or --all."
 

@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.testing import execute_pending
-from tests.cli.conftest import BOOM, BY_PATH, HELLO, Cli
+from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
 
 EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",

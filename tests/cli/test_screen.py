@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rqsched import Every
 from rqsched.dev.screen import EventLog, Location, Snapshot, draw, read_snapshot
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 LOCATION = Location(data_dir=Path("data"), log_path=Path("data/worker.log"), command="bin/rqsched", environment="")
 

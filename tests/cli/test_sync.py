@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import HELLO, Cli
+from tests.support.cli import HELLO, Cli
 
 TOML = f"""
 [[schedules]]

@@ -18,10 +18,9 @@ from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.errors import error_of
 from rqsched.http import Limits
-from tests.http.conftest import MakeWeb
 from tests.support.env import MINUTE, SECOND
 from tests.support.invariants import check_invariants
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 AT_ONCE = Retries(first=0.0)
 

@@ -14,10 +14,9 @@ import pytest
 from rqsched import Every, errors
 from rqsched.client import AsyncClient, Client, Retries
 from tests.client.test_client import AT_ONCE, InProcess, client_of
-from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow_sdk import served
 from tests.support.processes import REPOSITORY
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 from tests.system.acceptance.snippets import snippets_of
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,9 +11,7 @@ import pytest
 from rqsched.http import create_app
 from rqsched.testing import ManualClock
 from tests.support.env import Env, open_env
-from tests.support.web import Web
-
-MakeWeb = Callable[..., Web]
+from tests.support.web import MakeWeb, Web
 
 
 @pytest.fixture

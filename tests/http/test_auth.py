@@ -12,8 +12,7 @@ from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http import Principal, Role, serve
 from rqsched.http.auth import Tokens
-from tests.http.conftest import MakeWeb
-from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
 
 READ, OPERATE, ADMIN, TENANT, ROOT = (
     f"{name}-secret-0123456789" for name in ("read", "operate", "admin", "tenant", "root")

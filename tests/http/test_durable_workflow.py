@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from rqsched.core.policy import RetryPolicy
-from tests.http.conftest import MakeWeb
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 PATH = "/api/schedules"
 VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}

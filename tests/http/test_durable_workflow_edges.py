@@ -11,9 +11,8 @@ import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.store.tables import schedules
-from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, VERSION, created, detail
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 pytestmark = pytest.mark.every_database
 

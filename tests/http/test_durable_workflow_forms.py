@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeWeb
 from tests.http.test_durable_workflow import PATH, created, detail
 from tests.http.test_durable_workflow_edges import asked_by_clients, refused
 from tests.support.servers import ValkeyServer
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 ONE = f"{PATH}/invoices"
 MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}

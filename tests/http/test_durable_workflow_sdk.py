@@ -23,10 +23,9 @@ from durable_workflow.serializer import decode_envelope
 from durable_workflow.sync import Client as SyncClient
 
 from rqsched.testing import execute_pending
-from tests.http.conftest import MakeWeb
 from tests.support.processes import REPOSITORY, wait_until
 from tests.support.servers import free_port
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 from tests.system.acceptance.snippets import snippets_of
 
 HOURLY = ScheduleSpec(cron_expressions=["0 * * * *"], timezone="UTC")

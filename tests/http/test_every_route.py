@@ -17,13 +17,12 @@ from rqsched.http import Limits, Role, create_app
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.testing import ManualClock
-from tests.http.conftest import MakeWeb
 from tests.support.env import open_env
 from tests.support.invariants import check_invariants
 from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 NATIVE, ONE = "/api/v1/schedules/", "/api/v1/schedules/{schedule_id}/"
 JOBS, CRON = "/ojs/v1/workers/", "/ojs/v1/cron"
@@ -67,7 +66,7 @@ TENANT = {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": 
 
 
 @pytest.fixture(scope="module")
-def world(
+def populated(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
 ) -> Iterator[tuple[Web, dict[str, str]]]:
     """One application with tokens and one of everything; these tests are refused, so that they may share it."""
@@ -79,13 +78,13 @@ def world(
         yield web, populate(web.acting_as(secret("ADMIN")))
 
 
-def test_these_are_all_the_routes(world: tuple[Web, dict[str, str]]) -> None:
-    assert set(documented_operations(world[0])) == PUBLIC | set(NEEDED)
+def test_these_are_all_the_routes(populated: tuple[Web, dict[str, str]]) -> None:
+    assert set(documented_operations(populated[0])) == PUBLIC | set(NEEDED)
 
 
 @pytest.mark.parametrize("label", NEEDED)
-def test_every_route_without_a_known_token_is_401(world: tuple[Web, dict[str, str]], label: str) -> None:
-    web, known = world
+def test_every_route_without_a_known_token_is_401(populated: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = populated
     before = stored_contents(web)
     for headers in ({}, {"authorization": f"Bearer {secret('nobody')}"}, {"authorization": secret("ADMIN")}):
         answer = request(web, label, known, minimal_body(label, known), headers=headers)
@@ -94,8 +93,8 @@ def test_every_route_without_a_known_token_is_401(world: tuple[Web, dict[str, st
 
 
 @pytest.mark.parametrize("label", [label for label, role in NEEDED.items() if role > Role.READ])
-def test_a_lesser_role_is_forbidden_and_changes_nothing(world: tuple[Web, dict[str, str]], label: str) -> None:
-    web, known = world
+def test_a_lesser_role_is_forbidden_and_changes_nothing(populated: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = populated
     before = stored_contents(web)
     for role in [role for role in Role if role < NEEDED[label]]:
         answer = request(web.acting_as(secret(role.name)), label, known, minimal_body(label, known))
@@ -104,8 +103,8 @@ def test_a_lesser_role_is_forbidden_and_changes_nothing(world: tuple[Web, dict[s
 
 
 @pytest.mark.parametrize("label", sorted(set(NEEDED) - SHARED))
-def test_another_namespace_does_not_exist_for_a_tenant(world: tuple[Web, dict[str, str]], label: str) -> None:
-    web, known = world
+def test_another_namespace_does_not_exist_for_a_tenant(populated: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = populated
     tenant, before = web.acting_as(secret("tenant")), stored_contents(web)
     named, unknown = (
         request(tenant, label, known, minimal_body(label, known), headers={"X-Namespace": name})
@@ -122,8 +121,8 @@ def without_id(answer: httpx.Response, namespace: str) -> str:
 
 
 @pytest.mark.parametrize("label", [label for label in sorted(NEEDED) if "{" in label and label != f"PUT {ONE}"])
-def test_an_id_of_another_namespace_is_not_found_in_ones_own(world: tuple[Web, dict[str, str]], label: str) -> None:
-    web, known = world
+def test_an_id_of_another_namespace_is_not_found_in_ones_own(populated: tuple[Web, dict[str, str]], label: str) -> None:
+    web, known = populated
     before = stored_contents(web)
     answer = request(web.acting_as(secret("tenant")), label, known, minimal_body(label, known))
     assert answer.status_code == 404, answer.text

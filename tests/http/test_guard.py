@@ -11,8 +11,7 @@ from fastapi import FastAPI
 
 from rqsched.errors import ConfigError, RedisUnavailableError, SchemaError
 from rqsched.http import Limits, create_app
-from tests.http.conftest import MakeWeb
-from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
 
 SECURITY = ["x-content-type-options", "x-frame-options", "referrer-policy", "content-security-policy", "cache-control"]
 ANSWERS = ["/healthz", SCHEDULES, "/api/v1/nope/", "/nope", "/openapi.json"]

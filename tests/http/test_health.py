@@ -11,9 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rqsched.http.metrics import collector, counters
-from tests.http.conftest import MakeWeb
 from tests.support.env import MINUTE
-from tests.support.web import MINUTELY, SCHEDULES, Web, at
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at
 
 pytestmark = pytest.mark.every_database
 

@@ -37,7 +37,7 @@ HUGE = b'{"x": "' + b"y" * 2**20 + b'"}'
 
 
 @pytest.fixture(scope="module")
-def world(
+def populated(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
 ) -> Iterator[tuple[Web, dict[str, str]]]:
     """One application with one of everything for all of these tests, for none of them writes."""
@@ -49,7 +49,7 @@ def world(
         yield web, populate(web)
 
 
-class Door:
+class Route:
     """One route, and all that is behind it."""
 
     def __init__(self, web: Web, known: dict[str, str], label: str) -> None:
@@ -63,8 +63,8 @@ class Door:
 
 
 @pytest.fixture(params=ROUTES)
-def door(world: tuple[Web, dict[str, str]], request: pytest.FixtureRequest) -> Door:
-    return Door(*world, request.param)
+def route(populated: tuple[Web, dict[str, str]], request: pytest.FixtureRequest) -> Route:
+    return Route(*populated, request.param)
 
 
 def bodies(web: Web) -> dict[str, dict[str, Any]]:
@@ -76,16 +76,16 @@ def bodies(web: Web) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_these_are_all_the_routes_that_take_a_body(world: tuple[Web, dict[str, str]]) -> None:
-    assert set(bodies(world[0])) == set(ROUTES)
+def test_these_are_all_the_routes_that_take_a_body(populated: tuple[Web, dict[str, str]]) -> None:
+    assert set(bodies(populated[0])) == set(ROUTES)
 
 
-def test_a_malformed_non_object_or_huge_body_is_refused(door: Door) -> None:
+def test_a_malformed_non_object_or_huge_body_is_refused(route: Route) -> None:
     for _, content in MALFORMED:
-        door.refuses({400}, content=content)
+        route.refuses({400}, content=content)
     for content in NO_OBJECT:
-        door.refuses({400, 422}, content=content)
-    door.refuses({413}, content=HUGE)
+        route.refuses({400, 422}, content=content)
+    route.refuses({413}, content=HUGE)
 
 
 VALUES = {"boolean": True, "number": 1.5, "string": "\u202e", "array": [[]], "object": {"a": [None]}}
@@ -110,9 +110,9 @@ def wrong_fields(schema: dict[str, Any], components: dict[str, Any]) -> Iterator
         yield from ((name, value) for kind, value in VALUES.items() if kind not in taken)
 
 
-def test_a_field_of_another_type_is_refused(door: Door) -> None:
-    document = door.web.get("/openapi.json").json()
-    wrong = list(wrong_fields(bodies(door.web)[door.label], document["components"]["schemas"]))
+def test_a_field_of_another_type_is_refused(route: Route) -> None:
+    document = route.web.get("/openapi.json").json()
+    wrong = list(wrong_fields(bodies(route.web)[route.label], document["components"]["schemas"]))
     assert len(wrong) >= 3
     for name, value in wrong:
-        door.refuses({400, 422}, body={**minimal_body(door.label, door.known), name: value})
+        route.refuses({400, 422}, body={**minimal_body(route.label, route.known), name: value})

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every
-from tests.http.conftest import MakeWeb
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs, refused
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 
 @pytest.fixture
@@ -97,10 +96,10 @@ def test_disabling_clears_the_next_time_and_enabling_brings_it_back(any_ojs: Ojs
 def test_a_disabled_cron_job_does_not_fire(ojs: Ojs) -> None:
     ojs.registered()
     ojs.patched(enabled=False)
-    ojs.pass_(5 * MINUTE)
+    ojs.advance_and_dispatch(5 * MINUTE)
     assert ojs.fetch() == []
     ojs.patched(enabled=True)
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert len(ojs.fetch()) == 1
 
 
@@ -150,7 +149,7 @@ def test_a_patch_changes_only_the_sent_fields(ojs: Ojs, patch: dict[str, Any], s
 def test_changed_meta_reaches_the_job_and_leaves_queue_timeout_and_retry(ojs: Ojs) -> None:
     ojs.registered(**BEFORE)
     ojs.patched(meta={"b": 2})
-    ojs.pass_(60 * MINUTE)
+    ojs.advance_and_dispatch(60 * MINUTE)
     (job,) = ojs.fetch("reports")
     assert (job["timeout"], job["max_attempts"], job["meta"]["b"], "a" in job["meta"]) == (60, 2, 2, False)
 

@@ -136,7 +136,7 @@ def test_registering_again_keeps_a_cron_job_disabled_unless_enabled_is_sent(
 def test_a_cron_job_may_be_registered_disabled(ojs: Ojs) -> None:
     job = ojs.registered(enabled=False)
     assert (job["enabled"], job["next_run_at"], job["status"]) == (False, None, "paused")
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert ojs.fetch() == []
 
 
@@ -261,7 +261,7 @@ def test_options_are_kept_verbatim_and_applied(ojs: Ojs) -> None:
 
     assert ojs.registered(options=options)["options"] == options
 
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert ojs.fetch("default") == []
     (job,) = ojs.fetch("reports")
     assert (job["queue"], job["timeout"], job["priority"], job["tags"]) == ("reports", 300, 5, ["nightly", "pdf"])
@@ -299,7 +299,7 @@ def test_a_timeout_is_read_in_either_unit(ojs: Ojs, options: dict[str, Any], sec
 
 def test_a_type_that_a_process_registered_is_executed_by_rq(ojs: Ojs) -> None:
     ojs.registered(name="local", type="note", args=["eu"])
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert ojs.fetch() == []
     ojs.env.work()
     assert ojs.env.calls == [(("eu",), {})]
@@ -312,7 +312,7 @@ def test_an_import_path_is_never_followed(ojs: Ojs) -> None:
 
 def test_a_removed_cron_job_is_404_and_its_enqueued_jobs_continue(ojs: Ojs) -> None:
     registered = ojs.registered()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
 
     answer = ojs("DELETE", f"{CRON}/daily-report")
 
@@ -326,7 +326,7 @@ def test_a_removed_cron_job_is_404_and_its_enqueued_jobs_continue(ojs: Ojs) -> N
 
 def test_a_name_is_free_again_once_it_is_removed(ojs: Ojs) -> None:
     ojs.registered()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     ojs("DELETE", f"{CRON}/daily-report")
     answer = ojs.register()
     assert (answer.status_code, answer.json()["cron_job"]["run_count"]) == (201, 0)

@@ -14,12 +14,11 @@ import pytest
 from rqsched.http import Limits
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
-from tests.http.conftest import MakeWeb
 from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
 from tests.support.processes import wait_until
 from tests.support.rows import every_row
 from tests.support.servers import PostgresServer, ValkeyServer
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 TOKEN = "a-secret-of-twenty-four-chars"
 
@@ -100,7 +99,7 @@ def test_cron_jobs_of_another_namespace_are_not_visible(make_web: MakeWeb) -> No
     web = make_web(tokens=json.dumps(entries))
     red, blue = (Ojs(web.acting_as(f"{TOKEN}-{name}")) for name in ("red", "blue"))
     red.registered()
-    red.pass_()
+    red.advance_and_dispatch()
 
     assert blue.listed()["count"] == 0
     assert blue.fetch() == []
@@ -230,5 +229,5 @@ def test_a_registration_while_redis_is_unavailable_fires_when_it_is_back(outage:
     own_valkey.start()
     wait_until(lambda: outage("GET", "/ojs/v1/health").status_code == 200, what="Redis to be back")
     outage.env.recover()
-    outage.pass_()
+    outage.advance_and_dispatch()
     assert len(outage.fetch()) == 1

@@ -71,8 +71,8 @@ def test_the_job_of_a_cron_carries_its_name_and_when_it_triggered(ojs: Ojs) -> N
 
 def test_a_fire_is_counted_and_dated_and_sets_the_next_time(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="allow")
-    ojs.pass_()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
+    ojs.advance_and_dispatch()
     job = ojs.cron()
     assert (job["run_count"], job["last_run_at"]) == (2, "2026-01-15T12:02:00.000Z")
     assert job["next_run_at"] == "2026-01-15T12:03:00.000Z"
@@ -80,7 +80,7 @@ def test_a_fire_is_counted_and_dated_and_sets_the_next_time(ojs: Ojs) -> None:
 
 def test_many_missed_occurrences_are_caught_up_by_one(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="allow")
-    ojs.pass_(60 * MINUTE)
+    ojs.advance_and_dispatch(60 * MINUTE)
     assert len(ojs.fetch()) == 1
     assert ojs.cron()["next_run_at"] == "2026-01-15T13:01:00.000Z"
 
@@ -98,41 +98,41 @@ def test_at_every_30m_counts_from_registration_and_a_cron_step_from_the_hour(ojs
 
 def test_skip_counts_every_unfinished_job_not_only_active_ones(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
-    ojs.pass_()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
+    ojs.advance_and_dispatch()
     waiting = ojs.fetched()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     ojs.nack(waiting)
     assert states(ojs, [waiting]) == ["retryable"]
-    ojs.pass_(SECOND)
+    ojs.advance_and_dispatch(SECOND)
     assert told(signals) == ["cron.triggered", "cron.skipped", "cron.skipped"]
-    ojs.pass_(59 * SECOND)
+    ojs.advance_and_dispatch(59 * SECOND)
     assert told(signals)[-1] == "cron.skipped", "a job that waits for its retry is unfinished"
     assert ojs.cron()["run_count"] == 1
 
 
 def test_a_skipped_cron_fires_again_once_its_job_has_ended(ojs: Ojs) -> None:
     ojs.registered()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     job = ojs.fetched()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     ojs.ack(job)
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert ojs.fetched()["id"] != job["id"]
 
 
 def test_allow_lets_jobs_run_side_by_side(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="allow")
     for _ in range(3):
-        ojs.pass_()
+        ojs.advance_and_dispatch()
     assert states(ojs, ojs.fetch()) == ["active"] * 3
 
 
 def test_cancel_previous_ends_the_old_job_with_the_new_one(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="cancel_previous")
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     old = ojs.fetched()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
 
     assert ojs.job(old)["state"] == "cancelled"
     assert ojs.heartbeat(old)["jobs_to_cancel"] == [old["id"]]
@@ -143,7 +143,7 @@ def test_cancel_previous_ends_the_old_job_with_the_new_one(ojs: Ojs) -> None:
 def test_enqueue_keeps_every_job_and_never_lets_two_execute(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="enqueue")
     for _ in range(4):
-        ojs.pass_()
+        ojs.advance_and_dispatch()
     done: list[str] = []
     while jobs := ojs.fetch(count=10):
         (job,) = jobs
@@ -163,7 +163,7 @@ def test_more_than_two_waiting_jobs_log_a_warning(ojs: Ojs, caplog: pytest.LogCa
     seen = []
     with caplog.at_level(logging.WARNING, "rqsched.chain.runtime"):
         for _ in range(5):
-            ojs.pass_()
+            ojs.advance_and_dispatch()
             seen.append(warnings(caplog))
             caplog.clear()
     warning = "{} runs of default/daily-report wait for the one ahead of them"
@@ -172,8 +172,8 @@ def test_more_than_two_waiting_jobs_log_a_warning(ojs: Ojs, caplog: pytest.LogCa
 
 def test_removing_a_cron_cancels_its_waiting_jobs(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="enqueue")
-    ojs.pass_()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
+    ojs.advance_and_dispatch()
     job = ojs.fetched()
     ojs("DELETE", f"{CRON}/daily-report")
     assert ojs.ack(job).status_code == 200
@@ -226,9 +226,9 @@ def test_a_fire_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[
 
 def test_a_skip_emits_a_signal_with_the_specs_keys(ojs: Ojs, signals: list[dict[str, Any]]) -> None:
     ojs.registered()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     job = ojs.fetched()
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     assert signals[-1] == {
         "event": "cron.skipped",
         "data": {

@@ -23,7 +23,7 @@ def ojs(web: Web) -> Ojs:
 def fired(ojs: Ojs, **fields: Any) -> None:
     """One job waits."""
     ojs.registered(**fields)
-    ojs.pass_()
+    ojs.advance_and_dispatch()
 
 
 def test_a_fetch_without_waiting_jobs_returns_an_empty_array(ojs: Ojs) -> None:
@@ -34,7 +34,7 @@ def test_a_fetch_without_waiting_jobs_returns_an_empty_array(ojs: Ojs) -> None:
 def test_a_fetch_claims_one_job_unless_it_asks_for_more(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="allow")
     for _ in range(3):
-        ojs.pass_()
+        ojs.advance_and_dispatch()
     one = ojs("POST", f"{WORKERS}/fetch", {"queues": ["default"], "worker_id": "w"}).json()["jobs"]
     assert (len(one), len(ojs.fetch(count=10))) == (1, 2)
 
@@ -65,9 +65,9 @@ def test_a_nack_is_retried_until_its_attempts_are_used_up(ojs: Ojs) -> None:
 
     first = ojs.nack(job).json()
     assert (first["state"], first["next_attempt_at"]) == ("retryable", "2026-01-15T12:01:30.000Z")
-    ojs.pass_(29 * SECOND)
+    ojs.advance_and_dispatch(29 * SECOND)
     assert ojs.fetch() == []
-    ojs.pass_(SECOND)
+    ojs.advance_and_dispatch(SECOND)
     again = ojs.fetched()
     last = ojs.nack(again).json()
 
@@ -127,7 +127,7 @@ def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs
     ojs.env.advance(SECOND)
     ojs.env.recover()
     refused(ojs.ack(job), 409, "duplicate")
-    ojs.pass_(MINUTE)
+    ojs.advance_and_dispatch(MINUTE)
 
     (again,) = ojs.fetch(worker_id="worker-2")
     assert (again["id"], again["attempt"]) == (job["id"], 2)
@@ -140,7 +140,7 @@ def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs
 def test_a_heartbeat_keeps_jobs_active_and_returns_those_to_cancel(ojs: Ojs) -> None:
     ojs.registered(name="kept")
     ojs.registered(name="stopped", overlap_policy="cancel_previous")
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     kept, stopped = sorted(ojs.fetch(), key=lambda job: job["meta"]["cron_name"])
     ojs.env.scheduler.get("stopped").runs().items[0].cancel()
 

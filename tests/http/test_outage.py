@@ -9,11 +9,10 @@ import pytest
 
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
-from tests.http.conftest import MakeWeb
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
-from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
 
 SHORT = Patience(total=timedelta(milliseconds=100))
 

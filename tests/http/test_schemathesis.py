@@ -23,10 +23,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rqsched.http import Limits
-from tests.http.conftest import MakeWeb
 from tests.support.population import HEADERS, minimal_body, populate
 from tests.support.sizes import sized
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 CHECKS = [
     not_a_server_error,

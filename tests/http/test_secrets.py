@@ -13,10 +13,9 @@ from rqsched.config import Settings
 from rqsched.http.auth import Tokens
 from rqsched.store.database import Patience
 from rqsched.store.tables import audit_events
-from tests.http.conftest import MakeWeb
 from tests.support.population import documented_operations, populate, request
 from tests.support.servers import free_port
-from tests.support.web import SCHEDULES, Web, at
+from tests.support.web import SCHEDULES, MakeWeb, Web, at
 
 TOKEN, WRONG, PASSWORD = "the-right-secret-of-ci", "the-wrong-secret-of-ci", "pass-of-a-backend"
 ENTRIES = json.dumps(

@@ -21,8 +21,8 @@ from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
-from tests.support.applications import EXPIRY, Application, open_office
 from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
+from tests.support.machine_case import EXPIRY, Application, open_case
 from tests.support.servers import free_port
 
 
@@ -50,15 +50,15 @@ RESOLVERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("resolver", RESOLVERS.values(), ids=RESOLVERS.keys())
 def test_a_resolver_decides_which_instances_get_the_event(any_env: Env, resolver: Any) -> None:
-    office = open_office(any_env, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
-    office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3"]))
+    case = open_case(any_env, {"CHECK_EXPIRY": resolver}, make_resolver=lambda cls: cls(["a-1", "a-2"]))
+    case.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3"]))
 
-    run = office.run()
+    run = case.run()
 
     assert (run.status, run.result) == ("succeeded", {"targets": 2, "filtered": 0})
-    assert office.log == ["a-1", "a-2"]
-    assert office.count(run) == {"succeeded": 2}
-    assert [office.states.get(name) for name in ("a-1", "a-3")] == ["expired", "waiting"]
+    assert case.log == ["a-1", "a-2"]
+    assert case.count(run) == {"succeeded": 2}
+    assert [case.states.get(name) for name in ("a-1", "a-3")] == ["expired", "waiting"]
 
 
 def test_a_resolver_class_is_created_without_arguments_or_by_make_resolver(env: Env) -> None:
@@ -66,9 +66,9 @@ def test_a_resolver_class_is_created_without_arguments_or_by_make_resolver(env: 
         def __call__(self) -> list[str]:
             return ["a-1"]
 
-    office = open_office(env, {"CHECK_EXPIRY": Everybody})
-    office.states.put("a-1")
-    assert office.run().result == {"targets": 1, "filtered": 0}
+    case = open_case(env, {"CHECK_EXPIRY": Everybody})
+    case.states.put("a-1")
+    assert case.run().result == {"targets": 1, "filtered": 0}
 
 
 def test_ids_of_other_machines_are_filtered_and_counted_and_each_instance_gets_the_event_once(
@@ -76,15 +76,15 @@ def test_ids_of_other_machines_are_filtered_and_counted_and_each_instance_gets_t
 ) -> None:
     env = make_env(database_url=database_url, target_chunk=2)
     ids = ["a-1", "order-1", "a-2", "a-1", 7, "nobody", "a-2", "order-1"]
-    office = open_office(env, {"CHECK_EXPIRY": lambda: ids})
-    office.states.put_all(dict.fromkeys(["a-1", "a-2", "7"]))
-    order = machine(name="Order", workflows=env.runtime.workflows)(type(office.machine)("Order", (office.machine,), {}))
+    case = open_case(env, {"CHECK_EXPIRY": lambda: ids})
+    case.states.put_all(dict.fromkeys(["a-1", "a-2", "7"]))
+    order = machine(name="Order", workflows=env.runtime.workflows)(type(case.machine)("Order", (case.machine,), {}))
     MachineStates(env.scheduler, order).put("order-1", "waiting")
 
-    run = office.run()
+    run = case.run()
 
     assert run.result == {"targets": 3, "filtered": 2}
-    assert office.log == ["a-1", "a-2", "7"]
+    assert case.log == ["a-1", "a-2", "7"]
     assert MachineStates(env.scheduler, order).get("order-1") == "waiting"
 
 
@@ -93,15 +93,15 @@ def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_env: Env)
         yield "a-1"
         raise ConnectionError("the model's database is away")
 
-    office = open_office(any_env, {"CHECK_EXPIRY": resolve})
-    office.states.put("a-1")
+    case = open_case(any_env, {"CHECK_EXPIRY": resolve})
+    case.states.put("a-1")
 
-    run = office.run()
+    run = case.run()
 
     assert run.status == "retrying"
     assert run.error is not None
     assert run.error.startswith("ConnectionError: the model's database is away")
-    assert (office.log, office.count(run)) == ([], {}), "nothing was dispatched"
+    assert (case.log, case.count(run)) == ([], {}), "nothing was dispatched"
     assert run.retry_at is not None
     assert run.retry_at - any_env.clock.now() == MINUTE
     schedule = any_env.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=Exhausted.DEAD))
@@ -114,8 +114,8 @@ def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_env: Env)
 
 @pytest.mark.parametrize("found", [None, "a-1", 5], ids=["nothing at all", "a text", "a number"])
 def test_a_resolver_that_does_not_return_ids_fails_the_run(env: Env, found: Any) -> None:
-    office = open_office(env, {"CHECK_EXPIRY": lambda: found})
-    run = office.run()
+    case = open_case(env, {"CHECK_EXPIRY": lambda: found})
+    run = case.run()
     assert run.status == "retrying"
     assert run.error is not None
     assert "must return ids" in run.error
@@ -125,7 +125,7 @@ def test_a_resolver_that_does_not_return_ids_fails_the_run(env: Env, found: Any)
     "resolver", [None, ExpiredApplications([])], ids=["found by their state", "named by a resolver"]
 )
 def test_no_instances_are_a_success_with_zero(any_env: Env, resolver: Any) -> None:
-    run = open_office(any_env, {"CHECK_EXPIRY": resolver}).run()
+    run = open_case(any_env, {"CHECK_EXPIRY": resolver}).run()
     assert (run.status, run.result) == ("succeeded", {"targets": 0, "filtered": 0})
     assert execute_pending(any_env.scheduler) == 0
 
@@ -134,11 +134,11 @@ def test_without_a_resolver_every_instance_whose_state_takes_the_event_gets_it(
     make_env: MakeEnv, database_url: str
 ) -> None:
     env = make_env(database_url=database_url, target_chunk=2)
-    office = open_office(env)
+    case = open_case(env)
     states = {"a-1": "waiting", "a-2": "approved", "a-3": "expired", "a-4": "approved", "a-5": "approved"}
-    office.states.put_all(states)
+    case.states.put_all(states)
 
-    reminded, expired = office.run("SEND_REMINDER"), office.run("CHECK_EXPIRY")
+    reminded, expired = case.run("SEND_REMINDER"), case.run("CHECK_EXPIRY")
 
     assert targets_of(env, reminded) == ["a-2", "a-4", "a-5"]
     assert targets_of(env, expired) == ["a-1", "a-2", "a-4", "a-5"]
@@ -200,66 +200,66 @@ def test_a_machine_in_parallel_states_gets_the_event_in_all_of_them(any_env: Env
 
 
 def test_each_instance_has_a_job_whose_id_is_computed_from_schedule_occurrence_and_target(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    case = open_case(any_env)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
-    first, ids = office.start(), any_env.queued()
+    first, ids = case.start(), any_env.queued()
     assert len(set(ids)) == 2
     assert all(name.startswith("target-") for name in ids)
     any_env.execute_pending()
-    office.states.put_all({"a-1": "waiting", "a-2": "waiting"})
+    case.states.put_all({"a-1": "waiting", "a-2": "waiting"})
     any_env.advance()
-    second, others = office.start(), any_env.queued()
+    second, others = case.start(), any_env.queued()
 
     assert not set(ids) & set(others), "another run has other jobs"
-    assert [office.count(run) for run in (first, second)] == [{"succeeded": 2}, {"pending": 2}]
+    assert [case.count(run) for run in (first, second)] == [{"succeeded": 2}, {"pending": 2}]
 
 
 def test_the_next_chunk_is_enqueued_after_the_one_before_was_taken(make_env: MakeEnv, database_url: str) -> None:
     env = make_env(database_url=database_url, target_chunk=3)
-    office = open_office(env)
+    case = open_case(env)
     names = [f"a-{number}" for number in range(8)]
-    office.states.put_all(dict.fromkeys(names))
+    case.states.put_all(dict.fromkeys(names))
 
-    run = office.start()
+    run = case.start()
 
-    assert office.count(run) == {"pending": 3, "waiting": 5}
+    assert case.count(run) == {"pending": 3, "waiting": 5}
     assert [name.split("-")[0] for name in env.queued()] == ["target"] * 3 + ["batch"]
     for _ in range(4):
-        office.work_one()
+        case.work_one()
     assert [name.split("-")[0] for name in env.queued()] == ["target"] * 3 + ["batch"]
     env.execute_pending()
-    assert office.log == names
-    assert office.count(run) == {"succeeded": 8}
+    assert case.log == names
+    assert case.count(run) == {"succeeded": 8}
 
 
 def test_targets_that_redis_lost_are_enqueued_again(make_env: MakeEnv, database_url: str) -> None:
     env = make_env(database_url=database_url, target_chunk=2)
-    office = open_office(env)
+    case = open_case(env)
     names = ["a-1", "a-2", "a-3"]
-    office.states.put_all(dict.fromkeys(names))
-    run = office.start()
+    case.states.put_all(dict.fromkeys(names))
+    run = case.start()
     env.redis.flushdb()
 
     assert env.scheduler.recover().targets == 3, "two targets, and what goes on with the third"
     assert env.scheduler.recover().targets == 0
     env.execute_pending()
 
-    assert sorted(office.log) == names
-    assert office.count(run) == {"succeeded": 3}
+    assert sorted(case.log) == names
+    assert case.count(run) == {"succeeded": 3}
 
 
 def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: MakeEnv, sqlite_url: str) -> None:
     env = make_env(database_url=sqlite_url, connections={"eu": f"redis://127.0.0.1:{free_port()}/0"})
-    office = open_office(env)
-    office.states.put("a-1")
+    case = open_case(env)
+    case.states.put("a-1")
     for id_, connection in (("far", "eu"), ("near", None)):
-        office.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
+        case.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
     env.scheduler.sync()
     for id_ in ("far", "near"):
         run = env.scheduler.get(id_).trigger().run
         assert run is not None
-        batch = Batch(run.uid, f"machine:{office.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
+        batch = Batch(run.uid, f"machine:{case.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
         far = replace(batch, connection="eu" if id_ == "far" else None)
         env.runtime.database.transact(
             partial(fanout_targets.record, batch=far, target_ids=["a-1"], first=1, now=env.clock.now())
@@ -280,30 +280,30 @@ def test_a_run_cancelled_while_it_resolves_dispatches_no_target(make_env: MakeEn
         newest(env.scheduler.get(EXPIRY)).cancel()
         return ["a-1", "a-2"]
 
-    office = open_office(env, {"CHECK_EXPIRY": resolve})
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    case = open_case(env, {"CHECK_EXPIRY": resolve})
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
-    run = office.run()
+    run = case.run()
     env.advance()
     env.scheduler.recover()
 
-    assert (run.status, env.execute_pending(), office.log) == ("cancelled", 0, [])
-    assert office.count(run) == {"failed": 1}, "what waited for it is given up"
+    assert (run.status, env.execute_pending(), case.log) == ("cancelled", 0, [])
+    assert case.count(run) == {"failed": 1}, "what waited for it is given up"
 
 
 def test_targets_go_to_the_queue_and_connection_of_their_run(
     make_env: MakeEnv, sqlite_url: str, redis_url: str
 ) -> None:
     env = make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")}, target_chunk=1)
-    office = open_office(env)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
-    office.register().daily_at("00:10").option(queue="low", connection="eu")
+    case = open_case(env)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    case.register().daily_at("00:10").option(queue="low", connection="eu")
     env.scheduler.sync()
 
     env.scheduler.get(EXPIRY).trigger()
 
     assert execute_pending(env.scheduler, "low") == 4, "the run, two targets and what follows the first"
-    assert office.log == ["a-1", "a-2"]
+    assert case.log == ["a-1", "a-2"]
     assert env.redis.keys("rq:job:target-*") == []
 
 
@@ -315,13 +315,13 @@ def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_env: Env) -
         while instance_id == "a-3":
             pass
 
-    office = open_office(any_env, acts=act, timeout=1)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3", "a-4"]))
+    case = open_case(any_env, acts=act, timeout=1)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2", "a-3", "a-4"]))
 
-    run = office.run()
+    run = case.run()
 
-    assert (run.status, office.count(run)) == ("succeeded", {"succeeded": 2, "failed": 2})
-    states = [office.states.get(f"a-{number}") for number in (1, 2, 3, 4)]
+    assert (run.status, case.count(run)) == ("succeeded", {"succeeded": 2, "failed": 2})
+    states = [case.states.get(f"a-{number}") for number in (1, 2, 3, 4)]
     assert states == ["expired", "waiting", "waiting", "expired"]
     rows = MachineScheduler.targets(any_env.scheduler, run.uid, status="failed")
     assert [row["error"].splitlines()[0] for row in rows] == [
@@ -331,10 +331,10 @@ def test_a_target_that_fails_or_hangs_does_not_affect_the_others(any_env: Env) -
 
 
 def test_an_instance_that_does_not_take_the_event_is_ignored(any_env: Env) -> None:
-    office = open_office(any_env, {"CHECK_EXPIRY": lambda: ["a-1", "a-2", "a-3"]}, is_old=lambda name: name != "a-1")
-    office.states.put_all({"a-1": "waiting", "a-2": "expired", "a-3": "approved"})
+    case = open_case(any_env, {"CHECK_EXPIRY": lambda: ["a-1", "a-2", "a-3"]}, is_old=lambda name: name != "a-1")
+    case.states.put_all({"a-1": "waiting", "a-2": "expired", "a-3": "approved"})
 
-    run = office.run()
+    run = case.run()
 
     assert targets_of(any_env, run, "ignored") == ["a-1", "a-2"], "a guard refuses, a state has no such transition"
     assert targets_of(any_env, run, "succeeded") == ["a-3"]
@@ -357,18 +357,18 @@ def test_a_statechart_that_silently_ignores_an_event_is_counted_as_ignored(env: 
 
 
 def test_an_instance_removed_before_its_job_runs_is_ignored(any_env: Env) -> None:
-    office = open_office(any_env, load=lambda name: None)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
-    run = office.start()
-    office.states.forget("a-1")
+    case = open_case(any_env, load=lambda name: None)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = case.start()
+    case.states.forget("a-1")
     any_env.execute_pending()
-    assert office.count(run) == {"ignored": 2}
+    assert case.count(run) == {"ignored": 2}
 
 
 def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put("a-1")
-    run = office.start()
+    case = open_case(any_env)
+    case.states.put("a-1")
+    run = case.start()
     any_env.runtime.workflows.remove(EXPIRY)
     any_env.execute_pending()
     (row,) = MachineScheduler.targets(any_env.scheduler, run.uid)
@@ -376,9 +376,9 @@ def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_env: Env) -> No
 
 
 def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
-    run = office.start()
+    case = open_case(any_env)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = case.start()
     target = parse_target_job_id(any_env.queued()[0])
     assert isinstance(target, TargetJobId)
     now = any_env.clock.now()
@@ -387,7 +387,7 @@ def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(an
     horse_died(any_env.runtime, Job.create(module_level, id=str(target), connection=any_env.redis))
     any_env.execute_pending()
 
-    assert office.count(run) == {"failed": 1, "succeeded": 1}
+    assert case.count(run) == {"failed": 1, "succeeded": 1}
     (row,) = MachineScheduler.targets(any_env.scheduler, run.uid, status="failed")
     assert row["error"] == "its work horse died"
 
@@ -403,28 +403,26 @@ def test_an_instance_is_loaded_sent_its_event_and_saved(any_env: Env) -> None:
     def save(instance_id: str, row: Row) -> None:
         rows[instance_id] = row.state
 
-    office = open_office(any_env, load=lambda name: Row(name, rows[name]), save=save)
-    office.states.put("a-1")
+    case = open_case(any_env, load=lambda name: Row(name, rows[name]), save=save)
+    case.states.put("a-1")
 
-    office.run()
+    case.run()
 
     assert rows == {"a-1": "expired"}, "the model's own state counts, not the one rqsched knew"
-    assert_state(any_env.scheduler, office.machine, "a-1", "expired")
+    assert_state(any_env.scheduler, case.machine, "a-1", "expired")
 
 
 def test_load_may_return_the_machine_itself(any_env: Env) -> None:
     made: dict[str, Any] = {}
     saved: list[Any] = []
-    office = open_office(
-        any_env, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a)
-    )
+    case = open_case(any_env, {"SEND_REMINDER": None}, load=lambda name: made[name], save=lambda *a: saved.append(a))
     model = Application("a-1", "approved")
-    made["a-1"] = office.machine(model)
-    office.states.put("a-1", "approved")
+    made["a-1"] = case.machine(model)
+    case.states.put("a-1", "approved")
 
-    office.run("SEND_REMINDER")
+    case.run("SEND_REMINDER")
 
-    assert (office.log, saved) == (["reminded a-1"], [("a-1", model)])
+    assert (case.log, saved) == (["reminded a-1"], [("a-1", model)])
 
 
 def test_without_load_and_save_an_instance_is_its_state(any_env: Env) -> None:
@@ -472,92 +470,92 @@ def test_an_event_is_sent_again_when_another_process_moved_the_instance_meanwhil
 
 
 def test_a_due_schedule_sends_its_event_to_all_matching_instances(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
-    schedule = assert_has_schedule(any_env.scheduler, office.schedule())
+    case = open_case(any_env)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    schedule = assert_has_schedule(any_env.scheduler, case.schedule())
 
     any_env.clock.advance(timedelta(hours=12, minutes=10))
     rows = run_due(any_env.scheduler)
 
     assert [row["outcome"] for row in rows] == ["triggered"]
     assert newest(schedule).result == {"targets": 2, "filtered": 0}
-    assert office.log == ["a-1", "a-2"]
+    assert case.log == ["a-1", "a-2"]
 
 
 def test_a_timer_of_one_instance_is_a_schedule_with_one_occurrence(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    case = open_case(any_env)
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
 
     def expire(instance_id: str) -> None:
-        live = office.machine(Application(instance_id, office.states.get(instance_id)))
+        live = case.machine(Application(instance_id, case.states.get(instance_id)))
         live.send("CHECK_EXPIRY")
-        office.states.put(instance_id, live)
+        case.states.put(instance_id, live)
 
     any_env.register("expire-one", expire)
     timer = any_env.create("expire-a-1", Once(any_env.clock.now() + timedelta(hours=1)), "expire-one", args=["a-1"])
     any_env.run_due(timedelta(hours=1))
 
-    assert (timer.refresh().status, office.log) == ("done", ["a-1"])
-    assert [office.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
+    assert (timer.refresh().status, case.log) == ("done", ["a-1"])
+    assert [case.states.get(name) for name in ("a-1", "a-2")] == ["expired", "waiting"]
 
 
 def test_an_event_is_sent_by_hand_without_a_schedule(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put("a-1")
+    case = open_case(any_env)
+    case.states.put("a-1")
 
-    done = MachineScheduler.run(any_env.scheduler, office.machine, "CHECK_EXPIRY", queue="low")
+    done = MachineScheduler.run(any_env.scheduler, case.machine, "CHECK_EXPIRY", queue="low")
 
     assert (done.targets, done.filtered) == (1, 0)
     assert execute_pending(any_env.scheduler, "low") == 1
     assert MachineScheduler.count(any_env.scheduler, done.run_uid) == {"succeeded": 1}
     with pytest.raises(InvalidInputError, match="does not declare"):
-        MachineScheduler.run(any_env.scheduler, office.machine, "approve")
+        MachineScheduler.run(any_env.scheduler, case.machine, "approve")
     with pytest.raises(InvalidInputError, match="control queue"):
-        MachineScheduler.run(any_env.scheduler, office.machine, "CHECK_EXPIRY", queue="rqsched")
+        MachineScheduler.run(any_env.scheduler, case.machine, "CHECK_EXPIRY", queue="rqsched")
 
 
 def test_purging_a_schedule_removes_its_targets(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put("a-1")
-    run = office.run()
+    case = open_case(any_env)
+    case.states.put("a-1")
+    run = case.run()
     any_env.scheduler.get(EXPIRY).delete(purge=True)
-    assert office.count(run) == {}
+    assert case.count(run) == {}
 
 
 def test_ended_targets_are_pruned_with_the_history(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.states.put("a-1")
-    ended = office.run()
-    office.states.put("a-1", "waiting")
-    waits = office.start()
+    case = open_case(any_env)
+    case.states.put("a-1")
+    ended = case.run()
+    case.states.put("a-1", "waiting")
+    waits = case.start()
     any_env.advance()
     for namespace, left in (("other", 1), (None, 0)):
         any_env.scheduler.prune_history(any_env.clock.now(), namespace=namespace)
-        assert (office.count(ended).get("succeeded", 0), office.count(waits)) == (left, {"pending": 1})
+        assert (case.count(ended).get("succeeded", 0), case.count(waits)) == (left, {"pending": 1})
 
 
 def test_targets_are_read_page_by_page_in_the_resolvers_order(any_env: Env) -> None:
     names = [f"a-{number}" for number in (3, 1, 2)]
-    office = open_office(any_env, {"CHECK_EXPIRY": lambda: names})
-    office.states.put_all(dict.fromkeys(names))
-    run = office.run()
+    case = open_case(any_env, {"CHECK_EXPIRY": lambda: names})
+    case.states.put_all(dict.fromkeys(names))
+    run = case.run()
     first = MachineScheduler.targets(any_env.scheduler, run.uid, limit=2)
     rest = MachineScheduler.targets(any_env.scheduler, run.uid, after=first[-1]["number"])
     assert [row["target_id"] for row in (*first, *rest)] == names
 
 
 def test_assert_state_names_the_state_the_instance_is_in(any_env: Env) -> None:
-    office, scheduler = open_office(any_env), any_env.scheduler
-    office.states.put("a-1", "approved")
+    case, scheduler = open_case(any_env), any_env.scheduler
+    case.states.put("a-1", "approved")
 
-    assert_state(scheduler, office.machine, "a-1", "approved")
+    assert_state(scheduler, case.machine, "a-1", "approved")
     assert_state(scheduler, "ApplicationMachine", "a-1", "approved")
 
     wrong: dict[str, Callable[[], None]] = {
         "instance 'a-1' of ApplicationMachine is in 'approved', not in 'expired'": lambda: assert_state(
-            scheduler, office.machine, "a-1", "expired"
+            scheduler, case.machine, "a-1", "expired"
         ),
-        "ApplicationMachine has no instance 'a-2'": lambda: assert_state(scheduler, office.machine, "a-2", "expired"),
+        "ApplicationMachine has no instance 'a-2'": lambda: assert_state(scheduler, case.machine, "a-2", "expired"),
     }
     for message, check in wrong.items():
         with pytest.raises(AssertionError, match=message):

@@ -15,8 +15,8 @@ from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import assert_has_schedule
 from rqsched.timing import Timing
 from rqsched.workflows import Registry
-from tests.support.applications import EXPIRY, REMINDER, open_office
 from tests.support.env import Env
+from tests.support.machine_case import EXPIRY, REMINDER, open_case
 
 
 def make_class(schedules: Any) -> Any:
@@ -77,9 +77,9 @@ def test_an_invalid_machine_is_refused_where_it_is_defined(define: Callable[[], 
 
 
 def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_env: Env) -> None:
-    office, scheduler = open_office(any_env), any_env.scheduler
+    case, scheduler = open_case(any_env), any_env.scheduler
 
-    office.register().daily_at("00:10").environments(["production"]).without_overlapping()
+    case.register().daily_at("00:10").environments(["production"]).without_overlapping()
 
     assert scheduler.list().items == [], "nothing is written before sync"
     assert scheduler.sync().created == [EXPIRY]
@@ -90,10 +90,10 @@ def test_sync_creates_an_ordinary_schedule_of_a_registered_event(any_env: Env) -
 
 
 def test_one_event_may_be_registered_for_several_schedules(any_env: Env) -> None:
-    office, scheduler = open_office(any_env), any_env.scheduler
-    office.register("CHECK_EXPIRY").daily_at("00:10")
-    office.register("SEND_REMINDER").daily_at("11:00").environments("production")
-    office.register("SEND_REMINDER", schedule_id="second-reminder").every("5h")
+    case, scheduler = open_case(any_env), any_env.scheduler
+    case.register("CHECK_EXPIRY").daily_at("00:10")
+    case.register("SEND_REMINDER").daily_at("11:00").environments("production")
+    case.register("SEND_REMINDER", schedule_id="second-reminder").every("5h")
 
     assert scheduler.sync().created == [EXPIRY, REMINDER, "second-reminder"]
 
@@ -103,17 +103,17 @@ def test_one_event_may_be_registered_for_several_schedules(any_env: Env) -> None
 
 
 def test_an_event_that_is_declared_and_not_registered_never_runs(any_env: Env) -> None:
-    office = open_office(any_env)
-    office.register("CHECK_EXPIRY").daily_at("00:10")
+    case = open_case(any_env)
+    case.register("CHECK_EXPIRY").daily_at("00:10")
     any_env.scheduler.sync()
     assert [schedule.schedule_id for schedule in any_env.scheduler.iter()] == [EXPIRY]
 
 
 def test_an_event_that_is_not_declared_is_refused_at_registration(env: Env) -> None:
-    office = open_office(env, {"CHECK_EXPIRY": None})
+    case = open_case(env, {"CHECK_EXPIRY": None})
     for event in ("SEND_REMINDER", "NO_SUCH_EVENT"):
         with pytest.raises(InvalidInputError, match=f"does not declare '{event}'.* it declares CHECK_EXPIRY"):
-            office.register(event)
+            case.register(event)
     assert env.scheduler.sync().created == []
 
 
@@ -134,9 +134,9 @@ def test_steps_of_the_application_extend_the_builder(any_env: Env) -> None:
             return self.daily_at("00:10").timezone("Europe/Istanbul")
 
     Ours.extend("countries", lambda builder, *codes: builder.option(labels={"countries": ",".join(codes)}))
-    office = open_office(any_env)
+    case = open_case(any_env)
 
-    office.register(builder=Ours).nightly().countries("TR", "DE").without_overlapping()
+    case.register(builder=Ours).nightly().countries("TR", "DE").without_overlapping()
     any_env.scheduler.sync()
 
     schedule = assert_has_schedule(any_env.scheduler, EXPIRY, spec=Cron("10 0 * * *", "Europe/Istanbul"))
@@ -144,12 +144,12 @@ def test_steps_of_the_application_extend_the_builder(any_env: Env) -> None:
 
 
 def test_sync_covers_registrations_and_decorators(env: Env) -> None:
-    office = open_office(env)
+    case = open_case(env)
 
     @env.scheduler.every("1h")
     def tidy() -> None: ...
 
-    timing = office.register().daily_at("00:10")
+    timing = case.register().daily_at("00:10")
     env.scheduler.sync()
     timing.daily_at("00:20")
     assert env.scheduler.sync(prune=True).updated == [EXPIRY]
@@ -157,7 +157,7 @@ def test_sync_covers_registrations_and_decorators(env: Env) -> None:
 
 
 def test_an_instance_is_put_moved_and_forgotten(any_env: Env) -> None:
-    states = open_office(any_env).states
+    states = open_case(any_env).states
     assert states.get("a-1") is None
     states.put("a-1")
     assert states.get("a-1") == "waiting"
@@ -192,4 +192,4 @@ def test_the_state_of_a_live_machine_is_stored_with_its_parent_states(any_env: E
 )
 def test_an_invalid_instance_id_or_state_is_refused(env: Env, instance_id: str, state: str | None) -> None:
     with pytest.raises(InvalidInputError):
-        open_office(env).states.put(instance_id, state)
+        open_case(env).states.put(instance_id, state)

@@ -67,7 +67,7 @@ class Ojs:
         found: dict[str, Any] = answer.json()
         return found
 
-    def pass_(self, span: timedelta = MINUTE) -> None:
+    def advance_and_dispatch(self, span: timedelta = MINUTE) -> None:
         """The clock moves and a dispatcher takes what is due then."""
         self.env.advance(span)
         self.env.dispatch()

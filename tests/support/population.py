@@ -35,7 +35,7 @@ def populate(web: Web) -> dict[str, str]:
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
     ojs = Ojs(web)
     ojs.registered(enabled=True, overlap_policy="allow")
-    ojs.pass_()
+    ojs.advance_and_dispatch()
     run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
     backfill = web.post(at("report", "backfill/"), PAST).json()
     return {

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -77,6 +77,27 @@ class Process:
         self.popen.send_signal(signal.SIGSTOP)
         kill_all(process_tree(self.pid))
         return self.popen.wait(10)
+
+
+@dataclass
+class Processes:
+    """Processes of ours over one database and one Redis: each has a log, and ends with its whole tree."""
+
+    folder: Path
+    environment: dict[str, str]
+    started: list[Process] = field(default_factory=list, init=False)
+
+    def start(self, command: Sequence[str | Path], *, cwd: Path = REPOSITORY) -> Process:
+        log_path = self.folder / f"process-{len(self.started)}.log"
+        self.started.append(start(command, log_path=log_path, env=self.environment, cwd=cwd))
+        return self.started[-1]
+
+    def start_worker(self, *queues: str) -> Process:
+        return self.start(rqsched_command("worker", *queues))
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill_tree()
 
 
 def process_tree(pid: int) -> list[psutil.Process]:

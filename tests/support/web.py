@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,9 @@ class Web:
     def acting_as(self, token: str) -> Web:
         """Return a client of the same application with a token."""
         return Web(self.app, self.env, {**self.headers, "authorization": f"Bearer {token}"}, self.peer, self.host)
+
+
+MakeWeb = Callable[..., Web]
 
 
 def at(schedule_id: str = "report", operation: str = "") -> str:

@@ -1,25 +1,23 @@
-"""Fixtures of the acceptance tests: a site, and one over each database where SQL matters."""
+"""Fixtures of the acceptance tests: a live environment, and one over each database where SQL matters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from rqsched import Scheduler
-from tests.system.acceptance.site import Site
-
-MakeSite = Callable[..., Site]
+from tests.system.acceptance.live import LiveEnv, MakeLive
 
 
 @pytest.fixture
-def make_site(redis_url: str, tmp_path: Path) -> Iterator[MakeSite]:
-    """Sites over a database that is named; every process started there is killed after the test."""
+def make_live(redis_url: str, tmp_path: Path) -> Iterator[MakeLive]:
+    """Live environments over a database that is named; every process started there is killed after the test."""
     with ExitStack() as stack:
 
-        def make(database_url: str, *, serializer: str = "pickle") -> Site:
+        def make(database_url: str, *, serializer: str = "pickle") -> LiveEnv:
             environment = {
                 "RQSCHED_DATABASE_URL": database_url,
                 "RQSCHED_REDIS_URL": redis_url,
@@ -27,18 +25,18 @@ def make_site(redis_url: str, tmp_path: Path) -> Iterator[MakeSite]:
                 "RQSCHED_SERIALIZER": serializer,
             }
             scheduler = Scheduler(database_url=database_url, redis_url=redis_url, serializer=serializer)
-            return stack.enter_context(closing(Site(scheduler, tmp_path, environment)))
+            return stack.enter_context(closing(LiveEnv(tmp_path, environment, scheduler)))
 
         yield make
 
 
 @pytest.fixture
-def site(make_site: MakeSite, sqlite_url: str) -> Site:
-    """A site over SQLite, where SQL does not matter."""
-    return make_site(sqlite_url)
+def live(make_live: MakeLive, sqlite_url: str) -> LiveEnv:
+    """A live environment over SQLite, where SQL does not matter."""
+    return make_live(sqlite_url)
 
 
 @pytest.fixture
-def any_site(make_site: MakeSite, database_url: str) -> Site:
-    """A site over each database in turn."""
-    return make_site(database_url)
+def any_live(make_live: MakeLive, database_url: str) -> LiveEnv:
+    """A live environment over each database in turn."""
+    return make_live(database_url)

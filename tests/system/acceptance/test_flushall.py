@@ -12,7 +12,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.model import RunKind
 from tests.support.processes import wait_until
-from tests.system.acceptance.site import Site
+from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SOON = 60.0
@@ -21,43 +21,43 @@ LATER = timedelta(seconds=12)
 
 
 @pytest.mark.parametrize("flushes", [1, 3])
-def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_site: Site, flushes: int) -> None:
-    often = [any_site.note_every(f"often-{n}", Every(timedelta(seconds=1)), overlap="allow_all") for n in range(5)]
-    seldom = any_site.note_every("seldom", Every(LATER), overlap="allow_all")
-    held = any_site.hold_now(retry=RetryPolicy(max_retries=2))
-    any_site.start_worker()
-    any_site.wait_for_execution(held, timeout=SOON)
+def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_live: LiveEnv, flushes: int) -> None:
+    often = [any_live.note_every(f"often-{n}", Every(timedelta(seconds=1)), overlap="allow_all") for n in range(5)]
+    seldom = any_live.note_every("seldom", Every(LATER), overlap="allow_all")
+    held = any_live.hold_now(retry=RetryPolicy(max_retries=2))
+    any_live.start_worker()
+    any_live.wait_for_execution(held, timeout=SOON)
 
     for _ in range(flushes):
         planned = next_planned(seldom)
-        flushed_at = flush(any_site)
+        flushed_at = flush(any_live)
         wait_for_fires(often, flushed_at)
     wait_for_fires([seldom], planned - timedelta(microseconds=1))
-    any_site.open_gate()
-    any_site.wait_for_status(held, "succeeded", timeout=SOON)
+    any_live.open_gate()
+    any_live.wait_for_status(held, "succeeded", timeout=SOON)
 
     assert held.attempt == 1
-    assert [one.attempt for one in any_site.executions() if one.run_uid == held.uid] == [1]
-    assert lateness(seldom, planned) < any_site.scheduler.settings.reconcile_interval
-    any_site.processes[-1].terminate()
-    any_site.check()
+    assert [one.attempt for one in any_live.executions() if one.run_uid == held.uid] == [1]
+    assert lateness(seldom, planned) < any_live.scheduler.settings.reconcile_interval
+    any_live.started[-1].terminate()
+    any_live.check()
 
 
-def test_a_run_that_waits_on_its_queue_survives_a_flush(site: Site) -> None:
-    waiting = site.note_every("waiting", Every(timedelta(hours=1))).trigger().run
+def test_a_run_that_waits_on_its_queue_survives_a_flush(live: LiveEnv) -> None:
+    waiting = live.note_every("waiting", Every(timedelta(hours=1))).trigger().run
     assert waiting is not None
 
-    flush(site)
-    site.start_worker()
+    flush(live)
+    live.start_worker()
 
-    site.wait_for_status(waiting, "succeeded", timeout=SOON)
-    site.check()
+    live.wait_for_status(waiting, "succeeded", timeout=SOON)
+    live.check()
 
 
-def flush(site: Site) -> datetime:
-    with Redis.from_url(site.environment["RQSCHED_REDIS_URL"]) as redis:
+def flush(live: LiveEnv) -> datetime:
+    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
         redis.flushall()
-    return site.scheduler.runtime.now()
+    return live.scheduler.runtime.now()
 
 
 def next_planned(schedule: ScheduleHandle) -> datetime:

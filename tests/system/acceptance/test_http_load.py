@@ -23,8 +23,7 @@ from tests.support.processes import rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.support.stories import Story
 from tests.system.acceptance.chores import NOTE
-from tests.system.acceptance.conftest import MakeSite
-from tests.system.acceptance.site import Site
+from tests.system.acceptance.live import LiveEnv, MakeLive
 
 CALLERS = 1_000
 SCHEDULES = 900
@@ -99,15 +98,15 @@ def counted(answers: Sequence[Answer], operation: str, status: int, outcome: str
 
 
 @pytest.fixture
-def site(make_site: MakeSite, postgres_url: str) -> Site:
-    return make_site(postgres_url)
+def live(make_live: MakeLive, postgres_url: str) -> LiveEnv:
+    return make_live(postgres_url)
 
 
 @pytest.fixture
-def port(site: Site) -> int:
-    """Where `rqsched web` serves the site."""
+def port(live: LiveEnv) -> int:
+    """Where `rqsched web` serves the environment."""
     port = free_port()
-    web = site.start(rqsched_command("web", "--port", str(port)))
+    web = live.start(rqsched_command("web", "--port", str(port)))
 
     def is_ready() -> bool:
         try:
@@ -124,7 +123,7 @@ def port(site: Site) -> int:
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
 def test_a_thousand_creates_triggers_and_pauses_at_once_leave_sql_redis_and_audit_consistent(
-    site: Site, port: int
+    live: LiveEnv, port: int
 ) -> None:
     answers = asyncio.run(all_at_once(port, calls_of("create", SCHEDULES)))
     changes = [*calls_of("trigger", SCHEDULES), *calls_of("pause", PAUSED)]
@@ -134,11 +133,11 @@ def test_a_thousand_creates_triggers_and_pauses_at_once_leave_sql_redis_and_audi
     bad = [answer for answer in answers if answer.status >= 500 and not answer.is_refusal_in_good_order]
     assert bad == [], bad[0]
     assert {answer.kind for answer in answers if not answer.is_refusal_in_good_order} == EXPECTED
-    check_invariants(site.scheduler.runtime)
-    stories = site.stories()
+    check_invariants(live.scheduler.runtime)
+    stories = live.stories()
     check_answers(answers, stories)
-    check_links(site, stories)
-    check_jobs(site, stories)
+    check_links(live, stories)
+    check_jobs(live, stories)
 
 
 EXPECTED = {("create", 201), ("create", 409), ("trigger", 200), ("pause", 200), ("pause", 400)}
@@ -163,9 +162,9 @@ def check_answers(answers: Sequence[Answer], stories: Sequence[Story]) -> None:
     assert skipped.total() <= sum(found[audit.SKIPPED] for found in events.values())
 
 
-def check_links(site: Site, stories: Sequence[Story]) -> None:
+def check_links(live: LiveEnv, stories: Sequence[Story]) -> None:
     """Each active schedule's link waits until it is due; a paused one has none but what is stale."""
-    transport = site.scheduler.runtime.transport
+    transport = live.scheduler.runtime.transport
     entries = cast("list[tuple[bytes, float]]", transport.redis.zrange(transport.scheduled_key, 0, -1, withscores=True))
     waiting = {entry.decode(): score for entry, score in entries}
     for story in stories:
@@ -177,10 +176,10 @@ def check_links(site: Site, stories: Sequence[Story]) -> None:
     assert transport.redis.llen(transport.list_key) == 0
 
 
-def check_jobs(site: Site, stories: Sequence[Story]) -> None:
+def check_jobs(live: LiveEnv, stories: Sequence[Story]) -> None:
     """The job of each run that waits is on its queue, once."""
     waiting = [run for story in stories for run in story.runs if run.status is RunStatus.PENDING]
-    redis = site.scheduler.runtime.transport.redis
+    redis = live.scheduler.runtime.transport.redis
     queued = cast("list[bytes]", redis.lrange("rq:queue:default", 0, -1))
     assert len(waiting) > CALLERS / 4, "hardly anything was triggered: this is no load"
     assert sorted(entry.decode() for entry in queued) == sorted(str(job_id_of(run)) for run in waiting)

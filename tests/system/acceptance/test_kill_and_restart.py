@@ -17,8 +17,7 @@ from rqsched import Every
 from tests.support.invariants import i3_live_links
 from tests.support.processes import REPOSITORY, Process, rqsched_command, wait_until
 from tests.support.sizes import sized
-from tests.system.acceptance.conftest import MakeSite
-from tests.system.acceptance.site import Site
+from tests.system.acceptance.live import LiveEnv, MakeLive
 
 KILLS = sized(4, 10)
 """A case; there are three."""
@@ -40,38 +39,38 @@ CASES = [
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("database", "command", "seed"), CASES)
 def test_chains_go_on_after_each_of_many_kills_at_random_moments(
-    make_site: MakeSite,
+    make_live: MakeLive,
     request: pytest.FixtureRequest,
     record_testsuite_property: Callable[[str, object], None],
     database: str,
     command: str,
     seed: int,
 ) -> None:
-    site = make_site(request.getfixturevalue(database))
-    create_schedules(site)
+    live = make_live(request.getfixturevalue(database))
+    create_schedules(live)
     moments = random.Random(seed)
     waits: list[float] = []
     for _ in range(KILLS):
-        worker = site.start(COMMANDS[command])
+        worker = live.start(COMMANDS[command])
         live_for(worker, moments.uniform(0, LONGEST_LIFE))
         worker.kill_tree()
-        waits.append(seconds_until_all_went_on(site, site.start(COMMANDS[command])))
-        site.processes[-1].kill_tree()
+        waits.append(seconds_until_all_went_on(live, live.start(COMMANDS[command])))
+        live.started[-1].kill_tree()
     record_testsuite_property(f"seconds until the chains went on, {request.node.name}", sorted(waits))
 
-    last = site.start(COMMANDS[command])
-    seconds_until_all_went_on(site, last)
+    last = live.start(COMMANDS[command])
+    seconds_until_all_went_on(live, last)
     assert last.terminate(timeout=GOES_ON_WITHIN) == 0
-    site.scheduler.recover()
-    site.check()
-    assert [problem for story in site.stories() for problem in i3_live_links(site.scheduler.runtime, story)] == []
+    live.scheduler.recover()
+    live.check()
+    assert [problem for story in live.stories() for problem in i3_live_links(live.scheduler.runtime, story)] == []
 
 
-def create_schedules(site: Site) -> None:
-    site.note_every("one-at-a-time", Every(timedelta(seconds=1)))
-    site.note_every("at-once", Every(timedelta(seconds=1)), overlap="allow_all")
-    site.note_every("on-the-grid", Every(timedelta(seconds=2), offset=timedelta(0)), overlap="buffer_one")
-    site.note_every("with-jitter", Every(timedelta(seconds=2)), jitter=timedelta(seconds=1), overlap="allow_all")
+def create_schedules(live: LiveEnv) -> None:
+    live.note_every("one-at-a-time", Every(timedelta(seconds=1)))
+    live.note_every("at-once", Every(timedelta(seconds=1)), overlap="allow_all")
+    live.note_every("on-the-grid", Every(timedelta(seconds=2), offset=timedelta(0)), overlap="buffer_one")
+    live.note_every("with-jitter", Every(timedelta(seconds=2)), jitter=timedelta(seconds=1), overlap="allow_all")
 
 
 def live_for(process: Process, seconds: float) -> None:
@@ -80,13 +79,13 @@ def live_for(process: Process, seconds: float) -> None:
         pytest.fail(f"it ended by itself:\n{process.log()}")
 
 
-def seconds_until_all_went_on(site: Site, worker: Process) -> float:
+def seconds_until_all_went_on(live: LiveEnv, worker: Process) -> float:
     """Wait until each schedule has given an outcome to an occurrence of the time since now."""
-    began, now = monotonic(), site.scheduler.runtime.now()
+    began, now = monotonic(), live.scheduler.runtime.now()
     what = f"an outcome of each schedule after {now}; {worker.log_path} may say why"
-    wait_until(lambda: all(evaluated_to >= now for evaluated_to in positions(site)), timeout=GOES_ON_WITHIN, what=what)
+    wait_until(lambda: all(evaluated_to >= now for evaluated_to in positions(live)), timeout=GOES_ON_WITHIN, what=what)
     return monotonic() - began
 
 
-def positions(site: Site) -> list[datetime]:
-    return [handle.state.evaluated_to for handle in site.scheduler.list().items]
+def positions(live: LiveEnv) -> list[datetime]:
+    return [handle.state.evaluated_to for handle in live.scheduler.list().items]

@@ -35,7 +35,7 @@ class Library:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout
 
-    def env(self, *words: str) -> str:
+    def desk(self, *words: str) -> str:
         return self(sys.executable, "-m", "examples.machines.desk", *words)
 
     def check_due(self) -> str:
@@ -56,8 +56,8 @@ class Library:
 def test_one_event_reaches_every_loan_that_is_due(database_url: str, own_valkey: ValkeyServer, tmp_path: Path) -> None:
     library = Library(tmp_path, database_url, own_valkey.url)
     for book, due in (("dune", "2020-01-01"), ("emma", "2999-01-01"), ("kim", "2020-01-01")):
-        library.env("lend", book, due)
-    assert "kim: returned, due 2020-01-01, reminded 0 time(s)" in library.env("return", "kim")
+        library.desk("lend", book, due)
+    assert "kim: returned, due 2020-01-01, reminded 0 time(s)" in library.desk("return", "kim")
 
     with running(rqsched_command("worker"), log_path=tmp_path / "worker.log", env=library.environment):
         assert library.check_due() == f"Dispatched CHECK_DUE to 1 instance(s) of {LOAN}.\n"

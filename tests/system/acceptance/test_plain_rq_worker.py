@@ -11,17 +11,17 @@ from rqsched.core import audit
 from rqsched.core.model import RunKind
 from tests.support.processes import rq_worker_command, wait_until
 from tests.support.stories import Story
-from tests.system.acceptance.site import Site
+from tests.system.acceptance.live import LiveEnv
 
 OCCURRENCES = 60
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(240)
-def test_a_chain_on_a_grid_of_one_second_leaves_no_occurrence_out_under_a_plain_rq_worker(site: Site) -> None:
-    schedule = site.note_every("tick", Every(timedelta(seconds=1), offset=timedelta(0)), overlap="allow_all")
-    redis_url = site.environment["RQSCHED_REDIS_URL"]
-    site.start(rq_worker_command(redis_url, "rqsched", "default"))
+def test_a_chain_on_a_grid_of_one_second_leaves_no_occurrence_out_under_a_plain_rq_worker(live: LiveEnv) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1), offset=timedelta(0)), overlap="allow_all")
+    redis_url = live.environment["RQSCHED_REDIS_URL"]
+    live.start(rq_worker_command(redis_url, "rqsched", "default"))
 
     wait_until(
         lambda: schedule.refresh().run_count + schedule.missed_count >= OCCURRENCES,
@@ -31,8 +31,8 @@ def test_a_chain_on_a_grid_of_one_second_leaves_no_occurrence_out_under_a_plain_
     )
     schedule.pause()
 
-    site.check()
-    (story,) = site.stories()
+    live.check()
+    (story,) = live.stories()
     assert outcomes_besides(story) == set()
     assert fired_early(story) == []
     assert schedule.refresh().run_count > OCCURRENCES / 4, "nearly everything was missed: this is no chain"

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from rqsched import Scheduler
-from tests.support.processes import BIN, REPOSITORY, Process, start, wait_until
+from tests.support.processes import BIN, REPOSITORY, Process, Processes, wait_until
 from tests.support.servers import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
@@ -76,14 +76,11 @@ EXAMPLES = {
 
 
 @dataclass
-class Place:
-    """Where one application and its worker run: a folder, a port, and the servers of the tests."""
+class ExampleApp(Processes):
+    """One application and its worker: a folder, a port, and the servers of the tests."""
 
     example: Example
-    folder: Path
-    environment: dict[str, str]
     port: int = field(default_factory=free_port)
-    processes: list[Process] = field(default_factory=list)
 
     @property
     def commands(self) -> list[str]:
@@ -91,16 +88,13 @@ class Place:
         page = (REPOSITORY / "examples" / self.example.folder / "README.md").read_text()
         return [line.strip() for line in page.splitlines() if line.startswith("    ") and "curl" not in line]
 
-    def start(self, command: str) -> Process:
-        command = command.replace("8000", str(self.port))
-        log_path = self.folder / f"process-{len(self.processes)}.log"
-        words = ["env", *shlex.split(command)]
-        self.processes.append(start(words, log_path=log_path, env=self.environment, cwd=self.folder))
-        return self.processes[-1]
+    def run(self, command: str) -> Process:
+        words = shlex.split(command.replace("8000", str(self.port)))
+        return self.start(["env", *words], cwd=self.folder)
 
     def start_web(self) -> Process:
         """Start the application; it answers when this returns."""
-        web = self.start(self.commands[0])
+        web = self.run(self.commands[0])
         wait_until(self.answers, timeout=SOON, what=f"an answer of {self.example.folder}:\n{web.log()}")
         return web
 
@@ -110,8 +104,8 @@ class Place:
         except httpx.TransportError:
             return False
 
-    def start_worker(self) -> Process:
-        return self.start(self.commands[1])
+    def start_worker(self, *queues: str) -> Process:
+        return self.run(self.commands[1])
 
     def send(self, request: Request) -> httpx.Response:
         with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10) as client:
@@ -134,74 +128,73 @@ class Place:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, redis_url: str, sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
+def app(request: pytest.FixtureRequest, redis_url: str, sqlite_url: str, tmp_path: Path) -> Iterator[ExampleApp]:
     environment = {
         "RQSCHED_DATABASE_URL": sqlite_url,
         "RQSCHED_REDIS_URL": redis_url,
         "PYTHONPATH": str(REPOSITORY),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
-    place = Place(request.param, tmp_path, environment)
-    yield place
-    for process in place.processes:
-        process.kill_tree()
+    app = ExampleApp(tmp_path, environment, request.param)
+    yield app
+    app.close()
 
 
-def armed(place: Place) -> int:
+def armed(app: ExampleApp) -> int:
     """How many links wait in Redis."""
-    database_url, redis_url = (place.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
+    database_url, redis_url = (app.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
     with Scheduler(database_url=database_url, redis_url=redis_url) as scheduler:
         transport = scheduler.runtime.transport
         return transport.redis.zcard(transport.scheduled_key)
 
 
-of_each = pytest.mark.parametrize("place", EXAMPLES.values(), ids=EXAMPLES.keys(), indirect=True)
+of_each = pytest.mark.parametrize("app", EXAMPLES.values(), ids=EXAMPLES.keys(), indirect=True)
 
 
 @of_each
-def test_what_a_web_request_creates_is_fired_by_a_worker(place: Place) -> None:
-    place.start_web()
-    path = place.ask("ada", 1)
-    worker = place.start_worker()
+def test_what_a_web_request_creates_is_fired_by_a_worker(app: ExampleApp) -> None:
+    app.start_web()
+    path = app.ask("ada", 1)
+    worker = app.start_worker()
 
     wait_until(
-        lambda: any(run["status"] == "succeeded" for run in place.runs(path)),
+        lambda: any(run["status"] == "succeeded" for run in app.runs(path)),
         timeout=SOON,
         what=f"a run\n{worker.log()}",
     )
 
-    assert any(place.example.effect[1] in text for text in place.effects())
-    assert place.send({"method": "DELETE", "url": path}).status_code == 204
-    assert place.send({"method": "GET", "url": path}).status_code == 404
-    assert place.send(place.example.refused).status_code == 422
+    assert any(app.example.effect[1] in text for text in app.effects())
+    assert app.send({"method": "DELETE", "url": path}).status_code == 204
+    assert app.send({"method": "GET", "url": path}).status_code == 404
+    assert app.send(app.example.refused).status_code == 422
 
 
 @of_each
-def test_a_boot_of_the_application_brings_back_what_redis_lost(place: Place, redis: Redis) -> None:
-    web = place.start_web()
-    place.ask("ada", 3_600)
-    assert armed(place) == 1
+def test_a_boot_of_the_application_brings_back_what_redis_lost(app: ExampleApp, redis: Redis) -> None:
+    web = app.start_web()
+    app.ask("ada", 3_600)
+    assert armed(app) == 1
     web.kill_tree()
     redis.flushall()
 
-    place.start_web()
+    app.start_web()
 
-    wait_until(lambda: armed(place) == 1, timeout=SOON, what="the link")
+    wait_until(lambda: armed(app) == 1, timeout=SOON, what="the link")
 
 
-@pytest.mark.parametrize("place", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)
-def test_the_mounted_api_serves_what_the_application_created(place: Place) -> None:
-    place.start_web()
-    place.ask("ada", 3_600)
+@pytest.mark.parametrize("app", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)
+def test_the_mounted_api_serves_what_the_application_created(app: ExampleApp) -> None:
+    app.start_web()
+    app.ask("ada", 3_600)
 
-    listed = place.send({"method": "GET", "url": "/rqsched/api/v1/schedules/"}).json()["items"]
-    paused = place.send({"method": "POST", "url": "/rqsched/api/v1/schedules/export:ada/pause/"})
-    missing = place.send({"method": "GET", "url": "/rqsched/api/v1/schedules/other/"})
+    listed = app.send({"method": "GET", "url": "/rqsched/api/v1/schedules/"}).json()["items"]
+    paused = app.send({"method": "POST", "url": "/rqsched/api/v1/schedules/export:ada/pause/"})
+    missing = app.send({"method": "GET", "url": "/rqsched/api/v1/schedules/other/"})
 
     assert [(one["id"], one["workflow"], one["status"]) for one in listed] == [
         ("export:ada", "export-orders", "active")
     ]
     assert paused.status_code == 200
-    assert place.send({"method": "GET", "url": "/exports/ada"}).json()["next_at"] is None
+    assert app.send({"method": "GET", "url": "/exports/ada"}).json()["next_at"] is None
     assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
-    assert place.send({"method": "GET", "url": "/rqsched/openapi.json"}).json()["servers"] == [{"url": "/rqsched"}]
+    assert app.send({"method": "GET", "url": "/rqsched/openapi.json"}).json()["servers"] == [{"url": "/rqsched"}]

@@ -12,7 +12,7 @@ import pytest
 from rqsched import Every, RetryPolicy
 from rqsched.chain.worker import ROLES
 from tests.support.processes import Process, is_gone, process_tree, wait_until
-from tests.system.acceptance.site import Site
+from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 SOON = 60.0
@@ -41,33 +41,33 @@ def wait_for_child(worker: Process, role: str, *, other_than: int = 0) -> psutil
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_killed_child_comes_back_and_fires_and_runs_go_on(site: Site, role: str) -> None:
-    schedule = site.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
-    worker = site.start_worker()
-    wait_until(site.executions, timeout=SOON, what="a first run")
+def test_a_killed_child_comes_back_and_fires_and_runs_go_on(live: LiveEnv, role: str) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+    worker = live.start_worker()
+    wait_until(live.executions, timeout=SOON, what="a first run")
 
     killed = wait_for_child(worker, role)
     killed.kill()
     wait_for_child(worker, role, other_than=killed.pid)
 
-    fired, ran = schedule.refresh().run_count, len(site.executions())
+    fired, ran = schedule.refresh().run_count, len(live.executions())
     wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
-    wait_until(lambda: len(site.executions()) > ran + 1, timeout=SOON, what="further runs")
+    wait_until(lambda: len(live.executions()) > ran + 1, timeout=SOON, what="further runs")
     worker.terminate()
-    site.check()
+    live.check()
 
 
-def test_a_child_that_is_killed_again_and_again_still_comes_back(site: Site) -> None:
-    worker = site.start_worker()
+def test_a_child_that_is_killed_again_and_again_still_comes_back(live: LiveEnv) -> None:
+    worker = live.start_worker()
     killed = wait_for_child(worker, "dispatcher")
     for _ in range(3):
         killed.kill()
         killed = wait_for_child(worker, "dispatcher", other_than=killed.pid)
 
 
-def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(site: Site) -> None:
+def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(live: LiveEnv) -> None:
     """As an orphan it would hold RQ's scheduler lock, and nobody would promote the user's own scheduled jobs."""
-    worker = site.start_worker()
+    worker = live.start_worker()
     runs = wait_for_child(worker, "runs")
     [scheduler] = wait_until(runs.children, timeout=SOON, what="RQ's scheduler") or []
     try:
@@ -79,10 +79,10 @@ def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(site: Site) -> None
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_nothing_is_left_of_a_worker_that_ended(site: Site, end: signal.Signals) -> None:
-    site.note_every("tick", Every(timedelta(seconds=1)))
-    worker = site.start_worker()
-    wait_until(site.executions, timeout=SOON, what="a first run")
+def test_nothing_is_left_of_a_worker_that_ended(live: LiveEnv, end: signal.Signals) -> None:
+    live.note_every("tick", Every(timedelta(seconds=1)))
+    worker = live.start_worker()
+    wait_until(live.executions, timeout=SOON, what="a first run")
     tree = process_tree(worker.pid)
     assert len(tree) >= 1 + len(ROLES)
 
@@ -91,25 +91,25 @@ def test_nothing_is_left_of_a_worker_that_ended(site: Site, end: signal.Signals)
     wait_until(lambda: all(is_gone(process) for process in tree), timeout=SOON, what=f"the end of {tree}")
 
 
-def test_a_worker_that_is_asked_to_end_finishes_the_run_it_executes(site: Site) -> None:
-    run = site.hold_now()
-    worker = site.start_worker()
-    site.wait_for_execution(run)
+def test_a_worker_that_is_asked_to_end_finishes_the_run_it_executes(live: LiveEnv) -> None:
+    run = live.hold_now()
+    worker = live.start_worker()
+    live.wait_for_execution(run)
 
     worker.signal(signal.SIGTERM)
     wait_until(lambda: child(worker, "dispatcher") is None, timeout=SOON, what="the dispatcher's end")
     assert worker.is_running
-    site.open_gate()
+    live.open_gate()
 
     assert worker.popen.wait(SOON) == 0
     assert run.refresh().status == "succeeded"
-    site.check()
+    live.check()
 
 
-def test_a_worker_that_is_asked_twice_ends_the_run_too(site: Site) -> None:
-    run = site.hold_now()
-    worker = site.start_worker()
-    execution = site.wait_for_execution(run)
+def test_a_worker_that_is_asked_twice_ends_the_run_too(live: LiveEnv) -> None:
+    run = live.hold_now()
+    worker = live.start_worker()
+    execution = live.wait_for_execution(run)
     horse = psutil.Process(execution.pid)
 
     worker.signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_a_worker_that_is_asked_twice_ends_the_run_too(site: Site) -> None:
 
     worker.popen.wait(SOON)
     wait_until(lambda: is_gone(horse), timeout=SOON, what="the horse's end")
-    site.check()
+    live.check()
 
 
 @pytest.mark.parametrize(
@@ -129,28 +129,28 @@ def test_a_worker_that_is_asked_twice_ends_the_run_too(site: Site) -> None:
     ],
 )
 def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(
-    any_site: Site, retry: RetryPolicy, status: str
+    any_live: LiveEnv, retry: RetryPolicy, status: str
 ) -> None:
-    run = any_site.hold_now(retry=retry)
-    any_site.start_worker()
-    execution = any_site.wait_for_execution(run)
+    run = any_live.hold_now(retry=retry)
+    any_live.start_worker()
+    execution = any_live.wait_for_execution(run)
 
     os.kill(execution.pid, signal.SIGKILL)
 
-    any_site.wait_for_status(run, status, timeout=SOON)
+    any_live.wait_for_status(run, status, timeout=SOON)
     assert run.error is not None
     assert "horse" in run.error
-    any_site.check()
+    any_live.check()
 
 
-def test_the_worker_goes_on_after_one_of_its_horses_died(site: Site) -> None:
-    run = site.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
-    site.start_worker()
-    execution = site.wait_for_execution(run)
+def test_the_worker_goes_on_after_one_of_its_horses_died(live: LiveEnv) -> None:
+    run = live.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    live.start_worker()
+    execution = live.wait_for_execution(run)
     os.kill(execution.pid, signal.SIGKILL)
-    site.open_gate()
+    live.open_gate()
 
-    site.wait_for_status(run, "succeeded")
+    live.wait_for_status(run, "succeeded")
 
-    assert [one.attempt for one in site.executions()] == [1, 2]
-    site.check()
+    assert [one.attempt for one in live.executions()] == [1, 2]
+    live.check()

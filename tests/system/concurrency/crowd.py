@@ -42,7 +42,7 @@ class Flaky(Exception):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Crowd:
     """What every process of a crowd needs to know."""
 
     settings: Settings

@@ -14,7 +14,7 @@ from rqsched.testing import ManualClock
 from tests.store.children import FORK, in_children
 from tests.support.invariants import check_invariants
 from tests.support.stories import read_stories
-from tests.system.concurrency.crowd import Stage
+from tests.system.concurrency.crowd import Crowd
 
 NOON = datetime(2026, 1, 15, 12, 0, 0, 123_457, tzinfo=UTC)
 BACKLOG = 150
@@ -22,18 +22,18 @@ DISPATCHERS = 5
 
 
 @pytest.fixture
-def backlog(database_url: str, redis_url: str, tmp_path: Path) -> Stage:
+def backlog(database_url: str, redis_url: str, tmp_path: Path) -> Crowd:
     """Schedules whose first occurrence has passed by an hour; their links are armed."""
     clock = ManualClock(NOON)
     settings = Settings(database_url=database_url, redis_url=redis_url, fire_batch=20)
-    stage = Stage(settings, clock, tmp_path / "executed")
-    with stage.scheduler() as scheduler:
+    crowd = Crowd(settings, clock, tmp_path / "executed")
+    with crowd.scheduler() as scheduler:
         scheduler.sync(Declaration(f"s{number}", "note", timedelta(minutes=1)) for number in range(BACKLOG))
     clock.advance(timedelta(hours=1))
-    return stage
+    return crowd
 
 
-def test_a_backlog_is_fired_once_however_many_fire_and_recover_it(backlog: Stage) -> None:
+def test_a_backlog_is_fired_once_however_many_fire_and_recover_it(backlog: Crowd) -> None:
     roles = FORK.Value("i", 0)
 
     def act() -> int:

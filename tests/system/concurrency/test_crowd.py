@@ -17,7 +17,7 @@ from tests.store.children import FORK, in_children
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.sizes import sized
 from tests.support.stories import read_stories
-from tests.system.concurrency.crowd import DECLARATIONS, FastClock, Member, Stage, come_to_rest, declare, seed_of
+from tests.system.concurrency.crowd import DECLARATIONS, Crowd, FastClock, Member, come_to_rest, declare, seed_of
 
 PROCESSES = 8
 OPERATIONS = int(os.environ.get("CROWD_OPERATIONS", sized(100, 300)))
@@ -26,14 +26,14 @@ SPEED = 20
 
 
 @pytest.fixture
-def stage(database_url: str, redis_url: str, tmp_path: Path) -> Stage:
+def crowd(database_url: str, redis_url: str, tmp_path: Path) -> Crowd:
     clock = FastClock(SystemClock().now(), SPEED)
-    return Stage(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+    return Crowd(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
 
 
 @pytest.mark.timeout(240)
-def test_eight_processes_at_once_leave_every_invariant_whole(stage: Stage) -> None:
-    with stage.scheduler() as scheduler:
+def test_eight_processes_at_once_leave_every_invariant_whole(crowd: Crowd) -> None:
+    with crowd.scheduler() as scheduler:
         for index in range(len(DECLARATIONS)):
             declare(scheduler, index)
     numbers = FORK.Value("i", 0)
@@ -42,16 +42,16 @@ def test_eight_processes_at_once_leave_every_invariant_whole(stage: Stage) -> No
         with numbers.get_lock():
             numbers.value += 1
             index = numbers.value
-        return Member(stage.scheduler(), Random(seed_of(index))).act(OPERATIONS)
+        return Member(crowd.scheduler(), Random(seed_of(index))).act(OPERATIONS)
 
     done: Counter[str] = sum(in_children(PROCESSES, act), Counter())
 
-    with stage.scheduler() as scheduler:
-        now = ManualClock(stage.clock.now())
+    with crowd.scheduler() as scheduler:
+        now = ManualClock(crowd.clock.now())
         scheduler.runtime.use_clock(now)
         come_to_rest(scheduler, now)
         check_invariants(scheduler.runtime)
-        i8_executions(scheduler.runtime, stage.executed())
+        i8_executions(scheduler.runtime, crowd.executed())
         fired = sum(event.event_type == audit.TRIGGERED for s in read_stories(scheduler.runtime) for event in s.events)
     assert done.total() >= PROCESSES * OPERATIONS
     assert fired > PROCESSES * OPERATIONS / 20, done

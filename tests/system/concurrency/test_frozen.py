@@ -27,7 +27,7 @@ from rqsched.workflows import Registry, make_workflow
 from tests.store.children import FORK
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import read_stories
-from tests.system.concurrency.crowd import RUN_LIST, Stage, come_to_rest, work_off
+from tests.system.concurrency.crowd import RUN_LIST, Crowd, come_to_rest, work_off
 
 T = TypeVar("T")
 SCHEDULES = 12
@@ -112,26 +112,26 @@ def frozen(work: Callable[[], None]) -> Iterator[Callable[[], None]]:
         child.kill()
 
 
-def stage_of(database_url: str, redis_url: str, tmp_path: Path) -> Stage:
+def crowd_of(database_url: str, redis_url: str, tmp_path: Path) -> Crowd:
     clock = ManualClock(datetime(2026, 1, 15, 12, 0, 0, 7, tzinfo=UTC))
-    return Stage(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+    return Crowd(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
 
 
-def clock_of(stage: Stage) -> ManualClock:
-    assert isinstance(stage.clock, ManualClock)
-    return stage.clock
+def clock_of(crowd: Crowd) -> ManualClock:
+    assert isinstance(crowd.clock, ManualClock)
+    return crowd.clock
 
 
-def make_due(stage: Stage) -> None:
-    with stage.scheduler() as scheduler:
+def make_due(crowd: Crowd) -> None:
+    with crowd.scheduler() as scheduler:
         for number in range(SCHEDULES):
             scheduler.create(f"s{number}", "note", MINUTE)
-    clock_of(stage).advance(MINUTE)
+    clock_of(crowd).advance(MINUTE)
 
 
-def dispatch_freezing(stage: Stage, prepare: Callable[[Scheduler], None]) -> Callable[[], None]:
+def dispatch_freezing(crowd: Crowd, prepare: Callable[[Scheduler], None]) -> Callable[[], None]:
     def work() -> None:
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             prepare(scheduler)
             Dispatcher(scheduler.runtime).run_once()
 
@@ -142,9 +142,9 @@ def runs_per_schedule(scheduler: Scheduler) -> list[int]:
     return [len(story.runs) for story in read_stories(scheduler.runtime)]
 
 
-def fire_after_the_lease(stage: Stage) -> None:
-    clock_of(stage).advance(stage.settings.lease + timedelta(milliseconds=1))
-    with stage.scheduler() as scheduler:
+def fire_after_the_lease(crowd: Crowd) -> None:
+    clock_of(crowd).advance(crowd.settings.lease + timedelta(milliseconds=1))
+    with crowd.scheduler() as scheduler:
         dispatcher = Dispatcher(scheduler.runtime)
         while dispatcher.run_once():
             continue
@@ -154,67 +154,67 @@ def fire_after_the_lease(stage: Stage) -> None:
 def test_links_of_a_frozen_dispatcher_are_fired_by_another_and_not_again_when_it_wakes(
     database_url: str, redis_url: str, tmp_path: Path, moment: Callable[[Scheduler], None]
 ) -> None:
-    stage = stage_of(database_url, redis_url, tmp_path)
-    make_due(stage)
+    crowd = crowd_of(database_url, redis_url, tmp_path)
+    make_due(crowd)
 
-    with frozen(dispatch_freezing(stage, moment)) as wake:
-        fire_after_the_lease(stage)
-        with stage.scheduler() as scheduler:
+    with frozen(dispatch_freezing(crowd, moment)) as wake:
+        fire_after_the_lease(crowd)
+        with crowd.scheduler() as scheduler:
             assert runs_per_schedule(scheduler) == [1] * SCHEDULES
             work_off(scheduler)
         wake()
 
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         assert runs_per_schedule(scheduler) == [1] * SCHEDULES
-        come_to_rest(scheduler, clock_of(stage))
+        come_to_rest(scheduler, clock_of(crowd))
         check_invariants(scheduler.runtime)
-        i8_executions(scheduler.runtime, stage.executed())
+        i8_executions(scheduler.runtime, crowd.executed())
 
 
 @pytest.mark.postgres
 def test_schedules_that_a_frozen_dispatcher_holds_wait_and_hold_up_no_others(
     postgres_url: str, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = stage_of(postgres_url, redis_url, tmp_path)
-    make_due(stage)
+    crowd = crowd_of(postgres_url, redis_url, tmp_path)
+    make_due(crowd)
 
-    with frozen(dispatch_freezing(stage, _locked)) as wake:
-        with stage.scheduler() as scheduler:
+    with frozen(dispatch_freezing(crowd, _locked)) as wake:
+        with crowd.scheduler() as scheduler:
             scheduler.create("free", "note", timedelta(seconds=1))
-            clock_of(stage).advance(timedelta(seconds=1))
-        clock_of(stage).advance(stage.settings.lease + timedelta(milliseconds=1))
-        with stage.scheduler() as scheduler:
+            clock_of(crowd).advance(timedelta(seconds=1))
+        clock_of(crowd).advance(crowd.settings.lease + timedelta(milliseconds=1))
+        with crowd.scheduler() as scheduler:
             Dispatcher(scheduler.runtime).run_once()
             assert scheduler.get("free").run_count == 1
             assert scheduler.get("s0").run_count == 0
         wake()
 
-    with stage.scheduler() as scheduler:
-        come_to_rest(scheduler, clock_of(stage))
+    with crowd.scheduler() as scheduler:
+        come_to_rest(scheduler, clock_of(crowd))
         check_invariants(scheduler.runtime)
-        i8_executions(scheduler.runtime, stage.executed())
+        i8_executions(scheduler.runtime, crowd.executed())
 
 
 def test_a_run_whose_horse_froze_goes_on_elsewhere_and_its_late_end_is_not_recorded(
     database_url: str, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = stage_of(database_url, redis_url, tmp_path)
-    with stage.scheduler() as scheduler:
+    crowd = crowd_of(database_url, redis_url, tmp_path)
+    with crowd.scheduler() as scheduler:
         retry = RetryPolicy(1, base=timedelta(seconds=5))
         schedule = scheduler.create("s0", "note", timedelta(days=1), retry=retry)
         schedule.trigger()
 
-    with frozen(lambda: _execute_freezing(stage)) as wake:
-        with stage.scheduler() as scheduler:
+    with frozen(lambda: _execute_freezing(crowd)) as wake:
+        with crowd.scheduler() as scheduler:
             for _ in range(5):
-                clock_of(stage).advance(timedelta(seconds=16))
+                clock_of(crowd).advance(timedelta(seconds=16))
                 scheduler.recover()
             assert schedule_runs(scheduler) == [("retrying", 1)]
-            come_to_rest(scheduler, clock_of(stage))
+            come_to_rest(scheduler, clock_of(crowd))
             assert schedule_runs(scheduler) == [("succeeded", 2)]
         wake()
 
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         assert schedule_runs(scheduler) == [("succeeded", 2)]
         assert scheduler.get("s0").state.success_count == 1
         check_invariants(scheduler.runtime)
@@ -224,10 +224,10 @@ def schedule_runs(scheduler: Scheduler) -> list[tuple[str, int]]:
     return [(run.status.value, run.attempt) for story in read_stories(scheduler.runtime) for run in story.runs]
 
 
-def _execute_freezing(stage: Stage) -> None:
+def _execute_freezing(crowd: Crowd) -> None:
     registry = Registry()
     registry.add(make_workflow("note", freeze))
-    with Scheduler(settings=stage.settings, clock=stage.clock, workflows=registry) as scheduler:
+    with Scheduler(settings=crowd.settings, clock=crowd.clock, workflows=registry) as scheduler:
         entry = scheduler.runtime.transport.redis.lpop(RUN_LIST)
         job = parse_run_job_id(entry.decode())  # type: ignore[union-attr]
         assert job is not None

@@ -17,21 +17,21 @@ from rqsched.store.schema_version import upgrade
 from rqsched.testing import ManualClock
 from tests.store.children import in_children
 from tests.support.invariants import check_invariants
-from tests.system.concurrency.crowd import Stage
+from tests.system.concurrency.crowd import Crowd
 
 STARTERS = 6
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def stage(database_url: str, redis_url: str, tmp_path: Path, clock: ManualClock) -> Stage:
+def crowd(database_url: str, redis_url: str, tmp_path: Path, clock: ManualClock) -> Crowd:
     clock.advance(timedelta(seconds=1, microseconds=7))
-    return Stage(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+    return Crowd(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
 
 
-def test_of_many_who_create_one_id_one_succeeds(stage: Stage) -> None:
+def test_of_many_who_create_one_id_one_succeeds(crowd: Crowd) -> None:
     def create() -> str:
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             try:
                 return scheduler.create("report", "note", MINUTE).uid
             except ScheduleExistsError:
@@ -40,14 +40,14 @@ def test_of_many_who_create_one_id_one_succeeds(stage: Stage) -> None:
     answers = in_children(STARTERS, create)
 
     assert answers.count("exists") == STARTERS - 1
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         assert scheduler.get("report").uid in answers
         check_invariants(scheduler.runtime)
 
 
-def test_of_many_who_declare_one_id_one_creates_and_none_fails(stage: Stage) -> None:
+def test_of_many_who_declare_one_id_one_creates_and_none_fails(crowd: Crowd) -> None:
     def declare() -> tuple[str, str]:
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             handle, outcome = scheduler.upsert("report", "note", "0 * * * *")
             return handle.uid, outcome
 
@@ -55,62 +55,62 @@ def test_of_many_who_declare_one_id_one_creates_and_none_fails(stage: Stage) -> 
 
     assert sorted(outcome for _, outcome in answers) == ["created", *["unchanged"] * (STARTERS - 1)]
     assert len({uid for uid, _ in answers}) == 1
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         check_invariants(scheduler.runtime)
 
 
-def test_of_many_who_sync_one_set_in_any_order_each_id_is_created_by_one(stage: Stage) -> None:
+def test_of_many_who_sync_one_set_in_any_order_each_id_is_created_by_one(crowd: Crowd) -> None:
     ids = [f"report-{number:02}" for number in range(30)]
 
     def sync() -> list[str]:
         order = random.Random(os.getpid()).sample(ids, len(ids))
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             return scheduler.sync([Declaration(one, "note", MINUTE) for one in order]).created
 
     answers = in_children(STARTERS, sync)
 
     assert sorted(one for created in answers for one in created) == ids
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         check_invariants(scheduler.runtime)
 
 
-def test_of_many_who_trigger_with_one_key_all_get_the_one_run(stage: Stage) -> None:
-    with stage.scheduler() as scheduler:
+def test_of_many_who_trigger_with_one_key_all_get_the_one_run(crowd: Crowd) -> None:
+    with crowd.scheduler() as scheduler:
         scheduler.create("report", "note", MINUTE, overlap="allow_all")
 
     def trigger() -> str:
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             result = scheduler.get("report").trigger(idempotency_key="order-17")
             assert result.run is not None
             return str(result.run.uid)
 
     assert len(set(in_children(STARTERS, trigger))) == 1
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         assert scheduler.get("report").run_count == 1
         check_invariants(scheduler.runtime)
 
 
-def test_of_many_who_trigger_under_skip_one_starts_a_run(stage: Stage) -> None:
-    with stage.scheduler() as scheduler:
+def test_of_many_who_trigger_under_skip_one_starts_a_run(crowd: Crowd) -> None:
+    with crowd.scheduler() as scheduler:
         scheduler.create("report", "note", MINUTE)
 
     def trigger() -> str:
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             return scheduler.get("report").trigger().outcome
 
     assert sorted(in_children(STARTERS, trigger)) == [*["skipped"] * (STARTERS - 1), "triggered"]
-    with stage.scheduler() as scheduler:
+    with crowd.scheduler() as scheduler:
         assert scheduler.get("report").skipped_count == STARTERS - 1
 
 
 def test_a_database_without_tables_is_ready_for_all_who_open_it_at_once(
     empty_database: Database, redis_url: str, tmp_path: Path, clock: ManualClock
 ) -> None:
-    stage = Stage(Settings(database_url=empty_database.url, redis_url=redis_url), clock, tmp_path / "executed")
+    crowd = Crowd(Settings(database_url=empty_database.url, redis_url=redis_url), clock, tmp_path / "executed")
 
     def start() -> tuple[str, str]:
         upgrade(empty_database)
-        with stage.scheduler() as scheduler:
+        with crowd.scheduler() as scheduler:
             scheduler.recover()
             return scheduler.runtime.database_id(), scheduler.upsert("report", "note", MINUTE)[1]
 

@@ -9,9 +9,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import Flow
 from tests.system.crash.steps import DIED, Kind, Step, Steps, watch
-from tests.system.crash.worlds import World
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Ended:
         return self.code == DIED
 
 
-def run_in_child(world: World, flow: Flow, steps: Steps) -> Ended:
+def run_in_child(env: CrashEnv, flow: Flow, steps: Steps) -> Ended:
     """Run the flow in a fork of this process and wait for its end."""
-    if world.runtime.database.is_sqlite:
-        world.runtime.database.close()  # SQLite's connections must not cross a fork
+    if env.runtime.database.is_sqlite:
+        env.runtime.database.close()  # SQLite's connections must not cross a fork
     reading, writing = os.pipe()
     gc.freeze()  # a child's collector must not touch, and so copy, every page of its parent
     pid = os.fork()
     if pid == 0:
-        _be_child(world, flow, steps, writing)
+        _be_child(env, flow, steps, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         report = pipe.read()
@@ -46,15 +46,15 @@ def run_in_child(world: World, flow: Flow, steps: Steps) -> Ended:
     return Ended(os.waitstatus_to_exitcode(status), seen, told["error"])
 
 
-def _be_child(world: World, flow: Flow, steps: Steps, writing: int) -> None:
+def _be_child(env: CrashEnv, flow: Flow, steps: Steps, writing: int) -> None:
     """Never returns: whatever happens, the test session is not run a second time."""
     try:
         error = None
         try:
-            _open_own_connections(world)
-            steps.log = world.log
-            watch(world.runtime, steps)
-            flow.act(world)
+            _open_own_connections(env)
+            steps.log = env.log
+            watch(env.runtime, steps)
+            flow.act(env)
         except BaseException:  # noqa: BLE001 - told to the parent, which fails
             error = traceback.format_exc()
         report = {"seen": [(step.kind.value, step.text, step.logged) for step in steps.seen], "error": error}
@@ -63,8 +63,8 @@ def _be_child(world: World, flow: Flow, steps: Steps, writing: int) -> None:
         os._exit(0)
 
 
-def _open_own_connections(world: World) -> None:
+def _open_own_connections(env: CrashEnv) -> None:
     """Leave the parent's connections alone, and keep its engine: the statements it has compiled serve every child."""
-    database = world.runtime.database
+    database = env.runtime.database
     database._engine.dispose(close=False)
     database._pid = os.getpid()

@@ -1,4 +1,4 @@
-"""The flows that are crashed: what the world is like before, and what the process then does.
+"""The flows that are crashed: what the env is like before, and what the process then does.
 
 A flow's steps are counted by running it, so a new statement in the code is crashed by itself.
 """
@@ -22,8 +22,8 @@ from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
+from tests.system.crash.env import CrashEnv
 from tests.system.crash.workflows import WORK, AttemptFailedError
-from tests.system.crash.worlds import World
 
 START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
 FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
@@ -35,11 +35,11 @@ ONCE = RetryPolicy(max_retries=0, then=Exhausted.DEAD)
 
 @dataclass(frozen=True)
 class Flow:
-    """One thing a process does to one world."""
+    """One thing a process does to one env."""
 
     name: str
-    prepare: Callable[[World], None]
-    act: Callable[[World], object]
+    prepare: Callable[[CrashEnv], None]
+    act: Callable[[CrashEnv], object]
     is_atomic: bool = True
     """One transaction writes it all: a process that died in it has done everything or nothing."""
     is_whole: bool = True
@@ -48,237 +48,229 @@ class Flow:
     """It takes minutes: only beside SQLite are its steps in Redis tried and what it leaves delivered again."""
 
 
-# ---- worlds
-
-
-def make(world: World, schedule_id: str = "report", *, fails: int = 0, **options: Any) -> ScheduleHandle:
+def make(env: CrashEnv, schedule_id: str = "report", *, fails: int = 0, **options: Any) -> ScheduleHandle:
     """Create a schedule of every five minutes, whose runs fail `fails` times."""
     given = {"spec": Cron("*/5 * * * *"), "retry": RETRIES, **options}
     spec = given.pop("spec")
-    return world.scheduler.create(
-        schedule_id, WORK, spec, kwargs={"log": str(world.log), "fails": fails}, note=None, **given
+    return env.scheduler.create(
+        schedule_id, WORK, spec, kwargs={"log": str(env.log), "fails": fails}, note=None, **given
     )
 
 
-def made(**options: Any) -> Callable[[World], None]:
+def made(**options: Any) -> Callable[[CrashEnv], None]:
     """A schedule, and nothing else."""
 
-    def prepare(world: World) -> None:
-        make(world, **options)
+    def prepare(env: CrashEnv) -> None:
+        make(env, **options)
 
     return prepare
 
 
-def report(world: World) -> ScheduleHandle:
-    return world.scheduler.get("report")
+def report(env: CrashEnv) -> ScheduleHandle:
+    return env.scheduler.get("report")
 
 
-def fire(world: World, occurrence: datetime) -> None:
-    world.clock.set(occurrence + HALF_A_SECOND)
-    world.dispatch()
+def fire(env: CrashEnv, occurrence: datetime) -> None:
+    env.clock.set(occurrence + HALF_A_SECOND)
+    env.dispatch_all()
 
 
-def waiting(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+def waiting(at: datetime | None = None, **options: Any) -> Callable[[CrashEnv], None]:
     """The first run is pending, its job on its queue."""
 
-    def prepare(world: World) -> None:
-        make(world, **options)
-        fire(world, FIRST)
-        world.clock.set(at or world.clock.now())
+    def prepare(env: CrashEnv) -> None:
+        make(env, **options)
+        fire(env, FIRST)
+        env.clock.set(at or env.clock.now())
 
     return prepare
 
 
-def popped(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+def popped(at: datetime | None = None, **options: Any) -> Callable[[CrashEnv], None]:
     """The first run is pending, and a worker has taken its job."""
 
-    def prepare(world: World) -> None:
-        waiting(at, **options)(world)
-        world.job = world.next_job()
+    def prepare(env: CrashEnv) -> None:
+        waiting(at, **options)(env)
+        env.job = env.next_job()
 
     return prepare
 
 
-def running(at: datetime | None = None, **options: Any) -> Callable[[World], None]:
+def running(at: datetime | None = None, **options: Any) -> Callable[[CrashEnv], None]:
     """The first run has begun in a process that is heard of no more."""
 
-    def prepare(world: World) -> None:
-        popped(at, **options)(world)
-        claim(world)
+    def prepare(env: CrashEnv) -> None:
+        popped(at, **options)(env)
+        claim(env)
 
     return prepare
 
 
-def claim(world: World) -> None:
-    job = parse_run_job_id(world.job or "")
+def claim(env: CrashEnv) -> None:
+    job = parse_run_job_id(env.job or "")
     assert job is not None
-    assert execution.claim_run(world.runtime, job) is not None
+    assert execution.claim_run(env.runtime, job) is not None
 
 
-def execute(world: World) -> None:
+def execute(env: CrashEnv) -> None:
     """Execute the job a worker has taken."""
-    job = parse_run_job_id(world.job or "")
+    job = parse_run_job_id(env.job or "")
     assert job is not None
     try:
-        execution.execute(world.runtime, job)
+        execution.execute(env.runtime, job)
     except AttemptFailedError:
         return
 
 
-def blocked(first: Callable[..., Callable[[World], None]], **options: Any) -> Callable[[World], None]:
+def blocked(first: Callable[..., Callable[[CrashEnv], None]], **options: Any) -> Callable[[CrashEnv], None]:
     """The second run waits for the first one."""
 
-    def prepare(world: World) -> None:
-        first(**{"overlap": "buffer_one", **options})(world)
-        fire(world, SECOND)
+    def prepare(env: CrashEnv) -> None:
+        first(**{"overlap": "buffer_one", **options})(env)
+        fire(env, SECOND)
 
     return prepare
 
 
-def retrying(world: World) -> None:
+def retrying(env: CrashEnv) -> None:
     """The first attempt of the first run has failed."""
-    popped(fails=1, overlap="buffer_all")(world)
-    execute(world)
+    popped(fails=1, overlap="buffer_all")(env)
+    execute(env)
 
 
-def retry_due(world: World) -> None:
+def retry_due(env: CrashEnv) -> None:
     """The time of its second attempt has come."""
-    retrying(world)
-    world.clock.advance(timedelta(seconds=6))
+    retrying(env)
+    env.clock.advance(timedelta(seconds=6))
 
 
-def overdue(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[World], None]:
+def overdue(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[CrashEnv], None]:
     """Occurrences have passed and nothing fired them."""
 
-    def prepare(world: World) -> None:
-        make(world, **options)
-        world.clock.set(at)
+    def prepare(env: CrashEnv) -> None:
+        make(env, **options)
+        env.clock.set(at)
 
     return prepare
 
 
-def crowded(world: World) -> None:
+def crowded(env: CrashEnv) -> None:
     """One run retries, one waits, and an occurrence is due."""
-    retrying(world)
-    fire(world, SECOND)
-    world.clock.set(SECOND + timedelta(minutes=5, seconds=1))
+    retrying(env)
+    fire(env, SECOND)
+    env.clock.set(SECOND + timedelta(minutes=5, seconds=1))
 
 
-def paused(world: World) -> None:
+def paused(env: CrashEnv) -> None:
     """Paused with a run waiting, and two occurrences passed since."""
-    blocked(waiting)(world)
-    report(world).pause()
-    world.clock.advance(timedelta(minutes=11))
+    blocked(waiting)(env)
+    report(env).pause()
+    env.clock.advance(timedelta(minutes=11))
 
 
-def ended(**options: Any) -> Callable[[World], None]:
+def ended(**options: Any) -> Callable[[CrashEnv], None]:
     """The schedule is done or dead."""
 
-    def prepare(world: World) -> None:
-        popped(**options)(world)
-        execute(world)
+    def prepare(env: CrashEnv) -> None:
+        popped(**options)(env)
+        execute(env)
 
     return prepare
 
 
-def flushed(world: World) -> None:
+def flushed(env: CrashEnv) -> None:
     """Everything there is to repair: Redis is empty, time has passed, and a worker died."""
     for schedule_id in ("pending", "running", "silent", "retrying", "waiting"):
-        make(world, schedule_id, overlap="buffer_all", fails=int(schedule_id == "retrying"))
-    fire(world, FIRST)
-    jobs = {run.uid: str(world.next_job()) for story in world.stories() for run in story.runs}
-    by_name = {story.schedule.schedule_id: story for story in world.stories()}
+        make(env, schedule_id, overlap="buffer_all", fails=int(schedule_id == "retrying"))
+    fire(env, FIRST)
+    jobs = {run.uid: str(env.next_job()) for story in env.stories() for run in story.runs}
+    by_name = {story.schedule.schedule_id: story for story in env.stories()}
     for schedule_id in ("running", "silent", "retrying"):
-        world.job = next(job for uid, job in jobs.items() if job.split("-")[1] == by_name[schedule_id].runs[0].uid)
-        execute(world) if schedule_id == "retrying" else claim(world)
-    fire(world, SECOND)
-    _spoil(world)
-    world.redis.flushdb()
-    world.clock.advance(timedelta(minutes=2))
-    make(world, "late", spec=Every("90s"))
-    world.redis.flushdb()
-    world.clock.advance(timedelta(minutes=2))
+        env.job = next(job for uid, job in jobs.items() if job.split("-")[1] == by_name[schedule_id].runs[0].uid)
+        execute(env) if schedule_id == "retrying" else claim(env)
+    fire(env, SECOND)
+    _spoil(env)
+    env.redis.flushdb()
+    env.clock.advance(timedelta(minutes=2))
+    make(env, "late", spec=Every("90s"))
+    env.redis.flushdb()
+    env.clock.advance(timedelta(minutes=2))
 
 
-def _spoil(world: World) -> None:
+def _spoil(env: CrashEnv) -> None:
     """Make rows as a crash of an older version, a dead worker and new timezone rules would leave them."""
-    silent = world.scheduler.get("silent").runs().items[-1].uid
-    ahead = world.scheduler.get("waiting").runs().items[-1].uid
+    silent = env.scheduler.get("silent").runs().items[-1].uid
+    ahead = env.scheduler.get("waiting").runs().items[-1].uid
 
     def write(connection: sa.Connection) -> None:
         connection.execute(sa.update(run_rows).where(run_rows.c.uid == silent).values(sightings=3, seen_beat=0))
-        gone = {"status": "cancelled", "ended_at": world.clock.now()}
+        gone = {"status": "cancelled", "ended_at": env.clock.now()}
         connection.execute(sa.update(run_rows).where(run_rows.c.uid == ahead).values(gone))
         no_time = {"next_run_at": None, "due_at": None}
         connection.execute(sa.update(schedule_rows).where(schedule_rows.c.schedule_id == "pending").values(no_time))
         metadata.set_value(connection, "tzdata", "older")
 
-    world.scheduler.recover()
-    world.runtime.database.transact(write)
+    env.scheduler.recover()
+    env.runtime.database.transact(write)
 
 
-# ---- what processes do
-
-
-def dispatch(world: World) -> None:
+def dispatch(env: CrashEnv) -> None:
     """Fire what is due, and what a lost answer left leased."""
-    world.dispatch()
-    world.clock.advance(world.runtime.settings.lease + HALF_A_SECOND)
-    world.dispatch()
+    env.dispatch_all()
+    env.clock.advance(env.runtime.settings.lease + HALF_A_SECOND)
+    env.dispatch_all()
 
 
-def fire_plainly(world: World) -> None:
+def fire_plainly(env: CrashEnv) -> None:
     """Fire the link as a plain `rq worker` does; RQ has taken it out of Redis."""
-    firing.fire(world.runtime, [world.job or ""])
+    firing.fire(env.runtime, [env.job or ""])
 
 
-def taken_by_rq(world: World) -> None:
-    make(world)
-    world.clock.set(FIRST + HALF_A_SECOND)
-    world.job = str(link_of(report(world).state)[0].id)
-    world.redis.zrem(world.runtime.transport.scheduled_key, world.job)
+def taken_by_rq(env: CrashEnv) -> None:
+    make(env)
+    env.clock.set(FIRST + HALF_A_SECOND)
+    env.job = str(link_of(report(env).state)[0].id)
+    env.redis.zrem(env.runtime.transport.scheduled_key, env.job)
 
 
-def of_report(act: Callable[[ScheduleHandle], Any]) -> Callable[[World], None]:
-    def perform(world: World) -> None:
-        act(report(world))
+def of_report(act: Callable[[ScheduleHandle], Any]) -> Callable[[CrashEnv], None]:
+    def perform(env: CrashEnv) -> None:
+        act(report(env))
 
     return perform
 
 
-def first_run(world: World) -> RunHandle:
-    return report(world).run("1")
+def first_run(env: CrashEnv) -> RunHandle:
+    return report(env).run("1")
 
 
-def backfill(overlap: str) -> Callable[[World], None]:
+def backfill(overlap: str) -> Callable[[CrashEnv], None]:
     start, end = START - timedelta(minutes=31), START - timedelta(minutes=15)
     return of_report(lambda handle: handle.backfill(start, end, overlap=overlap))
 
 
-def sync(world: World) -> None:
-    world.scheduler.sync([Declaration("one", WORK, Every("60s"), {"kwargs": {"log": str(world.log)}})], prune=True)
+def sync(env: CrashEnv) -> None:
+    env.scheduler.sync([Declaration("one", WORK, Every("60s"), {"kwargs": {"log": str(env.log)}})], prune=True)
 
 
-def declared(world: World) -> None:
-    declarations = [
-        Declaration(name, WORK, Every("90s"), {"kwargs": {"log": str(world.log)}}) for name in ("one", "two")
-    ]
-    world.scheduler.sync(declarations)
+def declared(env: CrashEnv) -> None:
+    declarations = [Declaration(name, WORK, Every("90s"), {"kwargs": {"log": str(env.log)}}) for name in ("one", "two")]
+    env.scheduler.sync(declarations)
 
 
-def upsert(world: World) -> None:
-    world.scheduler.upsert("report", WORK, Cron("*/7 * * * *"), kwargs={"log": str(world.log)}, paused=False)
+def upsert(env: CrashEnv) -> None:
+    env.scheduler.upsert("report", WORK, Cron("*/7 * * * *"), kwargs={"log": str(env.log)}, paused=False)
 
 
-def lose(world: World) -> None:
+def lose(env: CrashEnv) -> None:
     """The worker saw its own horse die."""
-    job = parse_run_job_id(world.job or "")
+    job = parse_run_job_id(env.job or "")
     assert job is not None
-    settling.lose_run(world.runtime, job, "killed")
+    settling.lose_run(env.runtime, job, "killed")
 
 
-def nothing(world: World) -> None:
-    del world
+def nothing(env: CrashEnv) -> None:
+    del env
 
 
 OVERLAPS = [
@@ -311,8 +303,8 @@ OWNER = [
     Flow("trigger that replaces", waiting(), of_report(lambda h: h.trigger(overlap="cancel_other"))),
     Flow("backfill one after another", made(), backfill("skip"), is_atomic=False),
     Flow("backfill at once", made(), backfill("allow_all"), is_atomic=False),
-    Flow("cancel a pending run", waiting(), lambda world: first_run(world).cancel()),
-    Flow("terminate a running run", running(), lambda world: first_run(world).terminate(), is_whole=False),
+    Flow("cancel a pending run", waiting(), lambda env: first_run(env).cancel()),
+    Flow("terminate a running run", running(), lambda env: first_run(env).terminate(), is_whole=False),
     Flow("sync and prune", declared, sync, is_atomic=False),
 ]
 CHAIN = [
@@ -325,7 +317,7 @@ CHAIN = [
         dispatch,
     ),
     Flow("fire the last of max_runs", overdue(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
-    Flow("tick", overdue(), lambda world: world.scheduler.tick()),
+    Flow("tick", overdue(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),
 ]
 RUNS = [
@@ -347,6 +339,6 @@ RUNS = [
     Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
 RECOVER = [
-    Flow("recover after a flush", flushed, lambda world: world.scheduler.recover(), False, False, True),
+    Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

@@ -24,11 +24,11 @@ class Model:
 
 
 class Doors:
-    """Where the lines of the doors go in the world of the moment."""
+    """Where the lines of the doors go in the env of the moment."""
 
     log = Path()
     executed = Path()
-    """The log of the world, in which each execution of a run leaves a line."""
+    """The log of the env, in which each execution of a run leaves a line."""
 
     @classmethod
     def resolve(cls) -> list[str]:

@@ -132,9 +132,6 @@ def watch(runtime: Runtime, steps: Steps) -> None:
     _watch_sql(runtime.database.engine, steps)
 
 
-# ---- SQL
-
-
 def _watch_sql(engine: Engine, steps: Steps) -> None:
     transaction = _Transaction()
 
@@ -189,9 +186,6 @@ def _break(connection: Any) -> None:
         raise sqlite3.OperationalError("disk I/O error")
     connection.close()
     raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-
-# ---- Redis
 
 
 class _Packed(list[tuple[str, list[bytes]]]):

@@ -13,9 +13,9 @@ import pytest
 from tests.support.invariants import i7_redis_follows_sql
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import Ended, run_in_child
+from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import FLOWS, START, Flow
 from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, follows_a_read
-from tests.system.crash.worlds import World
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -24,25 +24,25 @@ pytestmark = [
 
 
 @pytest.fixture
-def world(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
-    with _opened(database_url, redis_url, tmp_path) as world:
-        yield world
+def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]:
+    with _opened(database_url, redis_url, tmp_path) as env:
+        yield env
 
 
 @pytest.fixture
-def sqlite_world(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[World]:
+def sqlite_env(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]:
     """For what is about Redis alone."""
-    with _opened(sqlite_url, redis_url, tmp_path) as world:
-        yield world
+    with _opened(sqlite_url, redis_url, tmp_path) as env:
+        yield env
 
 
 @contextmanager
-def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[World]:
-    with closing(World(database_url, redis_url, folder, START)) as world:
-        world.scheduler.recover()
+def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[CrashEnv]:
+    with closing(CrashEnv(database_url, redis_url, folder, START)) as env:
+        env.scheduler.recover()
         # Reconcile passes happen when a flow says so, not when a dispatcher's turn has come in real time.
-        world.redis.set(world.runtime.transport.interval_key, 1)
-        yield world
+        env.redis.set(env.runtime.transport.interval_key, 1)
+        yield env
 
 
 BESIDE_POSTGRES = {
@@ -72,10 +72,10 @@ CASES = [_case(kind, flow) for flow in reversed(FLOWS) for kind in ("sqlite", "p
 
 @pytest.mark.parametrize(("database_kind", "flow"), CASES)
 def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
-    flow: Flow, world: World, database_kind: str, request: pytest.FixtureRequest
+    flow: Flow, env: CrashEnv, database_kind: str, request: pytest.FixtureRequest
 ) -> None:
-    flow.prepare(world)
-    crashes = Crashes(world, flow, database_kind)
+    flow.prepare(env)
+    crashes = Crashes(env, flow, database_kind)
     before = crashes.judge("before it")
     crashes.run(Steps(), "undisturbed")  # once more than counted: now Redis knows every script
     steps = crashes.run(Steps(), "undisturbed").seen
@@ -95,10 +95,10 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("flow", [flow for flow in FLOWS if flow.is_whole], ids=lambda flow: flow.name)
-def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, sqlite_world: World) -> None:
-    flow.prepare(sqlite_world)
-    flow.act(sqlite_world)
-    sqlite_world.go_on(lambda: None)
+def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, sqlite_env: CrashEnv) -> None:
+    flow.prepare(sqlite_env)
+    flow.act(sqlite_env)
+    sqlite_env.go_on(lambda: None)
 
 
 def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
@@ -131,14 +131,14 @@ def _is_tried_elsewhere(flow: Flow, step: Step, kind: str) -> bool:
 
 
 class Crashes:
-    """The crashes of one flow in one world, which is put back before each of them."""
+    """The crashes of one flow in one env, which is put back before each of them."""
 
-    def __init__(self, world: World, flow: Flow, kind: str) -> None:
-        self._world = world
+    def __init__(self, env: CrashEnv, flow: Flow, kind: str) -> None:
+        self._env = env
         self._flow = flow
         self._kind = kind
-        self._before = world.snapshot()
-        self._state_before = world.state()
+        self._before = env.snapshot()
+        self._state_before = env.state()
         self._is_as_before = True
         self._judged: dict[str, Counter[str]] = {}
 
@@ -146,33 +146,33 @@ class Crashes:
         return f"flow {self._flow.name!r} on {self._kind}, {what}"
 
     def run(self, steps: Steps, name: str) -> Ended:
-        """Put the world back and run the flow with its fate."""
+        """Put the env back and run the flow with its fate."""
         if not self._is_as_before:
-            self._world.restore(self._before)
-        ended = run_in_child(self._world, self._flow, steps)
+            self._env.restore(self._before)
+        ended = run_in_child(self._env, self._flow, steps)
         must_die = steps.at is not None and steps.fate in {Fate.DIES_BEFORE, Fate.DIES_AFTER}
         assert ended.error is None, self.named(f"{name}:\n{ended.error}")
         assert ended.has_died == must_die, self.named(f"{name}: exit code {ended.code}, {len(ended.seen)} steps")
         return ended
 
     def judge(self, name: str) -> Counter[str]:
-        """Say what was done, and let the world go on to its end unless it did so from the very same state before."""
-        state = self._world.state()
+        """Say what was done, and let the env go on to its end unless it did so from the very same state before."""
+        state = self._env.state()
         self._is_as_before = state == self._state_before and state in self._judged
         if state not in self._judged:
-            self._judged[state] = digest(self._world)
+            self._judged[state] = digest(self._env)
             try:
-                i7_redis_follows_sql(self._world.runtime, self._before.uids)
-                self._world.settle(redeliver=not (self._flow.is_long and self._kind == "postgres"))
+                i7_redis_follows_sql(self._env.runtime, self._before.uids)
+                self._env.settle(redeliver=not (self._flow.is_long and self._kind == "postgres"))
             except AssertionError as error:
                 raise AssertionError(self.named(f"{name}:\n{error}")) from error
         return self._judged[state]
 
 
-def digest(world: World) -> Counter[str]:
+def digest(env: CrashEnv) -> Counter[str]:
     """What happened, without times and uids."""
     found: Counter[str] = Counter()
-    for story in world.stories():
+    for story in env.stories():
         name, schedule = story.schedule.schedule_id, story.schedule
         found[f"{name} {schedule.status.value} n={schedule.n} next={schedule.next_run_at}"] += 1
         found.update(f"{name} {event.event_type}" for event in story.events)

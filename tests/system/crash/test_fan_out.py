@@ -19,10 +19,10 @@ from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.store.tables import targets
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import run_in_child
+from tests.system.crash.env import CrashEnv, Snapshot
 from tests.system.crash.flows import FIRST, RETRIES, START, Flow, fire
 from tests.system.crash.machines import NAMES, Door, Doors
 from tests.system.crash.steps import FATES, Fate, Steps, follows_a_read
-from tests.system.crash.worlds import Snapshot, World
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -31,8 +31,8 @@ pytestmark = [
 WORKFLOW = "machine:CrashDoor:CLOSE"
 
 
-class Hall(World):
-    """A world whose worker executes targets too, and that is not settled before they are."""
+class FanOutEnv(CrashEnv):
+    """An environment whose worker executes targets too, and that is not settled before they are."""
 
     def __init__(self, database_url: str, redis_url: str, folder: Path) -> None:
         super().__init__(database_url, redis_url, folder, START)
@@ -77,55 +77,52 @@ class Hall(World):
 
 
 @pytest.fixture
-def hall(database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
+def env(database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FanOutEnv]:
     monkeypatch.setenv("RQSCHED_TARGET_CHUNK", "2")
     monkeypatch.setenv("RQSCHED_COMPLETION_OUTAGE", "1")
-    hall = Hall(database_url, redis_url, tmp_path)
-    hall.scheduler.recover()
-    hall.redis.set(hall.runtime.transport.interval_key, 1)
-    with using(hall.runtime):
-        yield hall
-    hall.close()
+    env = FanOutEnv(database_url, redis_url, tmp_path)
+    env.scheduler.recover()
+    env.redis.set(env.runtime.transport.interval_key, 1)
+    with using(env.runtime):
+        yield env
+    env.close()
 
 
-# ---- what happens
-
-
-def due(world: World) -> None:
+def due(env: CrashEnv) -> None:
     """The run is pending, and a worker has taken its job."""
-    MachineStates(world.scheduler, Door).put_all(dict.fromkeys(NAMES))
-    world.scheduler.create("doors", WORKFLOW, Once(FIRST), retry=RETRIES)
-    fire(world, FIRST)
-    world.job = world.next_job()
+    MachineStates(env.scheduler, Door).put_all(dict.fromkeys(NAMES))
+    env.scheduler.create("doors", WORKFLOW, Once(FIRST), retry=RETRIES)
+    fire(env, FIRST)
+    env.job = env.next_job()
 
 
-def after(jobs_done: int) -> Callable[[World], None]:
+def after(jobs_done: int) -> Callable[[CrashEnv], None]:
     """So many jobs were executed, the run's first; a worker has taken the next one."""
 
-    def prepare(world: World) -> None:
-        due(world)
+    def prepare(env: CrashEnv) -> None:
+        due(env)
         for _ in range(jobs_done):
-            act(world)
-            world.job = world.next_job()
+            act(env)
+            env.job = env.next_job()
 
     return prepare
 
 
-def flushed(world: World) -> None:
+def flushed(env: CrashEnv) -> None:
     """Two targets were on their queue, one waits, and Redis is empty."""
-    after(1)(world)
-    world.redis.flushdb()
-    world.clock.advance(timedelta(seconds=10))
+    after(1)(env)
+    env.redis.flushdb()
+    env.clock.advance(timedelta(seconds=10))
 
 
-def act(world: World) -> None:
+def act(env: CrashEnv) -> None:
     """Execute the job a worker has taken."""
-    jobs.execute(world.job)
+    jobs.execute(env.job)
 
 
-def repair(world: World) -> None:
+def repair(env: CrashEnv) -> None:
     """Do the part of a reconcile pass that looks at targets."""
-    for _ in fanout.repair(world.runtime, everything=True):
+    for _ in fanout.repair(env.runtime, everything=True):
         pass
 
 
@@ -148,12 +145,14 @@ def _case(kind: str, flow: Flow) -> Any:
 @pytest.mark.parametrize(
     ("database_kind", "flow"), [_case(kind, flow) for flow in FLOWS for kind in ("sqlite", "postgres")]
 )
-def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(flow: Flow, hall: Hall, database_kind: str) -> None:
-    flow.prepare(hall)
-    before = hall.snapshot()
-    run_in_child(hall, flow, Steps())  # once more than counted: now Redis knows every script
-    hall.restore(before)
-    steps = run_in_child(hall, flow, Steps()).seen
+def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(
+    flow: Flow, env: FanOutEnv, database_kind: str
+) -> None:
+    flow.prepare(env)
+    before = env.snapshot()
+    run_in_child(env, flow, Steps())  # once more than counted: now Redis knows every script
+    env.restore(before)
+    steps = run_in_child(env, flow, Steps()).seen
     assert steps
     judged = set[str]()
     for at, step in enumerate(steps):
@@ -161,23 +160,23 @@ def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(flow: Flow, ha
         for fate in FATES[step.kind]:
             if is_as_before and fate is Fate.DIES_BEFORE:
                 continue
-            hall.restore(before)
+            env.restore(before)
             name = f"at step {at} of {len(steps)} ({step}), process {fate.value} on {database_kind}"
-            ended = run_in_child(hall, flow, Steps(at, fate))
+            ended = run_in_child(env, flow, Steps(at, fate))
             assert ended.error is None, f"{name}:\n{ended.error}"
-            state = f"{hall.state()} {hall.closed()}"
+            state = f"{env.state()} {env.closed()}"
             if state not in judged:
                 judged.add(state)
-                _settle(hall, name, may_lose_one=ended.has_died and flow.name == HANDLED)
+                _settle(env, name, may_lose_one=ended.has_died and flow.name == HANDLED)
 
 
-def _settle(hall: Hall, name: str, *, may_lose_one: bool) -> None:
+def _settle(env: FanOutEnv, name: str, *, may_lose_one: bool) -> None:
     """Let everything come to its end; every door was closed once, or its process died on the way to it."""
     try:
-        hall.settle()
+        env.settle()
     except AssertionError as error:
         raise AssertionError(f"{name}:\n{error}") from error
-    closed, counts = hall.closed(), hall.count()
+    closed, counts = env.closed(), env.count()
     assert counts.total() == len(NAMES), name
     assert max(closed.values()) == 1, f"{name}: {closed}"
     if may_lose_one and counts["failed"] == 1:

@@ -1,4 +1,4 @@
-"""What is done to a cluster: each disaster is one that happens to somebody every day."""
+"""What is done to workers and their servers: each disaster is one that happens to somebody every day."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import psutil
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.system.soak.cluster import Cluster
+from tests.system.soak.workers import Workers
 
 
 class Disasters:
     """Draws one disaster after the other, and thaws what it froze."""
 
-    def __init__(self, cluster: Cluster, random: Random) -> None:
-        self._cluster = cluster
+    def __init__(self, workers: Workers, random: Random) -> None:
+        self._workers = workers
         self._random = random
         self._frozen: list[tuple[float, psutil.Process]] = []
         self.counts: dict[str, int] = {}
@@ -39,8 +39,6 @@ class Disasters:
         for process in due:
             _signal(process, signal.SIGCONT)
 
-    # ---- processes
-
     def _sigkill(self) -> bool:
         victim = self._victim()
         return victim is not None and _signal(victim, signal.SIGKILL)
@@ -53,10 +51,8 @@ class Disasters:
         return True
 
     def _victim(self) -> psutil.Process | None:
-        living = self._cluster.processes()
+        living = self._workers.processes()
         return self._random.choice(living) if living else None
-
-    # ---- Redis
 
     def _flushall(self) -> bool:
         return self._on_redis("FLUSHALL")
@@ -66,26 +62,24 @@ class Disasters:
 
     def _on_redis(self, *command: str) -> bool:
         try:
-            with Redis.from_url(self._cluster.valkey.url) as redis:
+            with Redis.from_url(self._workers.valkey.url) as redis:
                 redis.execute_command(*command)
         except RedisError:
             return False
         return True
 
     def _redis_restarted_empty(self) -> bool:
-        self._cluster.valkey.kill()
-        self._cluster.valkey.start()
+        self._workers.valkey.kill()
+        self._workers.valkey.start()
         return True
 
-    # ---- SQL
-
     def _sql_restarted(self) -> bool:
-        self._cluster.postgres.kill()
-        self._cluster.postgres.start()
+        self._workers.postgres.kill()
+        self._workers.postgres.start()
         return True
 
     def _sql_connections_cut(self) -> bool:
-        self._cluster.postgres.execute(
+        self._workers.postgres.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'soak'"
         )
         return True

@@ -17,9 +17,9 @@ from rqsched.errors import ScheduleStateError
 from rqsched.store import tables
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
-from tests.system.soak.cluster import Cluster, cluster, declare
 from tests.system.soak.disasters import Disasters
 from tests.system.soak.report import Report, make_report
+from tests.system.soak.workers import Workers, declare, workers
 
 _TURN = 0.1
 _CALM = 180.0
@@ -42,7 +42,7 @@ def soak(plan: Plan, folder: Path, *, say: Callable[[str], None] = lambda text: 
     random = Random(plan.seed)
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    with cluster(folder, plan.workers) as running, Scheduler(settings=running.settings) as scheduler:
+    with workers(folder, plan.workers) as running, Scheduler(settings=running.settings) as scheduler:
         declare(scheduler, plan.schedules, random)
         disasters = Disasters(running, random)
         wait_until(running.log_path.exists, timeout=_CALM, interval=_TURN, what="the first run")
@@ -59,14 +59,14 @@ def soak(plan: Plan, folder: Path, *, say: Callable[[str], None] = lambda text: 
     return report
 
 
-def _strike(running: Cluster, disasters: Disasters, plan: Plan, random: Random, say: Callable[[str], None]) -> None:
+def _strike(running: Workers, disasters: Disasters, plan: Plan, random: Random, say: Callable[[str], None]) -> None:
     """Disasters strike at random moments, as many as planned in the time planned."""
     span = plan.minutes * 60
     moments = sorted(random.uniform(0, span) for _ in range(plan.kills))
     began, pause = time.monotonic(), threading.Event()
     for number, moment in enumerate(moments, 1):
         while (left := began + moment - time.monotonic()) > 0:
-            running.tend()
+            running.start_missing()
             disasters.thaw()
             pause.wait(min(left, _TURN))
         name = disasters.strike()
@@ -74,7 +74,7 @@ def _strike(running: Cluster, disasters: Disasters, plan: Plan, random: Random, 
             say(f"{time.monotonic() - began:7.1f} s  {number:5} {name}")
 
 
-def _calm_down(running: Cluster, scheduler: Scheduler) -> None:
+def _calm_down(running: Workers, scheduler: Scheduler) -> None:
     """The schedules are paused, which gives what is due its outcome, and what they started ends."""
     wait_until(lambda: _all_fire(running, scheduler), timeout=_CALM, interval=0.3, what="every schedule to fire again")
     for handle in list(scheduler.iter()):
@@ -85,16 +85,16 @@ def _calm_down(running: Cluster, scheduler: Scheduler) -> None:
     wait_until(lambda: _has_ended(running, scheduler), timeout=_CALM, interval=0.3, what="the end of every run")
 
 
-def _all_fire(running: Cluster, scheduler: Scheduler) -> bool:
+def _all_fire(running: Workers, scheduler: Scheduler) -> bool:
     """Whether nothing is overdue: every schedule, also one whose link was lost, has been found and fired."""
-    running.tend()
+    running.start_missing()
     now = scheduler.runtime.now()
     overdue = sa.select(sa.func.count()).where(tables.schedules.c.due_at < now)
     return scheduler.runtime.database.read(lambda connection: connection.execute(overdue).scalar_one()) == 0
 
 
-def _has_ended(running: Cluster, scheduler: Scheduler) -> bool:
-    running.tend()
+def _has_ended(running: Workers, scheduler: Scheduler) -> bool:
+    running.start_missing()
     status = tables.runs.c.status
     unfinished = sa.select(sa.func.count()).where(status.in_([each.value for each in UNFINISHED]))
     return scheduler.runtime.database.read(lambda connection: connection.execute(unfinished).scalar_one()) == 0

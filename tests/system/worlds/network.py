@@ -40,8 +40,6 @@ class Network:
         self.keys: dict[str, tuple[object, datetime | None]] = {}
         self.in_flight: list[Message] = []
 
-    # ---- messages
-
     def send(self, message: Message) -> None:
         """Apply a message now, never, later, or twice."""
         fate = self.faults.random.random() if self.faults.is_on else 1.0
@@ -58,8 +56,6 @@ class Network:
         """Some message that was on its way arrives."""
         if self.in_flight:
             self.in_flight.pop(self.faults.random.randrange(len(self.in_flight)))()
-
-    # ---- what Redis does
 
     def is_armed(self, job_id: str) -> bool:
         return job_id in self.scheduled or job_id in self.control

@@ -59,9 +59,6 @@ def _fire_never_failed(story: Story, runtime: Runtime, network: Network) -> Iter
             yield f"a fire failed: {event.payload}"
 
 
-# ---- on the way
-
-
 @contextmanager
 def watched_links() -> Iterator[None]:
     """Assert of every link fired in the block that it was the schedule's current one (I4)."""

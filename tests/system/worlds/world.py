@@ -64,8 +64,6 @@ class World:
         self._spread = timedelta(seconds=100 if is_skewed else spread)
         self._weights = _SKEWED if is_skewed else _WEIGHTS
 
-    # ---- the play
-
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
         with seeded_uids(Random(self.seed)), watched_links(), swallowed_errors() as swallowed:
@@ -108,8 +106,6 @@ class World:
         handle = actor.scheduler.get(name)
         self.handles = [*self.handles[-20:], handle]
         return handle
-
-    # ---- owners
 
     def create(self, actor: Actor) -> str:
         name = self.random.choice(SCHEDULES)
@@ -162,8 +158,6 @@ class World:
         overlap = self.random.choice((None, "allow_all", "skip"))
         rows = handle.backfill(start, end, overlap=overlap).rows
         return f"{handle.schedule_id} [{start}, {end}) {overlap} -> {[row.outcome for row in rows]}"
-
-    # ---- workers
 
     def fire(self, actor: Actor) -> str:
         return f"{actor.dispatcher.run_once()} links"
@@ -224,8 +218,6 @@ class World:
         stopped = run.cancel() if self.random.random() < 0.6 else run.terminate()
         return f"run {stopped.number} of {handle.schedule_id} -> {stopped.status}"
 
-    # ---- repairing
-
     def recover(self, actor: Actor) -> str:
         self._beat(actor)
         return str(actor.scheduler.recover(deep=self.random.random() < 0.2))
@@ -249,8 +241,6 @@ class World:
             if not horse.is_frozen:
                 execution._send_heartbeat(actor.scheduler.runtime, horse.claim)
 
-    # ---- the world
-
     def time_passes(self, actor: Actor) -> str:
         span = self.random.choices((30.0, 90.0, 700.0, 7000.0), (40, 40, 15, 5))[0]
         return str(self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, int(span * 1e6)) | 1)))
@@ -273,8 +263,6 @@ class World:
 
     def redis_forgets(self, actor: Actor) -> None:
         self.network.flush()
-
-    # ---- the end
 
     def _check(self) -> None:
         was_on, self.faults.is_on = self.faults.is_on, False

@@ -1,4 +1,4 @@
-"""The cluster under test: a Valkey, a PostgreSQL and a few `rqsched worker`s, each restarted whenever it is gone."""
+"""What a soak wears out: a Valkey, a PostgreSQL and a few `rqsched worker`s, each started again whenever it is gone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from rqsched.config import Settings
 from rqsched.store.database import Database
 from rqsched.store.schema_version import upgrade
 from tests.support import servers
-from tests.support.processes import Process, kill_all, process_tree, rqsched_command, start
+from tests.support.processes import Process, Processes, kill_all, process_tree
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.system.soak.workflows import LOG
 
+_WITNESSED = "witnessed"
 _SETTINGS = {
     "RECONCILE_INTERVAL": "3",
     "HEARTBEAT_INTERVAL": "1",
@@ -40,21 +41,23 @@ _POLICIES: tuple[dict[str, object], ...] = (
 
 
 @dataclass
-class Cluster:
+class Workers(Processes):
     """Everything that runs, and where its witnesses write."""
 
-    folder: Path
     valkey: ValkeyServer
     postgres: PostgresServer
     database_url: str
     size: int
-    workers: list[Process] = field(default_factory=list)
     seen: dict[int, psutil.Process] = field(default_factory=dict)
     """Every process that was part of a worker, also when its parent is gone."""
 
     @property
+    def running(self) -> list[Process]:
+        return [worker for worker in self.started if worker.is_running]
+
+    @property
     def log_path(self) -> Path:
-        return self.folder / "witnessed"
+        return self.folder / _WITNESSED
 
     @property
     def settings(self) -> Settings:
@@ -62,44 +65,40 @@ class Cluster:
             database_url=self.database_url, redis_url=self.valkey.url, imports=("tests.system.soak.workflows",)
         )
 
-    def tend(self) -> None:
+    def start_missing(self) -> None:
         """A worker that is gone is started again, as systemd or Kubernetes would."""
-        self.workers = [worker for worker in self.workers if worker.is_running]
-        while len(self.workers) < self.size:
-            self.workers.append(self._start())
-
-    def _start(self) -> Process:
-        urls = {"DATABASE_URL": self.database_url, "REDIS_URL": self.valkey.url, **_SETTINGS}
-        env = {LOG: str(self.log_path), **{f"RQSCHED_{name}": value for name, value in urls.items()}}
-        return start(rqsched_command("worker", "default"), log_path=self.folder / "workers.log", env=env)
+        for _ in range(self.size - len(self.running)):
+            self.start_worker("default")
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of every worker: supervisors, dispatchers, RQ workers, RQ's schedulers, horses."""
-        trees = [process for worker in self.workers for process in process_tree(worker.pid)]
+        trees = [process for worker in self.running for process in process_tree(worker.pid)]
         self.seen |= {process.pid: process for process in trees}
         return trees
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """All workers end in order; what outlived its parent is killed."""
         self.processes()
-        for worker in self.workers:
+        for worker in self.running:
             worker.terminate(timeout=20)
         kill_all(list(self.seen.values()))
 
 
 @contextmanager
-def cluster(folder: Path, size: int) -> Iterator[Cluster]:
-    """A cluster that runs inside the block."""
+def workers(folder: Path, size: int) -> Iterator[Workers]:
+    """Workers that run inside the block."""
     with servers.valkey(folder) as valkey, servers.postgres() as postgres:
         url = postgres.create_database("soak")
-        running = Cluster(folder, valkey, postgres, url, size)
+        urls = {"DATABASE_URL": url, "REDIS_URL": valkey.url, **_SETTINGS}
+        environment = {LOG: str(folder / _WITNESSED), **{f"RQSCHED_{name}": value for name, value in urls.items()}}
+        running = Workers(folder, environment, valkey, postgres, url, size)
         with closing(Database(url)) as database:
             upgrade(database)
-        running.tend()
+        running.start_missing()
         try:
             yield running
         finally:
-            running.stop()
+            running.close()
 
 
 def declare(scheduler: Scheduler, count: int, random: Random) -> list[ScheduleHandle]:

@@ -20,7 +20,7 @@ EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:Applicati
 
 
 @dataclass
-class Office:
+class MachineCase:
     """An environment, the machine class registered there, and what its actions did."""
 
     env: Env
@@ -62,15 +62,15 @@ class Office:
         return MachineScheduler.count(self.env.scheduler, run.uid)
 
 
-def open_office(
+def open_case(
     env: Env,
     schedules: dict[Any, Any] | None = None,
     *,
     acts: Callable[[str], None] | None = None,
     is_old: Callable[[str], bool] = lambda instance_id: True,
     **options: Any,
-) -> Office:
-    """An office whose machine declares `schedules`; `acts` is called with the id in each transition to expired."""
+) -> MachineCase:
+    """A case whose machine declares `schedules`; `acts` is called with the id in each transition to expired."""
     log: list[str] = []
     timed = {"CHECK_EXPIRY": None, "SEND_REMINDER": None} if schedules is None else schedules
 
@@ -97,7 +97,7 @@ def open_office(
 
     given = {"load": Application, "save": lambda instance_id, model: None, **options}
     made = machine(workflows=env.runtime.workflows, **given)(ApplicationMachine)
-    return Office(env, made, log)
+    return MachineCase(env, made, log)
 
 
 @dataclass

@@ -1,9 +1,9 @@
-"""A site: one database, one Redis, and the worker processes a test starts and kills there."""
+"""A live environment: a database, a Redis, real time, and the processes a test starts and kills there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,16 @@ from rqsched import Every, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
-from tests.support.processes import Process, rqsched_command, start, wait_until
+from tests.support.processes import Processes, wait_until
 from tests.support.stories import Story, read_stories
 from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
 
 
 @dataclass
-class Site:
+class LiveEnv(Processes):
     """Where the processes of one test meet; the test itself watches with a scheduler of its own."""
 
     scheduler: Scheduler
-    folder: Path
-    environment: dict[str, str]
-    processes: list[Process] = field(default_factory=list)
-
-    # ---- schedules
 
     def note_every(self, schedule_id: str, spec: SpecLike, **options: Any) -> ScheduleHandle:
         """Have a schedule whose runs leave a line in the log."""
@@ -50,24 +45,10 @@ class Site:
     def open_gate(self) -> None:
         self.gate.touch()
 
-    # ---- processes
-
-    def start(self, command: Sequence[str | Path]) -> Process:
-        """Start a process that ends with the site, if not before."""
-        log_path = self.folder / f"process-{len(self.processes)}.log"
-        self.processes.append(start(command, log_path=log_path, env=self.environment))
-        return self.processes[-1]
-
-    def start_worker(self) -> Process:
-        return self.start(rqsched_command("worker"))
-
     def close(self) -> None:
         self.open_gate()
-        for process in self.processes:
-            process.kill_tree()
+        super().close()
         self.scheduler.close()
-
-    # ---- watching
 
     def executions(self) -> list[Execution]:
         return read_executions(self.log)
@@ -92,3 +73,6 @@ class Site:
         """Assert the invariants, and that no attempt was executed twice."""
         check_invariants(self.scheduler.runtime, with_redis=with_redis)
         i8_executions(self.scheduler.runtime, [(one.run_uid, one.attempt) for one in self.executions()])
+
+
+MakeLive = Callable[..., LiveEnv]

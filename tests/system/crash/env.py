@@ -1,7 +1,7 @@
-"""A world: one scheduler over a real database and Valkey with a manual clock, which can be put back as it was.
+"""An environment to crash in: one scheduler over a real database and Valkey, a manual clock, put back as it was.
 
-After a process died in it, a world goes on as production would: reconcile passes, a dispatcher, a worker of the run
-queue; only that time passes at a word.
+After a process died in it, it goes on as production would: reconcile passes, a dispatcher, a worker of the run queue;
+only that time passes at a word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BEYOND_GRACE = timedelta(seconds=6)
 BETWEEN_PASSES = timedelta(seconds=16)
 
 
-class World:
+class CrashEnv:
     """The one scheduler of a test, its clock and its log of side effects."""
 
     def __init__(self, database_url: str, redis_url: str, folder: Path, start: datetime) -> None:
@@ -52,9 +52,7 @@ class World:
     def close(self) -> None:
         self.scheduler.close()
 
-    # ---- what production does
-
-    def dispatch(self) -> None:
+    def dispatch_all(self) -> None:
         """Let a dispatcher fire every due link."""
         dispatcher = Dispatcher(self.runtime)
         while dispatcher.run_once():
@@ -83,8 +81,6 @@ class World:
     def stories(self) -> list[Story]:
         return read_stories(self.runtime)
 
-    # ---- after a crash
-
     def settle(self, *, redeliver: bool = True) -> None:
         """Recover, deliver everything again, let it come to its end; the invariants hold at once and at the end."""
         self.clock.advance(BEYOND_GRACE)
@@ -97,7 +93,7 @@ class World:
     def go_on(self, reconcile: Callable[[], object]) -> None:
         """Let every run end and the next occurrence fire, with `reconcile` called now and then."""
         for _ in range(MOST_ROUNDS):
-            self.dispatch()
+            self.dispatch_all()
             self.work()
             if not self._is_anything_open():
                 break
@@ -136,7 +132,7 @@ class World:
         self.clock.set(max(self.clock.now(), next_due - timedelta(seconds=10)))
         reconcile()
         self.clock.set(max(self.clock.now(), next_due) + timedelta(milliseconds=1))
-        self.dispatch()
+        self.dispatch_all()
         self.work()
         now = self.clock.now()
         for story in self.stories():
@@ -145,8 +141,6 @@ class World:
 
     def _lines(self) -> str:
         return "\n".join(story.lines() for story in self.stories())
-
-    # ---- comparing it
 
     def state(self) -> str:
         """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random."""
@@ -178,8 +172,6 @@ class World:
         if kind == b"list":
             return self.redis.lrange(key, 0, -1)
         return sorted(self.redis.smembers(key)) if kind == b"set" else self.redis.get(key)
-
-    # ---- putting it back
 
     def snapshot(self) -> Snapshot:
         """Remember every row, every key and the time."""
