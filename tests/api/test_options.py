@@ -15,6 +15,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, last, newest, statuses, types
+from tests.support.rows import every_row
 
 Check = Callable[[Env, ScheduleHandle], None]
 
@@ -304,28 +305,28 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("options", FITS.values(), ids=FITS.keys())
-def test_values_at_their_limits_are_accepted(env: Env, options: dict[str, Any]) -> None:
-    schedule = env.create(**options)
+def test_values_at_their_limits_are_accepted(env: Env) -> None:
+    schedules = {name: env.create(name.replace(" ", "-"), **options) for name, options in FITS.items()}
     env.tick(2 * MINUTE)
-    assert statuses(schedule) == ["pending"]
+    with every_row() as row:
+        for name, schedule in schedules.items():
+            with row(name):
+                assert statuses(schedule) == ["pending"]
 
 
-@pytest.mark.parametrize(("options", "error"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_values_beyond_their_limits_are_refused_and_nothing_is_written(
-    env: Env, options: dict[str, Any], error: type[Exception]
-) -> None:
+def test_values_beyond_their_limits_are_refused_and_nothing_is_written(env: Env) -> None:
     known = env.create("known", Cron("@hourly"))
-
-    with pytest.raises(error):
-        env.create("new", Cron("@hourly"), **options)
-    with pytest.raises(error):
-        env.scheduler.upsert("new", "note", Cron("@hourly"), **options)
-    with pytest.raises(error):
-        known.update(**options)
-
-    assert [found.schedule_id for found in env.scheduler.list().items] == ["known"]
-    assert types(known) == ["Created"]
+    with every_row() as row:
+        for name, (options, error) in TOO_MUCH.items():
+            with row(name):
+                with pytest.raises(error):
+                    env.create("new", Cron("@hourly"), **options)
+                with pytest.raises(error):
+                    env.scheduler.upsert("new", "note", Cron("@hourly"), **options)
+                with pytest.raises(error):
+                    known.update(**options)
+                assert [found.schedule_id for found in env.scheduler.list().items] == ["known"]
+                assert types(known) == ["Created"]
 
 
 def test_deeply_nested_payloads_are_refused(env: Env) -> None:
@@ -344,10 +345,11 @@ BAD_CONTEXTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("values", BAD_CONTEXTS.values(), ids=BAD_CONTEXTS.keys())
-def test_a_command_context_that_no_event_could_hold_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(InvalidPayloadError):
-        CommandContext(**values)
+def test_a_command_context_that_no_event_could_hold_is_refused() -> None:
+    with every_row() as row:
+        for name, values in BAD_CONTEXTS.items():
+            with row(name), pytest.raises(InvalidPayloadError):
+                CommandContext(**values)
 
 
 def test_from_completion_refuses_policies_that_need_overlap(env: Env) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from rqsched import current_run
+from rqsched import RunHandle, current_run
 from rqsched.errors import RqschedError
 from tests.support.env import Env, newest, statuses
 
 
-def test_a_waiting_run_that_is_cancelled_never_starts(any_env: Env) -> None:
+@pytest.mark.parametrize(("end", "status"), [(RunHandle.cancel, "cancelled"), (RunHandle.terminate, "terminated")])
+def test_a_waiting_run_that_is_ended_never_starts(
+    any_env: Env, end: Callable[[RunHandle], RunHandle], status: str
+) -> None:
     schedule = any_env.create()
     run = schedule.trigger().run
     assert run is not None
 
-    assert run.cancel().status == "cancelled"
+    assert end(run).status == status
 
     assert (any_env.queued(), any_env.execute_pending(), any_env.calls) == ([], 0, [])
-    assert run.cancel().status == run.terminate().status == "cancelled", "what has ended stays as it is"
+    assert run.cancel().status == run.terminate().status == status, "what has ended stays as it is"
     assert schedule.trigger().outcome == "triggered", "and blocks nothing"
 
 

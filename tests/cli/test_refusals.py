@@ -9,6 +9,7 @@ import pytest
 
 from rqsched import Every
 from tests.support.cli import HELLO, Cli
+from tests.support.rows import every_row
 
 CREATE = ["create", "a", HELLO]
 HOURLY = [*CREATE, "--every", "1h"]
@@ -58,12 +59,14 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize(("words", "hint"), INVALID.values(), ids=INVALID.keys())
-def test_create_refuses_invalid_options(cli: Cli, words: list[str], hint: str) -> None:
-    answer = cli(*words, code=2)
-    assert hint in answer.err
-    assert answer.out == ""
-    assert cli.ids() == []
+def test_create_refuses_invalid_options(cli: Cli) -> None:
+    with every_row() as row:
+        for name, (words, hint) in INVALID.items():
+            with row(name):
+                answer = cli(*words, code=2)
+                assert hint in answer.err
+                assert answer.out == ""
+                assert cli.ids() == []
 
 
 OTHERS = {
@@ -95,59 +98,54 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("words", "hint"), OTHERS.values(), ids=OTHERS.keys())
-def test_other_commands_refuse_and_write_nothing(cli: Cli, words: list[str], hint: str) -> None:
+def test_other_commands_refuse_and_write_nothing(cli: Cli) -> None:
     known = cli.scheduler.create("known", HELLO, Every("1h"))
     before = known.describe()
-    answer = cli(*words, code=2)
-    assert hint in answer.err
-    assert answer.out == ""
-    assert known.describe() == before
-    assert len(known.history()) == 1
+    with every_row() as row:
+        for name, (words, hint) in OTHERS.items():
+            with row(name):
+                answer = cli(*words, code=2)
+                assert hint in answer.err
+                assert answer.out == ""
+                assert known.describe() == before
+                assert len(known.history()) == 1
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["describe", "x"],
-        ["update", "x", "--queue", "q"],
-        ["pause", "x"],
-        ["resume", "x"],
-        ["restart", "x"],
-        ["delete", "x"],
-        ["delete", "x", "--purge", "--yes"],
-        ["trigger", "x"],
-        ["backfill", "x", "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-02T00:00:00Z"],
-        ["history", "x"],
-        ["runs", "x"],
-        ["cancel", "x", "1"],
-        ["terminate", "x", "1"],
-        ["upcoming", "x"],
-        ["describe", "known", "--namespace", "other"],
-        ["cancel", "known", "1"],
-    ],
-    ids=" ".join,
-)
-def test_an_unknown_schedule_or_run_is_exit_code_3(cli: Cli, words: list[str]) -> None:
+UNKNOWN = [
+    ["describe", "x"],
+    ["update", "x", "--queue", "q"],
+    ["pause", "x"],
+    ["resume", "x"],
+    ["restart", "x"],
+    ["delete", "x"],
+    ["delete", "x", "--purge", "--yes"],
+    ["trigger", "x"],
+    ["backfill", "x", "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-02T00:00:00Z"],
+    ["history", "x"],
+    ["runs", "x"],
+    ["cancel", "x", "1"],
+    ["terminate", "x", "1"],
+    ["upcoming", "x"],
+    ["describe", "known", "--namespace", "other"],
+    ["cancel", "known", "1"],
+]
+
+
+def test_an_unknown_schedule_or_run_is_exit_code_3(cli: Cli) -> None:
     cli.scheduler.create("known", HELLO, Every("1h"))
-    answer = cli(*words, code=3)
-    assert answer.err.splitlines()[-1].startswith("Error: no ")
+    with every_row() as row:
+        for words in UNKNOWN:
+            with row(" ".join(words)):
+                assert cli(*words, code=3).err.splitlines()[-1].startswith("Error: no ")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [*HOURLY],
-        ["resume", "a"],
-        ["restart", "a"],
-        ["pause", "paused"],
-    ],
-    ids=" ".join,
-)
-def test_a_conflict_with_the_state_is_exit_code_4(cli: Cli, words: list[str]) -> None:
+def test_a_conflict_with_the_state_is_exit_code_4(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     cli.scheduler.create("paused", HELLO, Every("1h"), paused=True)
-    assert cli(*words, code=4).err.splitlines()[-1].startswith("Error: ")
+    with every_row() as row:
+        for words in (HOURLY, ["resume", "a"], ["restart", "a"], ["pause", "paused"]):
+            with row(" ".join(words)):
+                assert cli(*words, code=4).err.splitlines()[-1].startswith("Error: ")
 
 
 def test_an_error_is_json_when_the_output_is(cli: Cli) -> None:

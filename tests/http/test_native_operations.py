@@ -36,8 +36,6 @@ def test_resume_can_catch_up(web: Web) -> None:
     web.post(at(operation="pause/"))
     web.env.advance(MINUTE * 3)
     assert web.post(at(operation="resume/"), {"catch_up": "once"}).json()["next_run_at"] == "2026-01-15T12:03:00Z"
-    web.env.dispatch()
-    assert web.get(at()).json()["run_count"] == 1
 
 
 def make_paused(web: Web) -> None:
@@ -138,8 +136,6 @@ def test_a_run_can_be_ended_once(any_web: Web, operation: str, status: str) -> N
     any_web.post(at(operation="trigger/"))
     for _ in range(2):
         assert any_web.post(at(operation=f"runs/1/{operation}/")).json()["status"] == status
-    any_web.env.work()
-    assert any_web.env.calls == []
     problem(any_web.post(at(operation=f"runs/2/{operation}/")), 404, "run_not_found")
 
 
