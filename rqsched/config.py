@@ -119,7 +119,7 @@ class Settings(BaseSettings):
 
     Raises ConfigError when anything is missing, malformed or contradicts something else.
 
-    >>> Settings(redis_url="redis://127.0.0.1:6379/0", imports="billing.jobs, billing.reports").imports
+    >>> Settings(imports="billing.jobs, billing.reports").imports
     ('billing.jobs', 'billing.reports')
     """
 
@@ -128,7 +128,8 @@ class Settings(BaseSettings):
     )
 
     database_url: str | None = Field(default=None, repr=False)
-    """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset: SQLite in `data_dir`."""
+    """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset, as `redis_url` is then: SQLite in
+    `data_dir`."""
 
     redis_url: RedisUrl | None = Field(default=None, repr=False)
     """The Redis or Valkey that carries links and, unless a connection is named, run jobs. Unset: embedded Valkey."""
@@ -244,6 +245,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 "RQSCHED_DATABASE_URL names PostgreSQL but RQSCHED_REDIS_URL is unset; set it. "
                 "The embedded Valkey serves one machine only"
+            )
+        if self.redis_url is not None and self.database_url is None:
+            raise ValueError(
+                "RQSCHED_REDIS_URL is set but RQSCHED_DATABASE_URL is unset; set it too. A database of its own, in "
+                f"{self.data_dir}, would know none of the schedules and runs in that Redis. Without both, rqsched "
+                "brings its own"
             )
         if self.default_queue == self.control_queue:
             raise ValueError(

@@ -22,6 +22,7 @@ RqschedError
 │   ├── VersionConflictError
 │   └── IdempotencyConflictError
 ├── ConfigError
+│   └── WrongDatabaseError
 ├── SchemaError
 └── BackendUnavailableError
     ├── DatabaseUnavailableError
@@ -238,6 +239,12 @@ class ConfigError(RqschedError):
     """A setting is missing, malformed or contradicts another one."""
 
     code = "config_error"
+
+
+class WrongDatabaseError(ConfigError):
+    """This process's database is not the one that a Redis, or a job it was given, belongs to."""
+
+    code = "wrong_database"
 
 
 class SchemaError(RqschedError):

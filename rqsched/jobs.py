@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 from rq import Retry, get_current_job
 
-from rqsched.chain import execution, fanout, firing
+from rqsched.chain import execution, fanout, firing, ownership
+from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
-from rqsched.core.ids import BatchJobId, RunJobId, parse_run_job_id, parse_target_job_id
+from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.errors import WrongDatabaseError
+from rqsched.transport.job_queue import OWNER
+
+_log = logging.getLogger(__name__)
 
 _WAITS = 1_000_000
 
@@ -28,21 +34,44 @@ def fire(link_id: str | None = None) -> Retry | None:
     return Retry(max=_WAITS, interval=max(1, math.ceil(wait)))
 
 
-def execute(job_id: str | None = None) -> None:
+def execute(job_id: str | None = None) -> Retry | None:
     """Execute one delivery of a run's attempt, or what a fan-out put on the queue: the one whose job RQ performs.
 
-    Its result is kept in SQL alone: nothing of the user's goes through Redis.
+    Its result is kept in SQL alone: nothing of the user's goes through Redis. A job that belongs to another database
+    is put back once, for a worker that has it, and then fails with what to set.
     """
     name = job_id or _job_id()
     job = parse_run_job_id(name) or parse_target_job_id(name)
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
+    try:
+        _perform(job)
+    except UnknownJobError:
+        return _refuse(job)
+    return None
+
+
+def _perform(job: RunJobId | TargetJobId | BatchJobId) -> None:
     if isinstance(job, RunJobId):
         execution.execute(current_runtime(), job)
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:
         fanout.execute(current_runtime(), job)
+
+
+def _refuse(job: RunJobId | TargetJobId | BatchJobId) -> Retry:
+    """Put a job back that this database does not know, if it belongs to another one and that was not done before."""
+    runtime, carrier = current_runtime(), get_current_job()
+    owner = None if carrier is None else carrier.meta.get(OWNER)
+    error = ownership.explain(runtime, job, owner)
+    _log.error("%s", error, extra={"action": "job_refused"})
+    if carrier is None or not isinstance(error, WrongDatabaseError):
+        raise error
+    ownership.report_foreign_worker(runtime, carrier.connection, owner, carrier.worker_name)
+    if carrier.number_of_retries:
+        raise error
+    return Retry(max=1, interval=int(ownership.PUT_BACK.total_seconds()))
 
 
 def _job_id() -> str:

@@ -129,8 +129,8 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
 
-    def _operate(self, decide: operations.Decide, version: int | None = None) -> ScheduleHandle:
-        self._schedule = operations.operate(self._runtime, self.uid, decide, version=version)
+    def _operate(self, decide: operations.Decide, version: int | None = None, *, stops: bool = False) -> ScheduleHandle:
+        self._schedule = operations.operate(self._runtime, self.uid, decide, version=version, stops=stops)
         return self
 
     def pause(
@@ -142,7 +142,8 @@ class ScheduleHandle(ScheduleView):
         return self._operate(
             lambda _, schedule, operation: lifecycle.decide_pause(
                 schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
-            )
+            ),
+            stops=True,
         )
 
     def resume(
@@ -237,7 +238,8 @@ class ScheduleHandle(ScheduleView):
             self._operate(
                 lambda _, schedule, operation: lifecycle.decide_delete(
                     schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
-                )
+                ),
+                stops=True,
             )
         if purge:
             operations.purge(self._runtime, self.uid)

@@ -54,7 +54,11 @@ class Range:
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str) -> Backfill:
-    """Check a range and write the backfill's row; raises InvalidInputError or InvalidLimitError, then nothing is."""
+    """Check a range and write the backfill's row; raises InvalidInputError or InvalidLimitError, then nothing is.
+
+    Nor is anything when Redis belongs to another database: that raises WrongDatabaseError.
+    """
+    runtime.require_own_redis()
     now = runtime.now()
     start_at, end_at = _require_range(wanted, now)
     _require_bound(schedule, start_at, end_at, wanted.bound)

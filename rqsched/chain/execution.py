@@ -18,6 +18,7 @@ from typing import Any
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched import workflows
+from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.core.ids import RunJobId, new_uid
@@ -52,10 +53,12 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
 
     A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing. A failed attempt is
     recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that raises
-    RunCancelled by itself has cancelled its run.
+    RunCancelled by itself has cancelled its run. Raises UnknownJobError when this database has no such run.
     """
     claim = claim_run(runtime, job)
     if claim is None:
+        if runtime.database.read(lambda connection: changes.find_run(connection, job.uid)) is None:
+            raise UnknownJobError(f"no run {job.uid} in this database.")
         _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
         return None
     try:

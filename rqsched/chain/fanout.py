@@ -20,12 +20,13 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain.execution import describe_error
+from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
 from rqsched.errors import UnknownWorkflowError
 from rqsched.store import fanout_targets
-from rqsched.store.database import Patience
+from rqsched.store.database import Connection, Patience
 from rqsched.store.fanout_targets import Batch, Target
 from rqsched.transport.job_queue import JobSpec
 
@@ -62,12 +63,14 @@ def fan_out(
 def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     """Put the next chunk of a run's targets on its queue, and the job that continues behind it; returns how many.
 
-    Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them.
+    Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them. Raises
+    UnknownJobError when this database has no target of that run.
     """
     chunk, following = runtime.database.transact(
         lambda connection: fanout_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
     )
     if not chunk:
+        _require_known(runtime, partial(fanout_targets.exists_of, run_uid=job.run_uid))
         return 0
     jobs = _jobs_of(runtime, chunk)
     if following is not None:
@@ -78,6 +81,11 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
         text = "%d targets of run %s follow later: %s"
         _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
     return len(chunk)
+
+
+def _require_known(runtime: Runtime, exists: Callable[[Connection], bool]) -> None:
+    if not runtime.database.read(exists):
+        raise UnknownJobError("no such target in this database.")
 
 
 def _jobs_of(runtime: Runtime, chunk: Iterable[Target]) -> list[JobSpec]:
@@ -97,12 +105,14 @@ class _OutOfTimeError(BaseException):
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     """Handle one target from claim to recorded end; None when it could not be claimed.
 
-    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too.
+    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too. Raises
+    UnknownJobError when this database has no such target.
     """
     token = new_uid(runtime.now())
     claim = partial(fanout_targets.claim, uid=job.uid, token=token, now=runtime.now())
     target = runtime.database.transact(claim)
     if target is None:
+        _require_known(runtime, partial(fanout_targets.exists, uid=job.uid))
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
     try:

@@ -72,11 +72,15 @@ class Request:
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
 
 
-def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None) -> Schedule:
+def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None, stops: bool = False) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
-    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs.
+    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. What
+    only `stops` something is done even when Redis belongs to another database; anything else raises
+    WrongDatabaseError then.
     """
+    if not stops:
+        runtime.require_own_redis()
     operation = new_uid(runtime.now())
 
     def work(connection: Connection) -> Change:
@@ -100,8 +104,10 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
 def create(runtime: Runtime, request: Request) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
 
-    Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now.
+    Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
+    WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
+    runtime.require_own_redis()
     uid = new_uid(runtime.now())
     key = _key_of(request)
 
@@ -159,7 +165,11 @@ def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
 
 
 def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple[Schedule, str]]:
-    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order."""
+    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
+
+    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    runtime.require_own_redis()
     uids = [new_uid(runtime.now()) for _ in requests]
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
@@ -269,7 +279,11 @@ def trigger(
     idempotency_key: str | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Schedule, StartResult]:
-    """Start a run now as the overlap policy allows; the same idempotency key returns the same run."""
+    """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
+
+    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    runtime.require_own_redis()
     run_uid = new_uid(runtime.now())
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
 
@@ -310,8 +324,17 @@ def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> R
 
 
 def purge(runtime: Runtime, uid: str) -> None:
-    """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good."""
-    runtime.database.transact(lambda connection: pruning.purge_schedule(connection, uid))
+    """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good.
+
+    The jobs of runs that wait on their queues are withdrawn: a worker would report them as unknown.
+    """
+
+    def work(connection: Connection) -> list[Run]:
+        waiting = changes.pending_runs(connection, uid)
+        pruning.purge_schedule(connection, uid)
+        return waiting
+
+    runtime.transport.withdraw(runtime.database.transact(work))
 
 
 def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:

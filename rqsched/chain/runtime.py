@@ -23,7 +23,7 @@ from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change
 from rqsched.embedded import resolve_urls
-from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError
+from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError, WrongDatabaseError
 from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database
@@ -78,10 +78,12 @@ class Runtime:
         self.unfollowed: set[str] = set()
         """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
         self._redis_timeout = redis_timeout
+        self._database_id: str | None = None
         self.transport = Transport(
             settings,
             self._connect(urls.redis_url),
             {name: self._connect(url) for name, url in settings.connections.items()},
+            owner=self._owner_of_jobs,
         )
         self.workflows = workflows or registry
         self.subscribers: list[Subscriber] = [everywhere.emit]
@@ -174,32 +176,57 @@ class Runtime:
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""
         known = self.database.read(lambda connection: metadata.find_value(connection, "database_id"))
-        if known is not None:
-            return known
-        drawn = new_uid(self.now())
-        return self.database.transact(lambda connection: metadata.claim_value(connection, "database_id", drawn))
+        if known is None:
+            drawn = new_uid(self.now())
+            known = self.database.transact(lambda connection: metadata.claim_value(connection, "database_id", drawn))
+        self._database_id = known
+        return known
+
+    def _owner_of_jobs(self) -> str | None:
+        """Return the database's id, read once in this process; None while it is not known and SQL does not answer."""
+        try:
+            return self._database_id or self.database_id()
+        except BackendUnavailableError:
+            return None
 
     def is_known_to_redis(self) -> bool:
         """Tell whether Redis remembers this database; False after a flush.
 
-        Raises ConfigError when the control queue belongs to another database.
+        Raises WrongDatabaseError when the control queue belongs to another database.
         """
         owner = self.transport.database_id()
         if owner is None:
             return False
-        mine = self.database_id()
-        if owner != mine:
-            raise ConfigError(
-                f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
-                f"({owner}, not {mine}). Give each database a Redis database or a RQSCHED_CONTROL_QUEUE "
-                f"of its own; if the other one is gone, delete the key {self.transport.database_id_key!r}."
-            )
+        self._require_owner(owner)
         return True
+
+    def _require_owner(self, owner: str) -> None:
+        # What was read before may have changed since: a database can be replaced by a copy.
+        if owner == self._database_id or owner == (mine := self.database_id()):
+            return
+        raise WrongDatabaseError(
+            f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
+            f"({owner}, not {mine}). Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database "
+            f"or a RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key "
+            f"{self.transport.database_id_key!r}."
+        )
+
+    def require_own_redis(self) -> None:
+        """Raise WrongDatabaseError when the control queue belongs to another database, before anything is written.
+
+        It is asked once, without patience: while Redis does not answer, SQL is written all the same and Redis follows.
+        """
+        try:
+            owner = self.transport.database_id(attempts=1)
+        except RedisError:
+            return
+        if owner is not None:
+            self._require_owner(owner)
 
     def leave_flush_marker(self) -> str | None:
         """Leave a key in Redis that a flush takes away; None when Redis knows this database already.
 
-        Raises ConfigError when the control queue belongs to another database.
+        Raises WrongDatabaseError when the control queue belongs to another database.
         """
         return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self.now()))
 

@@ -29,7 +29,7 @@ from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
-from rqsched.errors import RqschedError
+from rqsched.errors import ConfigError, RqschedError
 from rqsched.store import listing, reconcile_queries, schema_version
 from rqsched.store.database import Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.listing import Filters
@@ -78,9 +78,14 @@ Answer = tuple[Level, str] | tuple[Level, str, str]
 Check = Callable[[Runtime], Answer]
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(read_settings: Callable[[], Settings]) -> Iterator[Finding]:
     """Yield one finding per check, most basic first; a check that needs another which failed is left out."""
     yield Finding("versions", Level.OK, _versions())
+    try:
+        settings = read_settings()
+    except ConfigError as error:
+        yield Finding("settings", Level.PROBLEM, explain(error), "Set it in the environment of every process alike.")
+        return
     yield _asked("imports", lambda: _imports(settings), "Fix the module, or remove it from RQSCHED_IMPORTS.")
     try:
         runtime = _open(settings)
@@ -93,12 +98,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 def _examine(runtime: Runtime) -> Iterator[Finding]:
     sound: set[str] = set()
+    broken: set[str] = set()
     for name, needs, check, advice in _CHECKS:
-        if not needs <= sound:
+        if not needs <= sound or (name in _OF_OWNERS and "ownership" in broken):
             continue
         finding = _asked(name, lambda check=check: check(runtime), advice)  # type: ignore[misc]
-        if finding.level is not Level.PROBLEM:
-            sound.add(name)
+        (broken if finding.level is Level.PROBLEM else sound).add(name)
         yield finding
 
 
@@ -216,9 +221,32 @@ def _failed_links(runtime: Runtime) -> Answer:
 
 
 def _ownership(runtime: Runtime) -> Answer:
-    if runtime.is_known_to_redis():
+    """Compare the database's id with the one in Redis; only reads, and says the same of a database without tables."""
+    owner = runtime.transport.database_id()
+    if owner is None:
+        return Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet"
+    has_tables = schema_version.status(runtime.database).current is not None
+    mine = runtime.database_id() if has_tables else None
+    if owner == mine:
         return Level.OK, "the control queue belongs to this database"
-    return Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet"
+    queue, key = runtime.transport.control.name, runtime.transport.database_id_key
+    what = f"is {mine}" if mine else "is empty"
+    return (
+        Level.PROBLEM,
+        f"control queue {queue!r} belongs to another database: {owner}, this one {what}",
+        "Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a RQSCHED_CONTROL_QUEUE of "
+        f"its own; if the other one is gone, delete the key {key!r}.",
+    )
+
+
+def _foreign_workers(runtime: Runtime) -> Answer:
+    """Look for workers with another database that were given this one's jobs, on every Redis there is."""
+    redises = [runtime.transport.redis, *runtime.transport.connections.values()]
+    mine, now = runtime.database_id(), runtime.now()
+    found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
+    if not found:
+        return Level.OK, "no worker with another database was given a job"
+    return Level.PROBLEM, f"workers with another database were given jobs of this one: {', '.join(found)}"
 
 
 def _clock(runtime: Runtime) -> Answer:
@@ -285,19 +313,28 @@ def _not_live(runtime: Runtime, links: Collection[LinkId]) -> set[LinkId]:
 
 
 _START_WORKER = "Start `rqsched worker`."
+_OF_OWNERS = frozenset({"schema"})
+"""Checks, and with them all that need them, that are left out in a database which Redis does not belong to."""
 _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
     (name, frozenset(needs.split()), check, advice)
     for name, needs, check, advice in (
         ("database", "", _database, "Start it, or set RQSCHED_DATABASE_URL to where it is."),
-        ("schema", "database", _schema, "Run `rqsched db upgrade`."),
         ("redis", "", _redis, "Start it, or set RQSCHED_REDIS_URL to where it is."),
-        ("ownership", "schema redis", _ownership, "A worker's start or `rqsched recover` arms every link."),
+        ("ownership", "database redis", _ownership, "A worker's start or `rqsched recover` arms every link."),
+        ("schema", "database", _schema, "Run `rqsched db upgrade`."),
         ("clock", "database redis", _clock, "Run NTP on every machine; fires are timed by SQL's clock meanwhile."),
         ("eviction", "redis", _eviction, "Set maxmemory-policy to noeviction: evicted links fire late."),
         ("persistence", "redis", _persistence, "Set appendonly to yes, or a Redis restart delays everything armed."),
         ("connections", "", _connections, "Fix RQSCHED_CONNECTIONS or start that server."),
         ("dispatchers", "schema redis", _dispatchers, _START_WORKER),
         ("workers", "schema redis", _workers, "Start `rqsched worker QUEUE` for that queue."),
+        (
+            "foreign workers",
+            "schema redis",
+            _foreign_workers,
+            "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
+            "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+        ),
         ("overdue", "schema", _overdue, "Start `rqsched worker`; `rqsched recover` arms what is missing."),
         (
             "dead",

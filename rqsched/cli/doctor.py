@@ -18,7 +18,7 @@ COLUMNS = ("Check", "Status", "Found", "What To Do")
 @command(app)
 def doctor(session: Session) -> None:
     """Check versions, servers, schema, clocks, workers and links, and say what to do. Exit code 1 on a problem."""
-    findings = list(examine(session.settings))
+    findings = list(examine(lambda: session.settings))
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     writer = session.writer
     if writer.is_lines:

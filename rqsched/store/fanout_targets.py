@@ -138,6 +138,16 @@ def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target
     return target if connection.execute(claimed).rowcount else None
 
 
+def exists(connection: Connection, uid: str) -> bool:
+    """Return whether there is such a target."""
+    return connection.execute(sa.select(sa.exists().where(targets.c.uid == uid))).scalar_one()
+
+
+def exists_of(connection: Connection, run_uid: str) -> bool:
+    """Return whether a run has targets."""
+    return connection.execute(sa.select(sa.exists().where(targets.c.run_uid == run_uid))).scalar_one()
+
+
 def finish(
     connection: Connection, uid: str, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
@@ -19,6 +19,8 @@ STARTED_GRACE = timedelta(seconds=30)
 """How long a job that RQ marked as started counts as live (docs/architecture.md, "Protocol")."""
 CHUNK = 100
 """Jobs per script call: one call blocks Redis for less than two milliseconds."""
+OWNER = "rqsched"
+"""The name in a job's meta under which the id of the database stands that it belongs to."""
 _WAKE_SECONDS = 60
 """After so long a wake that no dispatcher took expires."""
 
@@ -54,7 +56,8 @@ class JobKind:
 class JobQueue:
     """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
 
-    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it.
+    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it. `owner`
+    returns the id of the database that the jobs belong to, for their meta; None while it is not known.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class JobQueue:
         *,
         grace: timedelta,
         is_exact: bool = False,
+        owner: Callable[[], str | None] = lambda: None,
         wake_key: str = "",
     ) -> None:
         self.redis = redis
@@ -73,6 +77,7 @@ class JobQueue:
         self.queue = Queue(name, connection=redis, serializer=serializer)
         self.kind = kind
         self._is_exact = is_exact
+        self._owner = owner
         self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, wake_key]
 
     @cached_property
@@ -88,10 +93,11 @@ class JobQueue:
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
         written = 0
+        shared = [*self._shared, *self._meta()]
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(jobs):
                 flat = [text for job in chunk for text in self._texts(job, now)]
-                args = [*self._head(now), _WAKE_SECONDS, len(self._shared), *self._shared, *flat]
+                args = [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
                 self._arm(keys=self._keys, args=args, client=pipe)
             for answers in pipe.execute():
                 written += sum(answers)
@@ -110,6 +116,11 @@ class JobQueue:
             pipe.lrem(self.list_key, 1, job_id)
             pipe.delete(Job.key_for(job_id))
             pipe.execute()
+
+    def _meta(self) -> list[Any]:
+        """Name the database that a job belongs to, for a worker that has another one. Links go without: bytes count."""
+        owner = self._owner()
+        return [] if owner is None else ["meta", self.queue.serializer.dumps({OWNER: owner})]
 
     def _head(self, now: datetime) -> list[Any]:
         most_overdue = repr((now - self._grace).timestamp())

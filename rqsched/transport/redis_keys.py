@@ -1,4 +1,4 @@
-"""The names of our keys in Redis, each for one control queue. They are API, and docs/architecture.md lists them.
+"""The names of our keys in Redis. They are API, and docs/architecture.md lists them.
 
 RQ names the list, the scheduled set and the hashes of its jobs itself.
 """
@@ -34,6 +34,11 @@ def dispatchers(queue: str) -> str:
 def dispatcher(queue: str, name: str) -> str:
     """Return the key that exists while one dispatcher is alive."""
     return f"rqsched:dispatcher:{queue}:{name}"
+
+
+def foreign_workers(database_id: str) -> str:
+    """Return the key of the set that names the workers that were given jobs of a database which is not theirs."""
+    return f"rqsched:foreign-workers:{database_id}"
 
 
 def passes(queue: str) -> str:

@@ -27,6 +27,8 @@ INTERVAL = timedelta(seconds=5)
 """How often a dispatcher sends a heartbeat."""
 EXPIRY = timedelta(seconds=15)
 """How long a dispatcher counts as alive after its last heartbeat."""
+FOREIGN_FOR = timedelta(minutes=5)
+"""How long a worker with another database is shown after the last job it was given."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
 
@@ -103,6 +105,25 @@ def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: fl
 def read_passes(redis: Redis, queue: str) -> dict[str, float]:
     """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS."""
     return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
+
+
+def record_foreign_worker(redis: Redis, owner: str, worker: str, *, now: datetime) -> None:
+    """Show that a worker with another database was given a job of the database `owner`."""
+    key, moment = redis_keys.foreign_workers(owner), now.timestamp()
+    try:
+        with redis.pipeline() as pipe:
+            pipe.zadd(key, {worker: moment})
+            pipe.zremrangebyscore(key, "-inf", moment - FOREIGN_FOR.total_seconds())
+            pipe.expire(key, FOREIGN_FOR)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a worker with another database is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def foreign_workers(redis: Redis, owner: str, *, now: datetime) -> list[str]:
+    """Return the workers with another database that were given jobs of the database `owner` lately, by name."""
+    found = redis.zrangebyscore(redis_keys.foreign_workers(owner), (now - FOREIGN_FOR).timestamp(), "+inf")
+    return sorted(_text(name) for name in cast("Iterable[bytes | str]", found))
 
 
 def _text(value: bytes | str) -> str:

@@ -69,8 +69,17 @@ def is_transient(error: BaseException) -> bool:
 class Transport:
     """One control queue in one Redis, and the queues of runs there and on named connections."""
 
-    def __init__(self, settings: Settings, redis: Redis, connections: Mapping[str, Redis] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        connections: Mapping[str, Redis] | None = None,
+        *,
+        owner: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Open the queues; `owner` returns the id of the database whose runs and targets are enqueued, once known."""
         self.settings = settings
+        self._owner = owner
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
@@ -198,7 +207,9 @@ class Transport:
         key = (connection, name, kind)
         if key not in self._job_queues:
             serializer, grace = self.settings.serializer_for(name), self.settings.grace
-            self._job_queues[key] = JobQueue(redis, name, serializer, kind, grace=grace, is_exact=True)
+            self._job_queues[key] = JobQueue(
+                redis, name, serializer, kind, grace=grace, is_exact=True, owner=self._owner
+            )
         return self._job_queues[key]
 
     def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
@@ -209,6 +220,11 @@ class Transport:
         """
         job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._target_kind)
         return self._put(job_queue, connection, jobs, now)
+
+    def withdraw(self, runs: Iterable[Run]) -> None:
+        """Remove the jobs of pending runs from their queues; one that cannot be removed now is logged."""
+        for run in runs:
+            self._withdraw(run, run)
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Withdraw the job of a run that was ended from outside: remove it from its queue, or stop its work horse."""
@@ -287,9 +303,9 @@ class Transport:
         """Make the interval free, so that the next worker that looks makes a pass of reconcile at once."""
         self.redis.delete(self.interval_key)
 
-    def database_id(self) -> str | None:
+    def database_id(self, *, attempts: int = 3) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush."""
-        owner = self._patiently(lambda: self.redis.get(self.database_id_key))
+        owner = self._patiently(lambda: self.redis.get(self.database_id_key), attempts)
         return None if owner is None else _text(owner)
 
     def leave_flush_marker(self, uid: str) -> str:
@@ -315,9 +331,9 @@ class Transport:
         return self.redis.register_script(RECORD_DATABASE_ID)
 
     @staticmethod
-    def _patiently(call: Callable[[], T]) -> T:
+    def _patiently(call: Callable[[], T], attempts: int = 3) -> T:
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(3),
+            stop=tenacity.stop_after_attempt(attempts),
             wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
             retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
             reraise=True,

@@ -15,6 +15,7 @@ from rq.job import JobStatus
 from rqsched import current_run
 from rqsched.chain import execution
 from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
+from rqsched.chain.ownership import UnknownJobError
 from rqsched.core.ids import RunJobId
 from tests.support.env import MINUTE, Env, MakeEnv, job_id, newest, run_job_id, run_target
 from tests.support.narrow import present
@@ -62,10 +63,11 @@ def test_a_stale_delivery_performed_by_rq_executes_nothing(env: Env) -> None:
     assert run.refresh().status == "succeeded"
 
 
-def test_a_delivery_of_an_unknown_run_executes_nothing(env: Env) -> None:
+def test_a_delivery_of_an_unknown_run_is_an_error_and_executes_nothing(env: Env) -> None:
     run = env.fire_next(env.create())
 
-    assert execution.execute(env.runtime, RunJobId(env.state(env.scheduler.get("report")).uid, 1, 1)) is None
+    with pytest.raises(UnknownJobError):
+        execution.execute(env.runtime, RunJobId(env.state(env.scheduler.get("report")).uid, 1, 1))
 
     assert run.refresh().status == "pending"
 

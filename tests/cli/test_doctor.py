@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
 from rqsched.core.ids import LinkId
+from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of
 from tests.support.cli import HELLO, Cli
@@ -48,7 +50,17 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
     assert set(found) == {
         *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
-        *("connections", "dispatchers", "workers", "overdue", "dead", "links", "failed links", "depth"),
+        *(
+            "connections",
+            "dispatchers",
+            "workers",
+            "foreign workers",
+            "overdue",
+            "dead",
+            "links",
+            "failed links",
+            "depth",
+        ),
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
     assert "default (1)" in found["workers"]["detail"]
@@ -124,6 +136,44 @@ def test_a_redis_of_another_database_is_found(served: Cli) -> None:
     transport.redis.set(transport.database_id_key, "somebody else")
     finding = findings(served, 1)["ownership"]
     assert "belongs to another database" in finding["detail"]
+
+
+def test_a_database_that_redis_does_not_belong_to_is_found_with_the_remedy_and_twice_the_same(
+    served: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    owner = served.scheduler.runtime.database_id()
+    for name in ("wrong.db", "empty.db"):
+        url = f"sqlite:///{tmp_path / name}"
+        monkeypatch.setenv("RQSCHED_DATABASE_URL", url)
+        if name == "wrong.db":
+            served("db", "upgrade")
+        first, second = (findings(served, 1) for _ in range(2))
+        assert problems(first) == problems(second)
+        (found,) = problems(first)
+        assert (found["check"], owner in found["detail"]) == ("ownership", True)
+        assert found["advice"].startswith("Set RQSCHED_DATABASE_URL to that database")
+        assert set(first) == set(second)
+        assert "schema" not in first, "db upgrade is no remedy here"
+
+
+def problems(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [finding for finding in found.values() if finding["level"] == "problem"]
+
+
+def test_a_forgotten_database_url_is_found(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RQSCHED_DATABASE_URL")
+    finding = findings(cli, 1)["settings"]
+    assert finding["detail"].startswith("RQSCHED_REDIS_URL is set but RQSCHED_DATABASE_URL is unset; set it too.")
+
+
+def test_workers_with_another_database_are_named(served: Cli) -> None:
+    runtime = served.scheduler.runtime
+    redis = runtime.transport.redis
+    telemetry.record_foreign_worker(redis, runtime.database_id(), "host-7 (rq-1)", now=runtime.now())
+    first, second = (findings(served, 1)["foreign workers"] for _ in range(2))
+    assert first == second
+    assert first["detail"] == "workers with another database were given jobs of this one: host-7 (rq-1)"
+    assert first["advice"].startswith("Set RQSCHED_DATABASE_URL of these workers")
 
 
 @pytest.mark.parametrize(

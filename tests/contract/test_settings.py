@@ -38,7 +38,6 @@ ACCEPTED = {
     "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
     "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
-    "a socket": ("REDIS_URL", "unix:///run/valkey.sock?db=1", "unix:///run/valkey.sock?db=1"),
 }
 
 
@@ -84,6 +83,21 @@ def test_postgres_is_always_reached_through_psycopg_3(scheme: str) -> None:
 def test_postgres_without_a_redis_url_is_refused() -> None:
     with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL is unset"):
         Settings(database_url="postgresql://h/d")
+
+
+def test_a_redis_url_without_a_database_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", f"redis://:{SECRET}@h:6379/0")
+
+    with pytest.raises(ConfigError, match="RQSCHED_DATABASE_URL is unset; set it too") as refused:
+        Settings()
+
+    assert SECRET not in str(refused.value)
+
+
+def test_a_redis_may_be_a_socket() -> None:
+    settings = Settings(database_url="sqlite:////tmp/x.db", redis_url="unix:///run/valkey.sock?db=1")
+
+    assert settings.redis_url == "unix:///run/valkey.sock?db=1"
 
 
 def test_an_unknown_keyword_is_refused() -> None:

@@ -87,9 +87,10 @@ class Processes:
     environment: dict[str, str]
     started: list[Process] = field(default_factory=list, init=False)
 
-    def start(self, command: Sequence[str | Path], *, cwd: Path = REPOSITORY) -> Process:
+    def start(self, command: Sequence[str | Path], *, cwd: Path = REPOSITORY, **differs: str) -> Process:
+        """Start a command; `differs` are variables that are not as the other processes have them."""
         log_path = self.folder / f"process-{len(self.started)}.log"
-        self.started.append(start(command, log_path=log_path, env=self.environment, cwd=cwd))
+        self.started.append(start(command, log_path=log_path, env={**self.environment, **differs}, cwd=cwd))
         return self.started[-1]
 
     def start_worker(self, *queues: str) -> Process:

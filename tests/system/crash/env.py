@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from rqsched import Scheduler
 from rqsched.chain import execution, firing
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.ownership import UnknownJobError
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId, parse_run_job_id
 from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.store.database import Patience
@@ -69,7 +70,7 @@ class CrashEnv:
         job = None if text is None else parse_run_job_id(text)
         if job is None:
             return False
-        with suppress(AttemptFailedError):
+        with suppress(AttemptFailedError, UnknownJobError):  # unknown: a purge died before it withdrew the job
             execution.execute(self.runtime, job)
         return True
 

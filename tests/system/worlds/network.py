@@ -191,7 +191,7 @@ class NetworkTransport(Transport):
     def next_due(self) -> float | None:
         return min(self._network.scheduled.values(), default=None)
 
-    def database_id(self) -> str | None:
+    def database_id(self, *, attempts: int = 3) -> str | None:
         self._step()
         owner = self.redis.get(self.database_id_key)
         return None if owner is None else str(owner)
