@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
@@ -162,7 +162,7 @@ def _advance(
     connection: Connection, backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime
 ) -> Backfill:
     outcomes = [row.outcome for row in rows]
-    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == "remaining_actions_exhausted")
+    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == REMAINING_EXHAUSTED)
     moved = replace(
         backfill,
         cursor=rows[-1].occurrence_at + _TICK if rows else backfill.end_at,
@@ -172,7 +172,7 @@ def _advance(
         skipped=backfill.skipped + outcomes.count("skipped"),
         already_run=backfill.already_run + outcomes.count("already_run"),
         status="stopped" if is_stopped else "running" if wanted == CHUNK else "done",
-        reason="remaining_actions_exhausted" if is_stopped else None,
+        reason=REMAINING_EXHAUSTED if is_stopped else None,
         updated_at=now,
     )
     backfills.save(connection, moved)

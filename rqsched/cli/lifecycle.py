@@ -13,6 +13,7 @@ from rqsched.cli.output import notice
 from rqsched.cli.runs import run_fields
 from rqsched.cli.schedule_options import Note, Overlap, ScheduleId
 from rqsched.cli.session import Session
+from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError
 
@@ -98,7 +99,7 @@ def trigger(
     }
     session.writer.record(fields, f"[{schedule_id}] → {result.instance_id or result.outcome}{_because(result)}")
     if not result:
-        if session.writer.is_table and result.reason == "status_not_triggerable":
+        if session.writer.is_table and result.reason == NOT_TRIGGERABLE:
             notice("Nothing was started: the schedule is not active. --force triggers a paused one.")
         raise typer.Exit(CONFLICT)
 

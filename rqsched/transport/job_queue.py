@@ -78,17 +78,11 @@ class JobQueue:
         self.kind = kind
         self._is_exact = is_exact
         self._owner = owner
-        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, wake_key]
-
-    @cached_property
-    def scheduled_key(self) -> str:
+        self.scheduled_key = str(self.queue.scheduled_job_registry.key)
         """The scheduled set, where future jobs wait."""
-        return str(self.queue.scheduled_job_registry.key)
-
-    @property
-    def list_key(self) -> str:
+        self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
-        return str(self.queue.key)
+        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, wake_key]
 
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""

@@ -84,9 +84,19 @@ class Transport:
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
         name = settings.control_queue
+        self.wake_key = redis_keys.wake(name)
+        """The list dispatchers block on."""
+        self.database_id_key = redis_keys.database_id(name)
+        """The key that names the database this control queue belongs to; missing after a flush."""
+        self.interval_key = redis_keys.reconcile_interval(name)
+        """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
         serializer = settings.serializer_for(name)
         self._links = JobQueue(redis, name, serializer, kind, grace=settings.grace, wake_key=self.wake_key)
+        self.scheduled_key = self._links.scheduled_key
+        """The scheduled set of the control queue, where future links wait."""
+        self.list_key = self._links.list_key
+        """The list of the control queue, where overdue links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
@@ -95,31 +105,6 @@ class Transport:
     def control(self) -> Queue:
         """The control queue as RQ knows it."""
         return self._links.queue
-
-    @property
-    def scheduled_key(self) -> str:
-        """The scheduled set of the control queue, where future links wait."""
-        return self._links.scheduled_key
-
-    @property
-    def list_key(self) -> str:
-        """The list of the control queue, where overdue links wait."""
-        return self._links.list_key
-
-    @property
-    def wake_key(self) -> str:
-        """The list dispatchers block on."""
-        return redis_keys.wake(self.settings.control_queue)
-
-    @property
-    def database_id_key(self) -> str:
-        """The key that names the database this control queue belongs to; missing after a flush."""
-        return redis_keys.database_id(self.settings.control_queue)
-
-    @property
-    def interval_key(self) -> str:
-        """The key that spreads periodic reconcile passes over workers."""
-        return redis_keys.reconcile_interval(self.settings.control_queue)
 
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
         """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
@@ -252,16 +237,10 @@ class Transport:
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have fired, their entries and their hashes together."""
         names = list(ids)
-        if not names:
-            return
-
-        def remove() -> None:
-            with self.redis.pipeline() as pipe:
-                pipe.zrem(self.scheduled_key, *names)
-                pipe.delete(*(Job.key_for(name) for name in names))
-                pipe.execute()
-
-        self._patiently(remove)
+        hashes = [Job.key_for(name) for name in names]
+        if names:
+            pipeline = cast("Callable[[], Any]", self.redis.pipeline)
+            self._patiently(lambda: pipeline().zrem(self.scheduled_key, *names).delete(*hashes).execute())
 
     def put_back(self, due: Mapping[str, datetime]) -> None:
         """Set another time at which leased links become due."""
