@@ -186,6 +186,9 @@ class Settings(BaseSettings):
     reconcile_interval: Seconds = timedelta(seconds=15)
     """How often a worker compares SQL with Redis. A dead worker's run is lost after three of them."""
 
+    ojs_visibility: Seconds = timedelta(minutes=10)
+    """How long an external worker holds a job without a heartbeat, when its request does not say (Open Job Spec)."""
+
     grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 

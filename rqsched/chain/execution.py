@@ -68,10 +68,18 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
         return None
     except BaseException as error:
-        _complete(runtime, claim, AttemptResult(AttemptOutcome.FAILED, error=describe_error(error)))
+        failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=_names_of(error))
+        _complete(runtime, claim, failed)
         raise
     _complete(runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED, result=_dump_result(result)))
     return result
+
+
+def _names_of(error: BaseException) -> tuple[str, ...]:
+    if isinstance(error, JobTimeoutException):
+        return ("timeout",)
+    kind = type(error)
+    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import count as counter
+from typing import Any
 
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
@@ -29,10 +31,20 @@ class Claimed:
     """The schedule that started it."""
 
 
-def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace: str, count: int = 1) -> list[Claimed]:
+def claim(
+    runtime: Runtime,
+    queues: Sequence[str],
+    worker_id: str | None,
+    *,
+    namespace: str,
+    count: int = 1,
+    held_for: timedelta | None = None,
+) -> list[Claimed]:
     """Hand up to `count` waiting external runs of these queues to a worker; each attempt goes to one worker only.
 
-    The most important come first, then the oldest. A claim whose answer the database lost is found again.
+    The queues are tried in the order given; on each the most important come first, then the oldest. The worker has
+    `held_for` (None: the setting `ojs_visibility`) until its first heartbeat. A claim whose answer the database lost is
+    found again.
     """
     token = new_uid(runtime.now())
     tries = counter(1)
@@ -46,11 +58,16 @@ def claim(runtime: Runtime, queues: Sequence[str], worker_id: str, *, namespace:
                 connection, queues, namespace=namespace, default_queue=default, limit=count
             )
             now = runtime.now()
-            start = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
+            start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
+            start["held_until"] = _held_until(runtime, now, held_for)
             found = external_runs.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
         return [Claimed(run, schedule) for run, schedule in found]
 
     return runtime.database.transact(work)
+
+
+def _held_until(runtime: Runtime, now: datetime, held_for: timedelta | None) -> datetime:
+    return now + (runtime.settings.ojs_visibility if held_for is None else held_for)
 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
@@ -76,13 +93,21 @@ def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change 
     return settle_run(runtime, run.uid, attempt_result, fence=is_same)
 
 
-def heartbeat(runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespace: str) -> tuple[list[str], list[str]]:
-    """Note that a worker executes these runs; returns those that still are its, and those it should stop."""
+def heartbeat(
+    runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespace: str, held_for: timedelta | None = None
+) -> tuple[list[str], list[str]]:
+    """Note that a worker executes these runs; returns those that still are its, and those it should stop.
+
+    It has them for another `held_for` (None: the setting `ojs_visibility`) without a heartbeat.
+    """
     distinct = list(dict.fromkeys(uids))
 
     def work(connection: Connection) -> set[str]:
         now = runtime.now()
-        return external_runs.record_heartbeats(connection, distinct, worker_id=worker_id, namespace=namespace, now=now)
+        held_until = _held_until(runtime, now, held_for)
+        return external_runs.record_heartbeats(
+            connection, distinct, worker_id=worker_id, namespace=namespace, now=now, held_until=held_until
+        )
 
     alive = runtime.database.transact(work) if distinct else set()
     return [uid for uid in distinct if uid in alive], [uid for uid in distinct if uid not in alive]

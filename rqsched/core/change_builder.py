@@ -37,6 +37,7 @@ class ChangeBuilder:
         self._events: list[Event] = []
         self._drops_buffer = False
         self._drops_retries = False
+        self._dead_letters: list[str] = []
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
@@ -109,6 +110,10 @@ class ChangeBuilder:
         """Cancel every run that waits for its next attempt."""
         self._drops_retries = True
 
+    def keep_dead_letter(self, uid: str) -> None:
+        """Keep a failed run among the dead letters."""
+        self._dead_letters.append(uid)
+
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
         """Add an audit event; keys without a value are left out, `next_fire_at` apart."""
         stored = {
@@ -134,7 +139,8 @@ class ChangeBuilder:
             event_sequence=after.event_sequence + len(self._events),
             operation=operation,
         )
-        return Change(before, after, new, moved, tuple(self._events), self._drops_buffer, self._drops_retries)
+        drops = self._drops_buffer, self._drops_retries
+        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self._dead_letters))
 
 
 def _position(schedule: Schedule) -> tuple[object, ...]:
@@ -153,4 +159,5 @@ def combined(first: Change, second: Change) -> Change:
         (*first.events, *second.events),
         first.drops_buffer or second.drops_buffer,
         first.drops_retries or second.drops_retries,
+        (*first.dead_letters, *second.dead_letters),
     )

@@ -290,6 +290,11 @@ class Schedule:
         return self.status is ScheduleStatus.ACTIVE
 
     @property
+    def lets_waiting_start(self) -> bool:
+        """Whether runs that wait may start: it is active, or was deleted and keeps its runs."""
+        return self.is_active or (self.status is ScheduleStatus.DELETED and self.policies.keeps_runs)
+
+    @property
     def has_ended(self) -> bool:
         """Whether it is done, dead or deleted: neither firing nor paused."""
         return self.status not in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
@@ -398,6 +403,8 @@ class Change:
     """Every waiting run of the schedule is cancelled."""
     drops_retries: bool = False
     """Every retrying run of the schedule is cancelled."""
+    dead_letters: tuple[str, ...] = ()
+    """The uids of the failed runs that are kept among the dead letters."""
 
     @property
     def is_empty(self) -> bool:

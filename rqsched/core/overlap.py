@@ -176,7 +176,7 @@ def begin(
 def drain(builder: ChangeBuilder) -> StartResult | None:
     """Start the oldest waiting run that nothing is ahead of; None when there is none.
 
-    A schedule that does not fire (paused, or ended) drains its backfill only.
+    A schedule that does not fire (paused, or ended) drains its backfill only, unless it was deleted and keeps its runs.
     """
     run = None if builder.unfinished() else _next_waiting(builder)
     return None if run is None else begin(builder, run.uid, outcome="drained")
@@ -187,7 +187,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     # The counts tell what was dropped by this very decision: its rows still read as waiting.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
-    if live and schedule.is_active and schedule.buffer_depth:
+    if live and schedule.buffer_depth and schedule.lets_waiting_start:
         return live[0]
     backfilled = [run for run in waiting if run.kind is RunKind.BACKFILL]
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:

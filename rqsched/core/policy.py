@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -186,6 +187,14 @@ class Policies:
     """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How failed attempts are repeated."""
+    retry_spread: float = 0.0
+    """How far a retry's delay lies from what the backoff says, as a part of it (Open Job Spec: 0.5); the cap holds."""
+    final_errors: tuple[str, ...] = ()
+    """Types of errors that are not tried again (Open Job Spec); `auth.*` stands for all that begin with `auth.`."""
+    dead_letter: bool = False
+    """Keep a failed run among the dead letters (Open Job Spec)."""
+    on_delete: str = "end_runs"
+    """What deleting does to runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
 
     def __post_init__(self) -> None:
         """Normalise names and refuse contradictions; raises InvalidPolicyError."""
@@ -195,11 +204,14 @@ class Policies:
         named: Any = self.environments
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
+        object.__setattr__(self, "final_errors", tuple(self.final_errors))
         self._check_values()
         self._check_combinations()
 
     def _check_values(self) -> None:
         _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
+        _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
+        _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
         window, limit = self.catch_up_window, self.catch_up_limit
         _require(window is None or _is_positive(window), "catch_up_window", "must be a positive timedelta")
         _require(
@@ -236,6 +248,24 @@ class Policies:
         if self.catch_up_window is None and self.missed is MissedPolicy.SKIP:
             return SKIP_TOLERANCE
         return self.catch_up_window
+
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether what waits goes on when the schedule is deleted."""
+        return self.on_delete == "keep_runs"
+
+    def retry_delay(self, attempt: int, *, interval: timedelta, salt: str) -> timedelta:
+        """Compute the wait after failed attempt `attempt`: the retry policy's delay, spread."""
+        delay = self.retry.delay(attempt, interval=interval, salt=salt)
+        if not self.retry_spread:
+            return delay
+        spread = delay * (1 + self.retry_spread * (2 * fraction("spread", salt, attempt) - 1))
+        return spread if self.retry.cap is None else min(spread, self.retry.cap)
+
+    def is_final(self, error_types: Iterable[str]) -> bool:
+        """Return whether an error that goes by one of these names is not tried again."""
+        kinds = tuple(error_types)
+        return any(_names(entry, kind) for entry in self.final_errors for kind in kinds)
 
     def kept_from(self, stored: Policies) -> Policies:
         """Return these policies with what they leave open as it is stored: what follows when attempts are used up."""
@@ -295,6 +325,10 @@ def _values(kind: type[Policies] | type[RetryPolicy], given: dict[str, Any]) -> 
 
 def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _names(entry: str, kind: str) -> bool:
+    return kind.startswith(entry[:-1]) if entry.endswith(".*") else kind == entry
 
 
 def _at_attempt(attempt: int) -> tenacity.RetryCallState:

@@ -45,15 +45,17 @@ def end_exhausted(builder: ChangeBuilder) -> None:
 
 
 def delete(builder: ChangeBuilder, reason: str | None) -> None:
-    """Delete softly: waiting runs and waiting retries end, started ones continue (Open Job Spec).
+    """Delete softly: waiting runs and waiting retries end unless the policies keep them; started ones continue.
 
     Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
     """
-    write_off(builder, audit.REMAINING_EXHAUSTED if reason == EXHAUSTED else "deleted")
+    is_owners = reason != EXHAUSTED
+    keeps = is_owners and builder.schedule.policies.keeps_runs
+    write_off(builder, "deleted" if is_owners else audit.REMAINING_EXHAUSTED)
     _stop(builder, ScheduleStatus.DELETED, reason)
     builder.set(deleted_at=builder.now)
-    dropped = builder.drop_buffer()
-    if reason != EXHAUSTED:
+    dropped = None if keeps else builder.drop_buffer()
+    if is_owners and not keeps:
         builder.drop_retries()
     builder.record(audit.DELETED, reason=reason, deleted_at=builder.now, dropped_buffered=dropped)
 

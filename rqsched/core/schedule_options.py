@@ -193,6 +193,10 @@ _POLICY_NAMES = {
     "total_repeats": "max_successes",
     "environments": "environments",
     "retry": "retry",
+    "retry_spread": "retry_spread",
+    "final_errors": "final_errors",
+    "dead_letter": "dead_letter",
+    "on_delete": "on_delete",
 }
 
 

@@ -51,6 +51,12 @@ class AttemptResult:
     """What went wrong, for people; the middle of what exceeds 8 KiB is cut out."""
     is_final: bool = False
     """No further attempt, whatever the retry policy says."""
+    error_types: tuple[str, ...] = ()
+    """The names by which `final_errors` may know the error."""
+    details: str | None = None
+    """JSON of the error as an external worker sent it; it is listed with the attempt."""
+    dead_letter: bool | None = None
+    """Whether a run that this ends is kept among the dead letters; None leaves that to its policies."""
 
 
 def decide_settle(
@@ -82,6 +88,8 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
         "outcome": attempt_result.outcome.value,
         "error": _cut(attempt_result.error, MAX_ATTEMPT_ERROR),
     }
+    if attempt_result.details is not None:
+        entry["details"] = json.loads(attempt_result.details)
     entries = [*json.loads(run.attempts), entry][-MAX_ATTEMPTS_KEPT:]
     builder.set_run(run.uid, attempts=dumps(entries))
 
@@ -104,11 +112,12 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
     """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
     schedule = builder.schedule
-    retry = schedule.policies.retry
+    policies, retry = schedule.policies, schedule.policies.retry
+    is_final = attempt_result.is_final or policies.is_final(attempt_result.error_types)
     error = _cut(attempt_result.error) or attempt_result.outcome.value
     builder.set(error_count=schedule.error_count + 1, last_error=error)
-    if run.attempt <= retry.max_retries and not attempt_result.is_final and not _is_withdrawn(schedule):
-        delay = retry.delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
+    if run.attempt <= retry.max_retries and not is_final and not _is_withdrawn(schedule):
+        delay = policies.retry_delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
         retry_at = builder.now + delay
         builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error)
         outcome = attempt_result.outcome.value
@@ -116,6 +125,8 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
         return
     status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
     failed = builder.end_run(run.uid, status, error=error)
+    if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
+        builder.keep_dead_letter(run.uid)
     failures = schedule.consecutive_failures + 1
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
@@ -149,8 +160,12 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
 
 
 def _is_withdrawn(schedule: Schedule) -> bool:
-    """Return whether its owner deleted it. The last of `max_runs` may delete it too, and still has all its attempts."""
-    return schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
+    """Return whether its owner deleted it and its runs with it.
+
+    The last of `max_runs` may delete it too, and still has all its attempts.
+    """
+    is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
+    return is_deleted and not schedule.policies.keeps_runs
 
 
 def _start_what_waited(builder: ChangeBuilder, uid: str) -> None:

@@ -186,6 +186,8 @@ class _Sender:
             self.has_started = True
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._tag.request_id
+            if (usual := headers.get("content-type")) is not None:
+                headers["Content-Type"] = self._tag.surface.media_type(self._connection, usual)
             for name, value in self._added().items():
                 headers.setdefault(name, value)
         await self._send(message)

@@ -35,6 +35,11 @@ def _no_headers(connection: HTTPConnection) -> Mapping[str, str]:
     return {}
 
 
+def _as_it_is(connection: HTTPConnection, media_type: str) -> str:
+    del connection
+    return media_type
+
+
 @dataclass(frozen=True, slots=True)
 class Surface:
     """One prefix of the application, with its own errors and headers."""
@@ -45,6 +50,8 @@ class Surface:
     """Renders a problem with the request's id. The problem's headers are added afterwards."""
     headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
     """The headers of every response, errors included."""
+    media_type: Callable[[HTTPConnection, str], str] = _as_it_is
+    """Returns the media type of a response, given the usual one and the request that accepts it."""
     has_slash: bool = False
     """Whether its routes end in a slash. Callers may use either form: the path is corrected before routing."""
 

@@ -213,6 +213,7 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     _write_drops(connection, changes)
+    _write_dead_letters(connection, changes)
     insert_rows(connection, audit_events, [row for change in changes for row in event_rows(change)])
 
 
@@ -244,6 +245,13 @@ def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
                 .where(runs.c.schedule_uid == change.after.uid, runs.c.status.in_(statuses))
                 .values(status="cancelled", ended_at=change.after.updated_at, retry_at=None, error=_DROPPED)
             )
+
+
+def _write_dead_letters(connection: Connection, changes: Sequence[Change]) -> None:
+    for change in changes:
+        if change.dead_letters:
+            kept = sa.update(runs).where(runs.c.uid.in_(change.dead_letters))
+            connection.execute(kept.values(dead_letter_at=change.after.updated_at))
 
 
 _DROPPED = "dropped: the schedule ended before it could start"

@@ -24,14 +24,17 @@ _IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (r
 def lock_waiting(
     connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, limit: int
 ) -> list[str]:
-    """Lock waiting runs of these queues, skipping those that others hold; the most important first, then the oldest.
+    """Lock waiting runs of these queues, skipping those that others hold.
 
-    A run without a queue waits on `default_queue`.
+    The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
+    queue waits on `default_queue`.
     """
+    queue = sa.func.coalesce(runs.c.queue, default_queue)
+    order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
     statement = (
         sa.select(runs.c.uid)
-        .where(_IS_WAITING, sa.func.coalesce(runs.c.queue, default_queue).in_(list(queues)), _is_in(namespace))
-        .order_by(runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
+        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace))
+        .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)
     )
@@ -61,15 +64,20 @@ def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[tuple[
 
 
 def record_heartbeats(
-    connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str, now: datetime
+    connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str, now: datetime, held_until: datetime
 ) -> set[str]:
-    """Record that a worker executes these runs; returns the uids of those that are still its own."""
+    """Record that a worker executes these runs until then; returns the uids of those that are still its own.
+
+    What was claimed without the name of a worker belongs to whoever names it.
+    """
     is_named = one_of(runs.c.uid, uids, connection)
-    mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, runs.c.worker == worker_id, _is_in(namespace))
+    is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)
+    mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
     # In the order in which all runs are locked: two heartbeats, or one and a fire that cancels, never deadlock.
     locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
     alive = list(connection.execute(locked).scalars())
-    connection.execute(sa.update(runs).where(one_of(runs.c.uid, alive, connection)).values(heartbeat_at=now))
+    values = {"heartbeat_at": now, "held_until": held_until}
+    connection.execute(sa.update(runs).where(one_of(runs.c.uid, alive, connection)).values(**values))
     return set(alive)
 
 

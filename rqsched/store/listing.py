@@ -81,7 +81,7 @@ def list_schedules(
     statement = SELECT_SCHEDULES.where(*_conditions(connection, filters))
     position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
     if cursor is not None:
-        created_at, uid = _read_cursor(cursor)
+        created_at, uid = read_cursor(cursor)
         bound = sa.tuple_(sa.literal(created_at, schedules.c.created_at.type), sa.literal(uid, schedules.c.uid.type))
         statement = statement.where(position < bound if newest_first else position > bound)
     order = (schedules.c.created_at, schedules.c.uid)
@@ -149,7 +149,8 @@ def write_cursor(instant: datetime, uid: str) -> str:
     return base64.urlsafe_b64encode(json.dumps([instant.isoformat(), uid]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(text: str) -> tuple[datetime, str]:
+def read_cursor(text: str) -> tuple[datetime, str]:
+    """Read a position back; raises InvalidLimitError."""
     try:
         instant, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         position = datetime.fromisoformat(instant), str(uid)

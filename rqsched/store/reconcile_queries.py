@@ -7,7 +7,7 @@ the last page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -49,8 +49,11 @@ def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limi
 
 
 def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read schedules with waiting runs that might start: active ones, and any not deleted whose backfill waits."""
-    can_start = IS_ACTIVE | (IS_LIVE & (schedules.c.backfill_waiting > 0))
+    """Read schedules with waiting runs that might start: active ones, deleted ones, and any whose backfill waits.
+
+    A deleted schedule has waiting runs only when it keeps them.
+    """
+    can_start = IS_ACTIVE | ~IS_LIVE | (schedules.c.backfill_waiting > 0)
     return _uids(connection, sa.select(schedules.c.uid).where(HAS_WAITING, can_start), after, limit)
 
 
@@ -119,12 +122,18 @@ def without_heartbeat(
 
 
 def silent(
-    connection: Connection, since: datetime, after: str | None, limit: int
+    connection: Connection, now: datetime, usual: timedelta, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
-    """Read external runs without a heartbeat since then, each with its number of heartbeats."""
+    """Read external runs whose worker's time is over, each with its number of heartbeats.
+
+    A worker holds its run until `held_until`, or for the `usual` time after its last heartbeat when that is not
+    written: a release that does not know the column may have claimed the attempt, so a value older than the heartbeat
+    belongs to another attempt.
+    """
     heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
-    found = _has(RunStatus.RUNNING), runs.c.executor == "external", heard_at <= since
-    return _running(connection, found, after, limit)
+    is_known = sa.and_(runs.c.held_until.is_not(None), runs.c.held_until >= heard_at)
+    is_over = sa.case((is_known, runs.c.held_until <= now), else_=heard_at <= now - usual)
+    return _running(connection, (_has(RunStatus.RUNNING), runs.c.executor == "external", is_over), after, limit)
 
 
 def _running(

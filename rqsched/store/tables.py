@@ -252,6 +252,8 @@ runs = sa.Table(
     sa.Column("asked_attempt", sa.Integer),
     sa.Column("dispatched_at", Instant),
     sa.Column("dead_letter_at", Instant),
+    # Written by claims and heartbeats of external workers only, read by reconcile only.
+    sa.Column("held_until", Instant),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),

@@ -264,3 +264,27 @@ def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
 def test_stored_policies_with_keys_of_a_newer_release_are_read_without_them() -> None:
     text = '{"colour":"red","overlap":"allow_all","retry":{"max_retries":1,"mood":"patient"}}'
     assert Policies.loads(text) == Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=RetryPolicy(max_retries=1))
+
+
+def test_a_retry_is_spread_around_its_delay_and_never_beyond_the_cap() -> None:
+    retry = RetryPolicy(base=HOUR, cap=1.2 * HOUR)
+    policies = Policies(retry=retry, retry_spread=0.5)
+    waits = [policies.retry_delay(1, interval=MINUTE, salt=str(number)) for number in range(50)]
+    assert all(0.5 * HOUR <= wait <= 1.2 * HOUR for wait in waits)
+    assert len(set(waits)) > 20
+    assert policies.retry_delay(1, interval=MINUTE, salt="0") == waits[0], "the same for every process"
+    assert Policies(retry=retry).retry_delay(1, interval=MINUTE, salt="0") == HOUR
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_final"),
+    [("a.b", True), ("auth.expired", True), ("auth", False), ("a.b.c", False), ("x.auth.y", False)],
+)
+def test_an_error_is_final_by_its_whole_name_or_by_a_prefix_that_ends_in_a_star(kind: str, is_final: bool) -> None:
+    assert Policies(final_errors=("a.b", "auth.*")).is_final(["other", kind]) is is_final
+
+
+@pytest.mark.parametrize("values", [{"on_delete": "explode"}, {"retry_spread": 1.0}, {"retry_spread": -0.1}], ids=str)
+def test_what_another_surface_may_not_ask_for_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPolicyError):
+        named(**values)

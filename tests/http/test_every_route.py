@@ -35,6 +35,7 @@ READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
     f"GET {ONE}upcoming/", "GET /api/v1/backfills/{uid}/", "GET /api/v1/workflows/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
+    "GET /ojs/v1/dead-letter", "GET /ojs/v1/dead-letter/{dead_letter_id}",
     f"GET {DURABLE}", f"GET {DURABLE}/{{schedule_id}}", f"GET {DURABLE}/{{schedule_id}}/history",
     "GET /api/cluster/info", "GET /api/health",
 }  # fmt: skip
@@ -43,11 +44,13 @@ OPERATE = {
     *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate")),
     *(f"POST {JOBS}{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
     f"PATCH {CRON}/{{name}}",
+    "DELETE /ojs/v1/jobs/{job_id}",
     *(f"POST {DURABLE}/{{schedule_id}}/{name}" for name in ("pause", "resume", "trigger", "backfill")),
 }
 ADMIN = {
     f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
+    "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
     f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",
 }  # fmt: skip
 NEEDED = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from rqsched import Cron, Every
+from rqsched import Cron, Every, Once, RetryPolicy, Spec
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs, refused
 from tests.support.web import MakeWeb, Web
@@ -178,15 +179,15 @@ def test_the_operate_role_may_toggle_and_change_nothing_else(make_web: MakeWeb) 
     ]
     web = make_web(tokens=f"[{', '.join(tokens)}]")
     read, operate, admin = (Ojs(web.acting_as(f"secret-of-the-{role}-role")) for role in ("read", "operate", "admin"))
-    refused(operate.register(), 403, "forbidden")
+    refused(operate.register(), 403, "x_forbidden")
     admin.registered()
 
     assert operate.patched(enabled=False)["enabled"] is False
-    refused(operate.patch({"enabled": True, "args": [1]}), 403, "forbidden")
-    refused(read.patch({"enabled": True}), 403, "forbidden")
-    refused(operate("DELETE", f"{CRON}/daily-report"), 403, "forbidden")
+    refused(operate.patch({"enabled": True, "args": [1]}), 403, "x_forbidden")
+    refused(read.patch({"enabled": True}), 403, "x_forbidden")
+    refused(operate("DELETE", f"{CRON}/daily-report"), 403, "x_forbidden")
     assert read.cron()["enabled"] is False
-    refused(Ojs(web)("GET", CRON), 401, "unauthorized")
+    refused(Ojs(web)("GET", CRON), 401, "x_unauthorized")
 
 
 def test_an_expression_that_another_surface_replaced_is_not_shown_any_more(ojs: Ojs) -> None:
@@ -208,6 +209,41 @@ def test_a_schedule_of_another_surface_is_shown_with_an_expression(ojs: Ojs, spe
     ojs.env.scheduler.create("native", "note", spec, overlap="buffer_one")
     job = ojs.cron("native")
     assert (job["cron"], job["options"], job["overlap_policy"]) == (expression, {}, "buffer_one")
+
+
+MIXTURE = Spec([Cron("0 2 * * *"), Every("1h")])
+BEYOND: dict[str, Any] = {
+    "two expressions": Spec([Cron("0 2 * * *"), Cron("0 3 * * *")]),
+    "mixture": MIXTURE,
+    "window": Spec(Cron("0 2 * * *"), end_at=datetime(2027, 1, 1, tzinfo=UTC)),
+    "instant": Once(datetime(2027, 1, 1, tzinfo=UTC)),
+}
+
+
+@pytest.mark.parametrize("spec", BEYOND.values(), ids=BEYOND)
+def test_a_schedule_that_one_expression_cannot_say_is_shown_whole_and_not_replaced(ojs: Ojs, spec: Any) -> None:
+    handle = ojs.env.scheduler.create("native", "note", spec)
+
+    job = ojs.cron("native")
+    error = refused(ojs.register(name="native"), 409, "duplicate")
+
+    assert job["x_specs"] == error["details"]["x_specs"] == handle.state.spec.to_json()
+    assert ojs.cron("native") == job
+    assert "x_specs" not in ojs.patched("native", cron="0 4 * * *"), "a change of the expression is meant"
+
+
+@pytest.mark.parametrize("spec", [Cron("0 2 * * *"), Every("90s")], ids=["cron", "interval"])
+def test_a_schedule_that_one_expression_says_is_replaced(ojs: Ojs, spec: Any) -> None:
+    ojs.env.scheduler.create("native", "note", spec)
+    assert "x_specs" not in ojs.cron("native")
+    assert ojs.register(name="native").status_code == 200
+
+
+def test_changed_meta_leaves_the_retries_of_another_surface(ojs: Ojs) -> None:
+    retry = RetryPolicy(max_retries=7, then="continue")
+    handle = ojs.env.scheduler.create("native", "note", Every("1h"), retry=retry)
+    ojs.patched("native", meta={"a": 1})
+    assert (handle.refresh().describe().memo["a"], handle.state.policies.retry) == (1, retry)
 
 
 def test_a_patch_keeps_the_fields_of_other_surfaces(ojs: Ojs) -> None:

@@ -221,13 +221,17 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("tags that are no texts", {"options": {"tags": [1]}}, "options.tags"),
     ("priority that is no whole number", {"options": {"priority": 1.5}}, "options.priority"),
     ("retry that is no object", {"options": {"retry": 3}}, "options.retry"),
-    ("no attempt", {"options": {"retry": {"max_attempts": 0}}}, "options.retry.max_attempts"),
+    ("fewer than no attempts", {"options": {"retry": {"max_attempts": -1}}}, "options.retry.max_attempts"),
+    ("jitter as number", {"options": {"retry": {"jitter": 1}}}, "options.retry.jitter"),
+    ("unknown end", {"options": {"retry": {"on_exhaustion": "explode"}}}, "options.retry.on_exhaustion"),
+    ("errors as text", {"options": {"retry": {"non_retryable_errors": "x"}}}, "options.retry.non_retryable_errors"),
+    ("errors beyond the limit", {"options": {"retry": {"non_retryable_errors": ["x"] * 101}}},
+     "options.retry.non_retryable_errors"),
     ("attempts as text", {"options": {"retry": {"max_attempts": "3"}}}, "options.retry.max_attempts"),
     ("interval that is no duration", {"options": {"retry": {"initial_interval": "soon"}}}, "duration"),
-    ("interval beyond the calendar", {"options": {"retry": {"initial_interval": "P999999D"}}}, "retry.base"),
+    ("interval beyond the calendar", {"options": {"retry": {"initial_interval": "P999999D"}}},
+     "options.retry.initial_interval"),
     ("coefficient that shrinks", {"options": {"retry": {"backoff_coefficient": 0.5}}}, "retry.factor"),
-    ("cap below the interval", {"options": {"retry": {"initial_interval": "PT10S", "max_interval": "PT1S"}}},
-     "retry.cap"),
 ]  # fmt: skip
 
 
@@ -271,14 +275,17 @@ def test_options_are_kept_verbatim_and_applied(ojs: Ojs) -> None:
 RETRIES = [
     ("ISO", {"max_attempts": 3, "initial_interval": "PT30S", "max_interval": "PT5M"}, (2, 30.0, 2.0, 300.0)),
     ("ms by name", {"max_attempts": 1, "initial_interval_ms": 1500, "max_interval_ms": 60000}, (0, 1.5, 2.0, 60.0)),
-    ("ms as numbers", {"max_attempts": 5, "initial_interval": 500, "backoff_coefficient": 3}, (4, 0.5, 3.0, None)),
-    ("under a second", {"initial_interval": "PT0.25S"}, (3, 0.25, 2.0, None)),
-    ("nothing", {}, (3, None, 2.0, None)),
+    ("ms as numbers", {"max_attempts": 5, "initial_interval": 500, "backoff_coefficient": 3}, (4, 0.5, 3.0, 300.0)),
+    ("under a second", {"initial_interval": "PT0.25S"}, (2, 0.25, 2.0, 300.0)),
+    ("no retry", {"max_attempts": 0}, (0, 1.0, 2.0, 300.0)),
+    ("a cap below the interval", {"initial_interval": "PT10S", "max_interval": "PT4S"}, (2, 4.0, 2.0, 4.0)),
+    ("nothing", {}, (2, 1.0, 2.0, 300.0)),
+    ("null", None, (2, 1.0, 2.0, 300.0)),
 ]
 
 
 @pytest.mark.parametrize(("retry", "expected"), [row[1:] for row in RETRIES], ids=[row[0] for row in RETRIES])
-def test_retry_options_in_every_form_are_our_retry_policy(ojs: Ojs, retry: dict[str, Any], expected: Any) -> None:
+def test_retry_options_in_every_form_are_our_retry_policy(ojs: Ojs, retry: Any, expected: Any) -> None:
     ojs.registered(options={"retry": retry})
 
     policy = ojs.env.scheduler.get("daily-report").state.policies.retry

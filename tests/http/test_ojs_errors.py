@@ -36,8 +36,9 @@ REFUSALS = [
     ("GET", "/ojs", 404, "not_found"),
     ("GET", "/ojs/v1/nothing", 404, "not_found"),
     ("GET", "/ojs/v2/cron", 404, "not_found"),
-    ("PUT", CRON, 405, "method_not_allowed"),
-    ("POST", f"{CRON}/daily-report", 405, "method_not_allowed"),
+    ("PUT", CRON, 405, "x_method_not_allowed"),
+    ("POST", f"{CRON}/daily-report", 405, "x_method_not_allowed"),
+    ("POST", "/ojs/v1/jobs", 404, "not_found"),
     ("GET", f"{CRON}/missing", 404, "not_found"),
     ("DELETE", f"{CRON}/missing", 404, "not_found"),
     ("GET", f"{CRON}/Not%20A%20Name", 404, "not_found"),
@@ -62,6 +63,34 @@ def test_a_body_is_read_in_either_media_type(ojs: Ojs, media_type: str) -> None:
     assert ojs("POST", CRON, REPORT, headers={"content-type": media_type}).status_code == 201
 
 
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "json"])
+def test_a_body_in_another_media_type_is_refused_and_writes_nothing(ojs: Ojs, media_type: str) -> None:
+    refused(ojs("POST", CRON, REPORT, headers={"content-type": media_type}), 400, "invalid_request")
+    assert ojs.listed()["count"] == 0
+
+
+def test_a_body_without_a_media_type_is_read(ojs: Ojs) -> None:
+    assert ojs("POST", CRON, REPORT, headers={"content-type": ""}).status_code == 201
+
+
+ACCEPTED = [
+    ("application/json", "application/json"),
+    ("application/json;q=0.9, application/json", "application/json"),
+    (f"application/json, {MEDIA_TYPE}", MEDIA_TYPE),
+    ("application/json, */*", MEDIA_TYPE),
+    ("text/html", MEDIA_TYPE),
+    ("", MEDIA_TYPE),
+]
+
+
+@pytest.mark.parametrize(("accept", "media_type"), ACCEPTED)
+def test_an_answer_has_the_specs_media_type_unless_only_json_is_accepted(
+    ojs: Ojs, accept: str, media_type: str
+) -> None:
+    for path in (CRON, f"{CRON}/missing", "/ojs/v1/nothing", "/ojs/manifest"):
+        assert ojs.web("GET", path, headers={"accept": accept}).headers["content-type"] == media_type, path
+
+
 @pytest.mark.parametrize("version", ["1.0", "1"])
 def test_this_version_is_served(ojs: Ojs, version: str) -> None:
     assert ojs("GET", CRON, headers={"OJS-Version": version}).status_code == 200
@@ -77,6 +106,9 @@ def test_the_manifest_says_what_is_implemented(ojs: Ojs) -> None:
     found = ojs("GET", "/ojs/manifest").json()
     assert (found["ojs_version"], found["specversion"], found["capabilities"]["cron_jobs"]) == ("1.0", "1.0", True)
     assert found["implementation"]["name"] == "rqsched"
+    assert (found["conformance_level"], found["capabilities"]["dead_letter"]) == (None, True)
+    assert found["x_chapters"]["12 Dead letter"] == found["x_chapters"]["10 Workers"] == "served"
+    assert found["x_chapters"]["14 Workflows"] == "not served"
 
 
 def test_health_is_ok_while_the_backends_answer(ojs: Ojs) -> None:
@@ -110,7 +142,8 @@ def test_cron_jobs_of_another_namespace_are_not_visible(make_web: MakeWeb) -> No
     job = red.fetched()
     refused(blue("GET", f"/ojs/v1/jobs/{job['id']}"), 404, "not_found")
     refused(blue.ack(job), 404, "not_found")
-    assert blue.heartbeat(job)["active_jobs"] == []
+    assert blue.heartbeat(job)["jobs_extended"] == []
+    refused(blue("DELETE", f"/ojs/v1/jobs/{job['id']}"), 404, "not_found")
     assert red.ack(job).status_code == 200
 
 
@@ -160,7 +193,7 @@ def test_a_malformed_body_is_refused_everywhere_and_writes_nothing(ojs: Ojs) -> 
 
 
 def test_a_body_beyond_the_limit_is_refused_without_reading_it(ojs: Ojs) -> None:
-    refused(raw(ojs, b'{"name": "' + b"x" * 2**21), 413, "too_large")
+    refused(raw(ojs, b'{"name": "' + b"x" * 2**21), 413, "x_too_large")
     assert ojs.listed()["count"] == 0
 
 

@@ -135,7 +135,7 @@ def test_cancel_previous_ends_the_old_job_with_the_new_one(ojs: Ojs) -> None:
     ojs.advance_and_dispatch()
 
     assert ojs.job(old)["state"] == "cancelled"
-    assert ojs.heartbeat(old)["jobs_to_cancel"] == [old["id"]]
+    assert (ojs.heartbeat(old)["jobs_extended"], ojs.heartbeat(old)["x_jobs_cancelled"]) == ([], [old["id"]])
     assert ojs.ack(old).status_code == 409
     assert ojs.fetched()["state"] == "active"
 
@@ -170,14 +170,42 @@ def test_more_than_two_waiting_jobs_log_a_warning(ojs: Ojs, caplog: pytest.LogCa
     assert seen == [[], [], [], [warning.format(3)], [warning.format(4)]]
 
 
-def test_removing_a_cron_cancels_its_waiting_jobs(ojs: Ojs) -> None:
+def test_removing_a_cron_leaves_its_running_waiting_and_retryable_jobs_alone(ojs: Ojs) -> None:
+    ojs.registered(overlap_policy="enqueue", options={"retry": {"initial_interval": "PT30S", "jitter": False}})
+    for _ in range(3):
+        ojs.advance_and_dispatch()
+    running = ojs.fetched()
+    assert ojs("DELETE", f"{CRON}/daily-report").status_code == 200
+
+    assert ojs.nack(running).json()["state"] == "retryable"
+    ojs.advance_and_dispatch(30 * SECOND)
+    jobs = [ojs.fetched()]
+    assert (jobs[0]["id"], jobs[0]["attempt"]) == (running["id"], 2)
+    while jobs and len(jobs) < 10:
+        assert ojs.ack(jobs[-1]).status_code == 200
+        waiting = ojs.fetch()
+        assert len(waiting) <= 1, "never two at once"
+        if not waiting:
+            break
+        jobs += waiting
+    assert [job["scheduled_at"][11:16] for job in jobs] == ["12:01", "12:02", "12:03"]
+    ojs.advance_and_dispatch(5 * MINUTE)
+    assert ojs.fetch() == [], "it does not fire any more"
+
+
+def test_a_cron_that_is_removed_while_it_is_disabled_leaves_its_waiting_jobs_alone(ojs: Ojs) -> None:
     ojs.registered(overlap_policy="enqueue")
     ojs.advance_and_dispatch()
     ojs.advance_and_dispatch()
-    job = ojs.fetched()
+    running = ojs.fetched()
+    ojs.patched(enabled=False)
+    ojs.ack(running)
+    assert ojs.fetch() == [], "a disabled one keeps its jobs waiting"
+
     ojs("DELETE", f"{CRON}/daily-report")
-    assert ojs.ack(job).status_code == 200
-    assert ojs.fetch() == []
+    ojs.env.recover()
+
+    assert ojs.fetched()["scheduled_at"] == "2026-01-15T12:02:00.000Z"
 
 
 def test_a_local_time_skipped_by_dst_does_not_fire_and_emits_a_skip(ojs: Ojs, signals: list[dict[str, Any]]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import WORKERS, Ojs, refused
 from tests.support.rows import every_row
-from tests.support.web import Web
+from tests.support.web import MakeWeb, Web
 
 UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
 
@@ -43,16 +44,15 @@ def test_a_job_can_be_read_from_waiting_to_its_end(ojs: Ojs) -> None:
     fired(ojs, args=["eu"], options={"queue": "reports"})
     job = ojs.fetched_from("reports")
     assert ojs.job(job) == job
+    assert (job["state"], job["attempt"], job["tags"], job["timeout_ms"]) == ("active", 1, [], 600_000)
 
     ended = ojs.ack(job, result={"rows": 7})
 
     assert ended.status_code == 200
     assert ended.json() == {
         "acknowledged": True,
-        "id": job["id"],
         "job_id": job["id"],
         "state": "completed",
-        "attempt": 1,
         "completed_at": "2026-01-15T12:01:00.000Z",
     }
     found = ojs.job(job)
@@ -60,34 +60,109 @@ def test_a_job_can_be_read_from_waiting_to_its_end(ojs: Ojs) -> None:
 
 
 def test_a_nack_is_retried_until_its_attempts_are_used_up(ojs: Ojs) -> None:
-    fired(ojs, options={"retry": {"max_attempts": 2, "initial_interval": "PT30S"}})
+    fired(ojs, options={"retry": {"max_attempts": 2, "initial_interval": "PT30S", "jitter": False}})
     job = ojs.fetched()
 
     first = ojs.nack(job).json()
-    assert (first["state"], first["next_attempt_at"]) == ("retryable", "2026-01-15T12:01:30.000Z")
+    assert first == {
+        "job_id": job["id"],
+        "state": "retryable",
+        "attempt": 1,
+        "max_attempts": 2,
+        "next_attempt_at": "2026-01-15T12:01:30.000Z",
+    }
+    waiting = ojs.job(job)
+    assert (waiting["state"], waiting["attempt"], waiting["next_attempt_at"]) == (
+        "retryable", 1, "2026-01-15T12:01:30.000Z",
+    )  # fmt: skip
     ojs.advance_and_dispatch(29 * SECOND)
     assert ojs.fetch() == []
     ojs.advance_and_dispatch(SECOND)
     again = ojs.fetched()
     last = ojs.nack(again).json()
 
-    assert (again["id"], again["attempt"], again["error"]) == (job["id"], 2, {"message": "SmtpError: no answer"})
+    error = {"type": "SmtpError", "message": "no answer"}
+    assert (again["id"], again["attempt"], again["error"]) == (job["id"], 2, error)
     assert again["meta"]["cron_triggered_at"] == job["meta"]["cron_triggered_at"]
-    assert last["state"] == ojs.job(job)["state"] == "discarded"
+    assert last == {
+        "job_id": job["id"],
+        "state": "discarded",
+        "attempt": 2,
+        "max_attempts": 2,
+        "discarded_at": "2026-01-15T12:01:30.000Z",
+    }
+    ended = ojs.job(job)
+    assert (ended["state"], ended["discarded_at"]) == ("discarded", "2026-01-15T12:01:30.000Z")
+    assert ended["errors"] == [
+        {**error, "attempt": 1, "occurred_at": "2026-01-15T12:01:00.000Z"},
+        {**error, "attempt": 2, "occurred_at": "2026-01-15T12:01:30.000Z"},
+    ]
     assert ojs.cron()["enabled"] is True, "a cron job goes on"
 
 
+def test_a_job_has_no_attempt_before_its_first_execution(ojs: Ojs) -> None:
+    fired(ojs, options={"retry": {"initial_interval": "PT1S", "jitter": False}})
+    job = {"id": ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)}
+    assert (ojs.job(job)["state"], ojs.job(job)["attempt"]) == ("available", 0)
+    ojs.nack(ojs.fetched())
+    ojs.advance_and_dispatch(SECOND)
+    assert (ojs.job(job)["state"], ojs.job(job)["attempt"]) == ("available", 1)
+
+
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [({"code": "timeout", "message": "late"}, "timeout: late"), ({"message": "late"}, "late"), ("late", "late"),
-     (None, "failed"), ({}, "failed"), ([1], "[1]")],
-    ids=["code", "message", "text", "none", "empty", "another shape"],
+    ("error", "kept"),
+    [({"code": "timeout", "message": "late"}, None),
+     ({"code": "handler_error", "message": "x", "retryable": True, "details": {"class": "E", "at": [1, None]}}, None),
+     ({"message": "late"}, None), ("late", {"message": "late"}), (None, {"message": "failed"}), ({}, None),
+     ([1], {"message": "[1]"}), ({"code": [7], "message": {"a": 1}}, None)],
+    ids=["code", "as the spec has it", "message", "text", "none", "empty", "another shape", "strange values"],
 )  # fmt: skip
-def test_the_message_of_an_error_of_any_form_is_kept(ojs: Ojs, error: Any, message: str) -> None:
+def test_an_error_of_any_form_is_kept_as_it_was_sent(ojs: Ojs, error: Any, kept: Any) -> None:
     fired(ojs)
     job = ojs.fetched()
     assert ojs.nack(job, error=error).status_code == 200
-    assert ojs.job(job)["error"] == {"message": message}
+    assert ojs.job(job)["error"] == (error if kept is None else kept)
+
+
+def test_an_error_too_large_to_keep_is_cut(ojs: Ojs) -> None:
+    fired(ojs)
+    job = ojs.fetched()
+    error = {"code": "handler_error", "message": "x" * 100_000, "retryable": True, "details": {"trace": "y" * 100_000}}
+    assert ojs.nack(job, error=error).json()["state"] == "retryable"
+    assert ojs.job(job)["error"] == {
+        "code": "handler_error", "message": "x" * 2_000, "retryable": True, "x_cut": True,
+    }  # fmt: skip
+
+
+FINAL = ["validation.payload_invalid", "auth.*"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [({"type": "validation.payload_invalid"}, "discarded"), ({"type": "auth.token_expired"}, "discarded"),
+     ({"code": "auth.forbidden"}, "discarded"), ({"code": "auth"}, "retryable"),
+     ({"type": "external.auth.failure"}, "retryable"), ({"code": "DISCARD"}, "discarded"),
+     ({"code": "FAIL", "retryable": True}, "discarded"), ({"code": "RETRY"}, "retryable")],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) and "retryable" not in value else None,
+)  # fmt: skip
+def test_an_error_of_a_type_that_is_not_retryable_ends_the_job(ojs: Ojs, error: dict[str, Any], state: str) -> None:
+    fired(ojs, options={"retry": {"non_retryable_errors": FINAL}})
+    job = ojs.fetched()
+    assert ojs.nack(job, error={"message": "x", **error}).json()["state"] == state
+
+
+def test_jitter_spreads_retries_from_a_half_to_one_and_a_half_of_the_delay_and_never_beyond_the_cap(ojs: Ojs) -> None:
+    retry = {"initial_interval": "PT100S", "max_interval": "PT120S"}
+    ojs.registered(overlap_policy="allow", options={"retry": retry})
+    for _ in range(20):
+        ojs.advance_and_dispatch()
+    waits = []
+    for job in ojs.fetch(count=20):
+        next_at = datetime.fromisoformat(ojs.nack(job).json()["next_attempt_at"])
+        waits.append((next_at - ojs.env.clock.now()).total_seconds())
+    assert all(50 <= wait <= 120 for wait in waits)
+    assert min(waits) < 80
+    assert max(waits) > 100
 
 
 def test_an_error_that_is_not_retryable_ends_the_job(ojs: Ojs) -> None:
@@ -96,24 +171,30 @@ def test_an_error_that_is_not_retryable_ends_the_job(ojs: Ojs) -> None:
     assert ojs.nack(job, error={"message": "no such user", "retryable": False}).json()["state"] == "discarded"
 
 
+def not_active(answer: httpx.Response, job_id: str, state: str, attempt: int) -> None:
+    """Expect that a job's end was refused because of its state."""
+    details = {"job_id": job_id, "current_state": state, "expected_state": "active", "attempt": attempt}
+    assert refused(answer, 409, "invalid_request")["details"] == details
+
+
 def test_a_job_is_acknowledged_once(ojs: Ojs) -> None:
     fired(ojs)
     job = ojs.fetched()
     assert ojs.ack(job).status_code == 200
     for again in (ojs.ack(job), ojs.nack(job)):
-        assert refused(again, 409, "duplicate")["details"] == {"state": "completed", "attempt": 1}
+        not_active(again, job["id"], "completed", 1)
 
 
 def test_a_job_nobody_fetched_cannot_be_acknowledged(ojs: Ojs) -> None:
     fired(ojs)
     job_id = ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)
-    assert refused(ojs.ack({"id": job_id}), 409, "duplicate")["details"]["state"] == "available"
+    not_active(ojs.ack({"id": job_id}), job_id, "available", 0)
 
 
 def test_a_job_of_rq_cannot_be_acknowledged_from_outside(ojs: Ojs) -> None:
     fired(ojs, type="note")
     job_id = ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)
-    refused(ojs.ack({"id": job_id}), 409, "duplicate")
+    refused(ojs.ack({"id": job_id}), 409, "invalid_request")
 
 
 def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs) -> None:
@@ -126,18 +207,56 @@ def test_a_job_without_heartbeat_for_ten_minutes_goes_to_another_worker(ojs: Ojs
     assert ojs.job(job)["state"] == "active"
     ojs.env.advance(SECOND)
     ojs.env.recover()
-    refused(ojs.ack(job), 409, "duplicate")
+    not_active(ojs.ack(job), job["id"], "retryable", 1)
     ojs.advance_and_dispatch(MINUTE)
 
     (again,) = ojs.fetch(worker_id="worker-2")
-    assert (again["id"], again["attempt"]) == (job["id"], 2)
+    assert (again["id"], again["attempt"], again["error"]["code"]) == (job["id"], 2, "x_lost")
     for mine in ({"worker_id": "worker-1"}, {"attempt": 1}):
-        refused(ojs.ack(job, **mine), 409, "duplicate")
-    assert ojs.heartbeat(job)["jobs_to_cancel"] == [job["id"]]
+        not_active(ojs.ack(job, **mine), job["id"], "active", 2)
+    assert ojs.heartbeat(job)["x_jobs_cancelled"] == [job["id"]]
     assert ojs.ack(again, worker_id="worker-2", attempt=2).status_code == 200
 
 
-def test_a_heartbeat_keeps_jobs_active_and_returns_those_to_cancel(ojs: Ojs) -> None:
+@pytest.mark.parametrize("by", ["fetch", "heartbeat"])
+def test_a_worker_holds_a_job_as_long_as_its_request_says(ojs: Ojs, by: str) -> None:
+    fired(ojs)
+    ojs.patched(enabled=False)
+    if by == "fetch":
+        (job,) = ojs.fetch(visibility_timeout_ms=30_000)
+    else:
+        job = ojs.fetched()
+        ojs.env.advance(9 * MINUTE)
+        assert ojs.heartbeat(job, visibility_timeout_ms=30_000)["jobs_extended"] == [job["id"]]
+
+    ojs.env.advance(29 * SECOND)
+    ojs.env.recover()
+    assert ojs.job(job)["state"] == "active"
+    ojs.env.advance(SECOND)
+    ojs.env.recover()
+    assert ojs.job(job)["state"] == "retryable"
+
+
+def test_a_longer_visibility_than_the_usual_one_is_honoured_too(ojs: Ojs) -> None:
+    fired(ojs)
+    ojs.patched(enabled=False)
+    (job,) = ojs.fetch(visibility_timeout_ms=3_600_000)
+    ojs.env.advance(timedelta(minutes=59))
+    ojs.env.recover()
+    assert ojs.job(job)["state"] == "active"
+
+
+def test_the_usual_visibility_is_a_setting(make_web: MakeWeb) -> None:
+    ojs = Ojs(make_web(ojs_visibility=20))
+    fired(ojs)
+    ojs.patched(enabled=False)
+    job = ojs.fetched()
+    ojs.env.advance(20 * SECOND)
+    ojs.env.recover()
+    assert ojs.job(job)["state"] == "retryable"
+
+
+def test_a_heartbeat_keeps_jobs_active_and_tells_those_to_cancel(ojs: Ojs) -> None:
     ojs.registered(name="kept")
     ojs.registered(name="stopped", overlap_policy="cancel_previous")
     ojs.advance_and_dispatch()
@@ -146,11 +265,66 @@ def test_a_heartbeat_keeps_jobs_active_and_returns_those_to_cancel(ojs: Ojs) -> 
 
     assert ojs.heartbeat(kept, stopped) == {
         "state": "running",
-        "active_jobs": [kept["id"]],
-        "jobs_to_cancel": [stopped["id"]],
+        "jobs_extended": [kept["id"]],
+        "x_jobs_cancelled": [stopped["id"]],
         "server_time": "2026-01-15T12:01:00.000Z",
     }
-    assert ojs.heartbeat()["jobs_to_cancel"] == []
+    assert ojs.heartbeat()["x_jobs_cancelled"] == []
+
+
+def test_a_worker_need_not_name_itself(ojs: Ojs) -> None:
+    fired(ojs)
+    (job,) = ojs("POST", f"{WORKERS}/fetch", {"queues": ["default"]}).json()["jobs"]
+    assert ojs.heartbeat(job)["jobs_extended"] == [job["id"]]
+    assert ojs.ack(job, worker_id="any").status_code == 200
+
+
+def test_queues_are_tried_in_the_order_given(ojs: Ojs) -> None:
+    for name, priority in (("low", 9), ("middle", 5), ("high", 0)):
+        ojs.registered(name=name, options={"queue": name, "priority": priority})
+    ojs.advance_and_dispatch()
+    order = [ojs.fetch("high", "low", "middle", count=1)[0]["queue"] for _ in range(2)]
+    assert [*order, ojs.fetch("high", "low", "middle", count=1)[0]["queue"]] == ["high", "low", "middle"]
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [({"timeout_ms": 1500}, 1500), ({"timeout": 90}, 90_000), ({}, 600_000)],
+    ids=["milliseconds", "seconds", "none"],
+)
+def test_a_job_says_its_timeout_in_milliseconds(ojs: Ojs, options: dict[str, Any], seen: int) -> None:
+    fired(ojs, options=options)
+    assert ojs.fetched()["timeout_ms"] == seen
+
+
+def test_a_job_is_cancelled_before_or_while_it_is_executed(ojs: Ojs) -> None:
+    fired(ojs)
+    job = {"id": ojs.job_id(ojs.env.scheduler.get("daily-report").runs().items[0].uid)}
+    cancelled = ojs("DELETE", f"/ojs/v1/jobs/{job['id']}")
+    assert cancelled.status_code == 200
+    assert cancelled.json()["job"] == {
+        "id": job["id"],
+        "type": "report.generate",
+        "state": "cancelled",
+        "cancelled_at": "2026-01-15T12:01:00.000Z",
+        "previous_state": "available",
+    }
+    assert (ojs.fetch(), ojs.job(job)["attempt"]) == ([], 0)
+
+    ojs.advance_and_dispatch()
+    held = ojs.fetched()
+    assert ojs("DELETE", f"/ojs/v1/jobs/{held['id']}").json()["job"]["previous_state"] == "active"
+    assert ojs.heartbeat(held)["x_jobs_cancelled"] == [held["id"]]
+    not_active(ojs.ack(held), held["id"], "cancelled", 1)
+
+
+def test_a_job_that_has_ended_cannot_be_cancelled(ojs: Ojs) -> None:
+    fired(ojs)
+    job = ojs.fetched()
+    ojs.ack(job)
+    error = refused(ojs("DELETE", f"/ojs/v1/jobs/{job['id']}"), 409, "invalid_request")
+    assert error["details"] == {"job_id": job["id"], "current_state": "completed"}
+    refused(ojs("DELETE", f"/ojs/v1/jobs/{UNKNOWN}"), 404, "not_found")
 
 
 FETCH: dict[str, Any] = {"queues": ["default"], "worker_id": "w"}
@@ -163,7 +337,9 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("fetch from a strange queue", "fetch", {**FETCH, "queues": ["De fault"]}),
     ("fetch from a number", "fetch", {**FETCH, "queues": [1]}),
     ("fetch from too many", "fetch", {**FETCH, "queues": ["q"] * 101}),
-    ("fetch as nobody", "fetch", {"queues": ["default"]}),
+    ("fetch for an instant", "fetch", {**FETCH, "visibility_timeout_ms": 999}),
+    ("fetch for days", "fetch", {**FETCH, "visibility_timeout_ms": 86_400_001}),
+    ("fetch for a text", "fetch", {**FETCH, "visibility_timeout_ms": "30000"}),
     ("fetch as a number", "fetch", {**FETCH, "worker_id": 7}),
     ("fetch as a novel", "fetch", {**FETCH, "worker_id": "x" * 256}),
     ("fetch none", "fetch", {**FETCH, "count": 0}),
@@ -176,6 +352,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("nack nothing", "nack", {"error": {"message": "x"}}),
     ("heartbeat of nobody", "heartbeat", {"active_jobs": []}),
     ("heartbeat of a text", "heartbeat", {"worker_id": "w", "active_jobs": "x"}),
+    ("heartbeat for an instant", "heartbeat", {"worker_id": "w", "visibility_timeout_ms": 0}),
     ("heartbeat of no uuid", "heartbeat", {"worker_id": "w", "active_jobs": ["x"]}),
 ]
 

@@ -43,7 +43,7 @@ SCANS: dict[str, tuple[Ask, str]] = {
         "ix_rqsched_runs_unfinished",
     ),
     "external runs without a sign": (
-        lambda c: queries.silent(c, NOW, "0", 500),
+        lambda c: queries.silent(c, NOW, timedelta(seconds=1), "0", 500),
         "ix_rqsched_runs_unfinished",
     ),
 }

@@ -77,8 +77,9 @@ class Ojs:
         self.env.clock.set(datetime.fromisoformat(instant))
         self.env.dispatch()
 
-    def fetch(self, *queues: str, count: int = 10, worker_id: str | None = None) -> list[dict[str, Any]]:
-        body = {"queues": list(queues or ("default",)), "worker_id": worker_id or self.worker_id, "count": count}
+    def fetch(self, *queues: str, count: int = 10, worker_id: str | None = None, **fields: Any) -> list[dict[str, Any]]:
+        named = {"queues": list(queues or ("default",)), "worker_id": worker_id or self.worker_id, "count": count}
+        body = named | fields
         answer = self("POST", f"{WORKERS}/fetch", body)
         assert answer.status_code == 200, answer.text
         jobs: list[dict[str, Any]] = answer.json()["jobs"]
@@ -105,8 +106,8 @@ class Ojs:
         error = {"type": "SmtpError", "message": "no answer"}
         return self("POST", f"{WORKERS}/nack", {"job_id": job["id"], "error": error, **fields})
 
-    def heartbeat(self, *jobs: dict[str, Any], worker_id: str | None = None) -> dict[str, Any]:
-        body = {"worker_id": worker_id or self.worker_id, "active_jobs": [job["id"] for job in jobs]}
+    def heartbeat(self, *jobs: dict[str, Any], worker_id: str | None = None, **fields: Any) -> dict[str, Any]:
+        body = {"worker_id": worker_id or self.worker_id, "active_jobs": [job["id"] for job in jobs], **fields}
         answer = self("POST", f"{WORKERS}/heartbeat", body)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()

@@ -35,7 +35,11 @@ def populate(web: Web) -> dict[str, str]:
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
     ojs = Ojs(web)
     ojs.registered(enabled=True, overlap_policy="allow")
+    kept = {"queue": "kept", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}
+    ojs.registered(name="kept", options=kept)
     ojs.advance_and_dispatch()
+    dead = ojs.fetched_from("kept")
+    ojs.nack(dead)
     run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
     backfill = web.post(at("report", "backfill/"), PAST).json()
     return {
@@ -43,6 +47,7 @@ def populate(web: Web) -> dict[str, str]:
         "name": REPORT["name"],
         "run": str(run["number"]),
         "job_id": ojs.fetch(count=100)[0]["id"],
+        "dead_letter_id": dead["id"],
         "uid": backfill["uid"],
     }
 

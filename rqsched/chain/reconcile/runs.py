@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from rqsched.chain import fanout
@@ -22,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 SIGHTINGS = 3
 """A run is lost when this many passes in a row saw the same heartbeat."""
-EXTERNAL_SILENCE = timedelta(minutes=10)
-"""How long an external run stays active without a heartbeat (Open Job Spec)."""
 
 
 def redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
@@ -45,7 +43,7 @@ def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
     runtime.database.transact(lambda connection: reconcile_queries.compare_heartbeats(connection, now, now - interval))
     for runs in pages(runtime, partial(reconcile_queries.without_heartbeat, sightings=SIGHTINGS)):
         yield _lose(runtime, runs, "no sign of life from its worker")
-    for runs in pages(runtime, partial(reconcile_queries.silent, since=now - EXTERNAL_SILENCE)):
+    for runs in pages(runtime, partial(reconcile_queries.silent, now=now, usual=runtime.settings.ojs_visibility)):
         yield _lose(runtime, runs, "no heartbeat from its external worker")
 
 

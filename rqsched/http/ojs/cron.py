@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -10,14 +11,13 @@ from starlette.responses import Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.core.payload import loads
-from rqsched.errors import ScheduleStateError
+from rqsched.errors import ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
 from rqsched.http.ojs import convert, requests, responses
-from rqsched.http.ojs.errors import OjsResponse, invalid
-from rqsched.http.ojs.requests import FIELDS, Registration, body_schema
+from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
+from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
-from rqsched.http.strict_json import JsonBody
 from rqsched.spec.spec import Spec
 from rqsched.store import listing
 from rqsched.store.listing import Filters
@@ -35,13 +35,14 @@ SHOWN = ("active", "paused", "done", "dead")
     responses={200: {"model": responses.CronResponse}, **REFUSED.of(409)},
     openapi_extra=body_schema(requests.RegisterRequest),
 )
-def register(call: Admin, body: JsonBody) -> Response:
+def register(call: Admin, body: Body) -> Response:
     """Register a cron job (201), or replace the one with this name (200); `enabled` stays unless it is sent."""
     registration = requests.read_registration(body)
     name = requests.require_name(body.get("name"))
     for field, value in (("cron", registration.expression), ("type", registration.type)):
         if value is None:
             raise invalid(f"{field}: is required.", field=field)
+    _require_kept(call, name)
     handle, outcome = call.scheduler.upsert(
         name,
         registration.type or "",
@@ -56,6 +57,17 @@ def register(call: Admin, body: JsonBody) -> Response:
     return OjsResponse(responses.cron_response(handle.state), status_code=201 if outcome == "created" else 200)
 
 
+def _require_kept(call: Call, name: str) -> None:
+    """Refuse to replace a schedule by a cron job that could not say when it fires; raises OjsError."""
+    with suppress(ScheduleNotFoundError):
+        known = call.schedule(name).state
+        if (specs := responses.specs_beyond(known)) is not None:
+            message = (
+                f"the schedule {name} is more than one cron expression; change its options by PATCH, or delete it."
+            )
+            raise OjsError(409, "duplicate", message, details={"name": name, "x_specs": specs})
+
+
 def _options(call: Call, name: str, registration: Registration) -> Any:
     options = convert.job_options(registration, {}) or {}
     return {
@@ -64,6 +76,7 @@ def _options(call: Call, name: str, registration: Registration) -> Any:
         "overlap": registration.overlap_policy or "skip",
         "description": registration.description,
         "executor": _executor(call, registration.type or ""),
+        "on_delete": "keep_runs",
         "surface": {"ojs": {"expression": registration.expression, "options": options}},
     }
 
@@ -115,7 +128,7 @@ def remove(call: Admin, name: str) -> Response:
     responses=REFUSED.of(409),
     openapi_extra=body_schema(requests.ChangeRequest),
 )
-def patch(call: Operate, name: str, body: JsonBody) -> Response:
+def patch(call: Operate, name: str, body: Body) -> Response:
     """Enable or disable a cron job; its other fields may be changed with the role that registers."""
     registration = requests.read_registration(body)
     wanted = FIELDS & set(body)
@@ -160,7 +173,11 @@ def _changes(handle: ScheduleHandle, registration: Registration) -> dict[str, An
     """Return the changes as our options; absent fields stay."""
     known = responses.sent_fields(handle.state)
     options = convert.job_options(registration, known.get("options", {}))
-    changes: dict[str, Any] = {} if options is None else convert.our_options(handle.schedule_id, options)
+    changes: dict[str, Any] = {}
+    if registration.options is not None:
+        changes = convert.our_options(handle.schedule_id, options or {})
+    elif options is not None:
+        changes = {"memo": convert.memo_of(handle.schedule_id, options)}
     given = {"args": registration.args, "overlap": registration.overlap_policy, "timezone": registration.timezone}
     changes |= {name: value for name, value in given.items() if value is not None}
     if registration.has_description:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
+from rqsched.errors import ScheduleExistsError
 from rqsched.http.errors import HttpError, Problem
 from rqsched.http.surface import Surface
 
@@ -14,12 +16,12 @@ MEDIA_TYPE = "application/openjobspec+json"
 _CODES = {
     400: "invalid_request",
     404: "not_found",
-    409: "duplicate",
+    409: "invalid_request",
     429: "rate_limited",
     500: "backend_error",
     503: "backend_error",
 }
-"""The spec's codes; a status without one keeps ours."""
+"""The spec's codes; a status without one has ours, prefixed as the spec asks."""
 _STATUSES = {422: 400}
 """This surface's status where it differs from the native one."""
 
@@ -50,7 +52,7 @@ def render(problem: Problem, request_id: str) -> Response:
     own = isinstance(problem.error, OjsError)
     status = problem.status if own else _STATUSES.get(problem.status, problem.status)
     error: dict[str, Any] = {
-        "code": problem.code if own else _CODES.get(status, problem.code),
+        "code": problem.code if own else _code_of(problem, status),
         "message": problem.detail,
         "retryable": status in {429, 500, 503},
         "request_id": request_id,
@@ -61,4 +63,16 @@ def render(problem: Problem, request_id: str) -> Response:
     return OjsResponse({"error": error}, status_code=status, headers=dict(problem.headers))
 
 
-SURFACE = Surface("/ojs", render=render, headers=lambda _: {"OJS-Version": VERSION})
+def _code_of(problem: Problem, status: int) -> str:
+    if isinstance(problem.error, ScheduleExistsError):
+        return "duplicate"
+    return _CODES.get(status, f"x_{problem.code}")
+
+
+def accepted_type(connection: HTTPConnection, media_type: str) -> str:
+    """Return `application/json` for a client that accepts nothing else, such as some SDKs; else the spec's type."""
+    accepted = {entry.partition(";")[0].strip().lower() for entry in connection.headers.get("accept", "").split(",")}
+    return "application/json" if media_type == MEDIA_TYPE and accepted == {"application/json"} else media_type
+
+
+SURFACE = Surface("/ojs", render=render, headers=lambda _: {"OJS-Version": VERSION}, media_type=accepted_type)

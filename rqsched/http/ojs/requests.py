@@ -10,9 +10,11 @@ from uuid import UUID
 
 from fastapi import Depends, Header
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
+from rqsched.http.strict_json import json_body
 from rqsched.spec.zones import require_timezone
 
 
@@ -25,12 +27,25 @@ async def require_version(
 
 
 Versioned = Depends(require_version)
+MEDIA_TYPES = (MEDIA_TYPE, "application/json")
 
+
+async def read_body(request: Request) -> Any:
+    """Read a body as strict JSON, None when it is empty; raises OjsError for another media type than the spec's."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given and given not in MEDIA_TYPES and await request.body():
+        raise invalid(f"Content-Type {given[:100]!r} is not supported; send {MEDIA_TYPE} or application/json.")
+    return await json_body(request)
+
+
+Body = Annotated[Any, Depends(read_body)]
+"""The parsed body, of any JSON type."""
 
 Overlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
 Type = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=255)]
 Queue = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-.]{0,127}$")]
 Worker = Annotated[str, Field(min_length=1, max_length=255)]
+Visibility = Annotated[int, Field(ge=1_000, le=86_400_000)]
 
 
 class TemplateRequest(BaseModel):
@@ -64,8 +79,9 @@ class FetchRequest(BaseModel):
     """Which jobs a worker fetches."""
 
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)]
-    worker_id: Worker
+    worker_id: Worker | None = None
     count: Annotated[int, Field(ge=1, le=100)] = 1
+    visibility_timeout_ms: Visibility | None = None
 
 
 class EndRequest(BaseModel):
@@ -93,6 +109,7 @@ class HeartbeatRequest(BaseModel):
 
     worker_id: Worker
     active_jobs: Annotated[list[UUID], Field(max_length=1000)] = []
+    visibility_timeout_ms: Visibility | None = None
 
 
 REQUESTS = (RegisterRequest, ChangeRequest, FetchRequest, AckRequest, NackRequest, HeartbeatRequest)
@@ -100,7 +117,7 @@ REQUESTS = (RegisterRequest, ChangeRequest, FetchRequest, AckRequest, NackReques
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads this body."""
-    return request_body(model, "application/json", MEDIA_TYPE)
+    return request_body(model, *MEDIA_TYPES)
 
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9\-.]{0,254}")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from pydantic import BaseModel, ConfigDict
+
 from rqsched.chain.external_runs import Claimed
+from rqsched.config import Settings
 from rqsched.core.ids import uid_to_uuid
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import InvalidSpecError
+from rqsched.http.ojs import convert
 from rqsched.http.ojs.errors import MEDIA_TYPE
 from rqsched.http.openapi import Refusals, Schema
 from rqsched.spec.duration import format_short
@@ -51,20 +57,44 @@ def sent_fields(schedule: Schedule) -> dict[str, Any]:
 def expression_of(schedule: Schedule) -> str:
     """Return the expression as it was sent, if it is still current; else one derived from the spec."""
     expression, spec = sent_fields(schedule).get("expression"), schedule.spec
-    if expression is not None and Spec.coerce(expression, spec.timezone).anchored_like(spec) == spec:
+    if expression is not None and _says(expression, spec):
         return str(expression)
     if len(spec.members) == 1 and isinstance(every := spec.members[0], Every):
         return f"@every {format_short(every.every)}"
     return spec.primary_cron or spec.describe()
 
 
+def _says(expression: str, spec: Spec) -> bool:
+    try:
+        return Spec.coerce(expression, spec.timezone).anchored_like(spec) == spec
+    except InvalidSpecError:
+        return False
+
+
+def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
+    """Return the whole spec of a schedule that one expression cannot say; None where the shown one does."""
+    spec = schedule.spec
+    is_said = _is_plain_interval(spec) or _says(expression_of(schedule), spec)
+    return None if is_said else spec.to_json()
+
+
+def _is_plain_interval(spec: Spec) -> bool:
+    """Return whether `@every` says it: one interval that counts from its registration, for ever."""
+    if len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None:
+        return False
+    member = spec.members[0]
+    return isinstance(member, Every) and member.offset is None and not member.from_completion
+
+
 def cron_job(schedule: Schedule) -> dict[str, Any]:
-    """Return a cron job."""
+    """Return a cron job; `x_specs` is there when `cron` does not say all of when it fires."""
     definition, expression = schedule.definition, expression_of(schedule)
     options = sent_fields(schedule).get("options", {})
     args = loads(definition.action)["args"]
     is_enabled = schedule.status is ScheduleStatus.ACTIVE
+    specs = specs_beyond(schedule)
     return {
+        **({} if specs is None else {"x_specs": specs}),
         "name": schedule.schedule_id,
         "cron": expression,
         "expression": expression,
@@ -95,37 +125,87 @@ def state_of(run: Run) -> str:
     return _STATES[run.status]
 
 
-def job(claimed: Claimed, default_queue: str) -> dict[str, Any]:
+def attempt_of(run: Run) -> int:
+    """Return the number of the newest execution: 0 before the first one."""
+    is_waiting = run.status in {RunStatus.PENDING, RunStatus.BUFFERED} or run.started_at is None
+    return run.attempt - 1 if is_waiting else run.attempt
+
+
+def job(claimed: Claimed, settings: Settings) -> dict[str, Any]:
     """Return a run as a job for a worker."""
     run, schedule = claimed.run, claimed.schedule
     action, options = loads(run.action), sent_fields(schedule).get("options", {})
     # queued_at moves with each retry; the cron triggered when the run was created.
     meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.created_at)}
+    errors = _errors(run)
     known = {
-        "tags": options.get("tags"),
         "timeout": run.timeout,
-        "kwargs": action["kwargs"] or None,
+        "x_kwargs": action["kwargs"] or None,
         "result": None if run.result is None else json.loads(run.result),
-        "error": None if run.error is None else {"message": run.error},
+        "error": _last_error(run, errors),
+        "errors": errors or None,
         "started_at": at(run.started_at),
-        "completed_at": at(run.ended_at),
+        _ENDED_AT.get(state_of(run), "completed_at"): at(run.ended_at),
+        "next_attempt_at": at(run.retry_at),
     }
     return {
         "specversion": "1.0",
         "id": uid_to_uuid(run.uid),
         "type": run.workflow,
-        "queue": run.queue or default_queue,
+        "queue": run.queue or settings.default_queue,
         "args": action["args"],
         "meta": meta,
+        "tags": options.get("tags") or [],
         "state": state_of(run),
-        "attempt": run.attempt,
+        "attempt": attempt_of(run),
         "max_attempts": schedule.policies.retry.max_retries + 1,
+        "timeout_ms": _timeout_ms(run, options, settings),
         "priority": run.priority,
         "created_at": at(run.created_at),
         "scheduled_at": at(run.occurrence_at),
         "enqueued_at": at(run.queued_at),
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+_ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
+
+
+def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
+    """Return the timeout as it was sent while it is the run's, else the run's own or the settings'."""
+    sent = options.get("timeout_ms")
+    if sent is not None and options.get("timeout") is None and convert.timeout_seconds(options) == run.timeout:
+        return int(sent)
+    return 1000 * (run.timeout or max(1, int(settings.run_timeout.total_seconds())))
+
+
+def _errors(run: Run) -> list[dict[str, Any]]:
+    """Return the error of each failed attempt, as it was sent, with the attempt and when it was reported."""
+    return [
+        {**_error_of(entry), "attempt": entry["attempt"], "occurred_at": at(datetime.fromisoformat(entry["ended_at"]))}
+        for entry in json.loads(run.attempts)
+        if entry["outcome"] in {"failed", "lost"}
+    ]
+
+
+def _error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    if (sent := entry.get("details")) is not None:
+        return dict(sent)
+    message = entry["error"] or "failed"
+    is_timeout = message.startswith("timeout:")
+    code = "x_lost" if entry["outcome"] == "lost" else "timeout" if is_timeout else "handler_error"
+    return {"code": code, "message": message, "retryable": True}
+
+
+def _last_error(run: Run, errors: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if run.error is None:
+        return None
+    if run.status in _WITH_ERROR and errors:
+        return {name: value for name, value in errors[-1].items() if name not in {"attempt", "occurred_at"}}
+    return {"code": "cancelled" if state_of(run) == "cancelled" else "handler_error", "message": run.error}
+
+
+_WITH_ERROR = frozenset(RunStatus) - {RunStatus.CANCELLED, RunStatus.TERMINATED}
 
 
 class Template(Schema):
@@ -139,6 +219,8 @@ class Template(Schema):
 class Cron(Template):
     """A cron job, under the names of every published form."""
 
+    x_specs: dict[str, Any] | None = None
+    """All of when it fires, where `cron` cannot say it."""
     name: str
     cron: str
     expression: str
@@ -169,6 +251,13 @@ class Pagination(Schema):
     next_cursor: str | None
 
 
+class OffsetPagination(Pagination):
+    """Where the list continues, and what was asked."""
+
+    limit: int
+    offset: int
+
+
 class CronsResponse(Schema):
     """A page of cron jobs, under both names."""
 
@@ -187,10 +276,21 @@ class RemovedResponse(Schema):
     cron: Cron
 
 
-class JobError(Schema):
-    """Why the newest attempt failed."""
+class JobError(BaseModel):
+    """Why an attempt failed, as its worker sent it."""
 
-    message: str
+    model_config = ConfigDict(extra="allow")
+
+    code: Any = None
+    message: Any = None
+    retryable: Any = None
+
+
+class AttemptError(JobError):
+    """The error of one attempt."""
+
+    attempt: int
+    occurred_at: datetime
 
 
 class Job(Schema):
@@ -201,21 +301,27 @@ class Job(Schema):
     type: str
     queue: str
     args: list[Any]
-    kwargs: dict[str, Any] | None = None
+    x_kwargs: dict[str, Any] | None = None
     meta: dict[str, Any]
     state: Literal["available", "active", "retryable", "pending", "completed", "cancelled", "discarded"]
     attempt: int
+    """The number of the newest execution; 0 before the first."""
     max_attempts: int
     priority: int
-    tags: list[str] | None = None
+    tags: list[str]
     timeout: int | None = None
+    timeout_ms: int
     result: Any = None
     error: JobError | None = None
+    errors: list[AttemptError] | None = None
     created_at: datetime
     scheduled_at: datetime
     enqueued_at: datetime | None
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    discarded_at: datetime | None = None
+    next_attempt_at: datetime | None = None
 
 
 class JobResponse(Schema):
@@ -230,25 +336,63 @@ class JobsResponse(Schema):
     jobs: list[Job]
 
 
-class EndedResponse(Schema):
-    """The state of a job after its attempt ended."""
+class CancelledJob(Schema):
+    """What became of a cancelled job."""
+
+    id: UUID
+    type: str
+    state: Literal["cancelled"]
+    cancelled_at: datetime
+    previous_state: str
+
+
+class CancelledResponse(Schema):
+    """A job that was cancelled."""
+
+    job: CancelledJob
+
+
+class AcknowledgedResponse(Schema):
+    """A job that succeeded."""
 
     acknowledged: Literal[True]
-    id: UUID
     job_id: UUID
-    state: str
+    state: Literal["completed"]
+    completed_at: datetime
+
+
+class FailedResponse(Schema):
+    """What follows a failed attempt: the next one at `next_attempt_at`, or none since `discarded_at`."""
+
+    job_id: UUID
+    state: Literal["retryable", "discarded"]
     attempt: int
-    completed_at: datetime | None = None
+    max_attempts: int
     next_attempt_at: datetime | None = None
+    discarded_at: datetime | None = None
 
 
 class HeartbeatResponse(Schema):
     """The jobs that a worker still holds, and those it must stop."""
 
-    state: str
-    active_jobs: list[UUID]
-    jobs_to_cancel: list[UUID]
+    state: Literal["running", "quiet", "terminate"]
+    jobs_extended: list[UUID]
+    x_jobs_cancelled: list[UUID]
     server_time: datetime
+
+
+class DeadLettersResponse(Schema):
+    """A page of dead letters, the newest first."""
+
+    jobs: list[Job]
+    pagination: OffsetPagination
+
+
+class ForgottenResponse(Schema):
+    """A dead letter that was removed."""
+
+    deleted: Literal[True]
+    job_id: UUID
 
 
 class HealthResponse(Schema):
@@ -266,7 +410,13 @@ class ManifestResponse(Schema):
     implementation: dict[str, str]
     protocols: list[str]
     backend: str
+    conformance_level: int | None
+    """None: enqueueing single jobs, which level 0 requires, is not served."""
     capabilities: dict[str, Any]
+    extensions: list[str]
+    endpoints: dict[str, str]
+    x_chapters: dict[str, str]
+    """The chapters of the HTTP binding: `served`, `partly` or `not served`."""
 
 
 class ErrorBody(Schema):

@@ -8,7 +8,7 @@ from starlette.responses import Response
 import rqsched
 from rqsched.http import openapi
 from rqsched.http.dependencies import Read
-from rqsched.http.ojs import cron, responses, workers
+from rqsched.http.ojs import cron, dead_letters, responses, workers
 from rqsched.http.ojs.errors import VERSION, OjsResponse
 from rqsched.http.ojs.requests import Versioned
 
@@ -18,9 +18,22 @@ router = APIRouter(
 )  # fmt: skip
 
 
+CHAPTERS = {
+    "8 System": "served",
+    "9 Jobs": "partly",
+    "10 Workers": "served",
+    "11 Queues": "not served",
+    "12 Dead letter": "served",
+    "13 Cron": "served",
+    "14 Workflows": "not served",
+    "15 Schemas": "not served",
+}
+"""What is served of the HTTP binding; docs/ojs.md says how and why."""
+
+
 @router.get("/manifest", response_model=responses.ManifestResponse)
 def manifest() -> Response:
-    """Return what is implemented: the cron chapter and the workers' side; no conformance level."""
+    """Return what is implemented: the cron chapter, the workers' side and dead letters; no conformance level."""
     return OjsResponse(
         {
             "ojs_version": VERSION,
@@ -28,14 +41,28 @@ def manifest() -> Response:
             "implementation": {"name": "rqsched", "version": rqsched.__version__, "language": "python"},
             "protocols": ["http"],
             "backend": "rq",
+            "conformance_level": None,
             "capabilities": {
+                "batch_enqueue": False,
                 "cron_jobs": True,
+                "dead_letter": True,
+                "delayed_jobs": False,
+                "job_ttl": False,
+                "pause_resume": False,
+                "priority_queues": True,
+                "rate_limiting": False,
+                "schema_validation": False,
+                "unique_jobs": False,
+                "workflows": False,
                 "cron_seconds": True,
                 "cron_timezones": True,
                 "overlap_policies": ["skip", "allow", "cancel_previous", "enqueue"],
                 "retries": True,
                 "external_workers": True,
             },
+            "extensions": [],
+            "endpoints": {"manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
+            "x_chapters": CHAPTERS,
         }
     )
 
@@ -51,3 +78,4 @@ def health(call: Read) -> Response:
 
 router.include_router(cron.router)
 router.include_router(workers.router)
+router.include_router(dead_letters.router)

@@ -1,8 +1,9 @@
-"""The workers' side: fetch, ack, nack, heartbeat, and reading a job."""
+"""The workers' side: fetch, ack, nack, heartbeat, and one job: read or cancelled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter
@@ -10,25 +11,27 @@ from starlette.responses import Response
 
 from rqsched.chain import external_runs
 from rqsched.chain.external_runs import Claimed
+from rqsched.chain.settling import settle_run
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.http.dependencies import Call, Operate, Read
-from rqsched.http.ojs import requests, responses
+from rqsched.http.ojs import convert, requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
-from rqsched.http.ojs.requests import body_schema, require_queue, whole
+from rqsched.http.ojs.requests import Body, body_schema, require_queue, whole
 from rqsched.http.ojs.responses import REFUSED, at
-from rqsched.http.strict_json import JsonBody
 
 router = APIRouter(prefix="/v1")
 MAX_JOBS = 100
 """The most jobs of one fetch, and the most queues it may name."""
+LEAST_VISIBILITY, MOST_VISIBILITY = 1_000, 86_400_000
+"""Milliseconds for which a worker may hold a job without a heartbeat."""
 
 
 @router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=body_schema(requests.FetchRequest))
-def fetch(call: Operate, body: JsonBody) -> Response:
+def fetch(call: Operate, body: Body) -> Response:
     """Claim waiting jobs of the queues; each job goes to one worker."""
     fields = _fields(body)
     queues = fields.get("queues")
@@ -39,36 +42,55 @@ def fetch(call: Operate, body: JsonBody) -> Response:
         raise invalid(f"count: must be a whole number from 1 to {MAX_JOBS}.", field="count")
     runtime = call.scheduler.runtime
     names = [require_queue(queue) for queue in queues]
-    claimed = external_runs.claim(runtime, names, _worker_id(fields), namespace=call.namespace, count=count)
-    return OjsResponse({"jobs": [_job(call, one) for one in claimed]})
+    worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
+    claimed = external_runs.claim(
+        runtime, names, worker_id, namespace=call.namespace, count=count, held_for=_visibility(fields)
+    )
+    return OjsResponse({"jobs": [job_of(call, one) for one in claimed]})
 
 
 @router.post(
     "/workers/ack",
-    response_model=responses.EndedResponse,
+    response_model=responses.AcknowledgedResponse,
     responses=REFUSED.of(409),
     openapi_extra=body_schema(requests.AckRequest),
 )
-def ack(call: Operate, body: JsonBody) -> Response:
+def ack(call: Operate, body: Body) -> Response:
     """Record that a job succeeded, with its result."""
     fields = _fields(body)
     run, result = _held(call, fields), fields.get("result")
     text = None if result is None else json_text("result", result, MEMO_BYTES)
-    return _ended(call, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=text))
+    ended = _finish(call, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=text)).run
+    job_id = uid_to_uuid(run.uid)
+    return OjsResponse(
+        {"acknowledged": True, "job_id": job_id, "state": "completed", "completed_at": at(ended.ended_at)}
+    )
 
 
 @router.post(
     "/workers/nack",
-    response_model=responses.EndedResponse,
+    response_model=responses.FailedResponse,
+    response_model_exclude_none=True,
     responses=REFUSED.of(409),
     openapi_extra=body_schema(requests.NackRequest),
 )
-def nack(call: Operate, body: JsonBody) -> Response:
+def nack(call: Operate, body: Body) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
     fields = _fields(body)
-    run, error = _held(call, fields), fields.get("error")
-    is_final = isinstance(error, Mapping) and error.get("retryable") is False
-    return _ended(call, run, AttemptResult(AttemptOutcome.FAILED, error=_message(error), is_final=is_final))
+    held, error = _held(call, fields), convert.error_of(fields.get("error"))
+    claimed = _finish(call, held, convert.failure(error))
+    run = claimed.run
+    next_at, ended_at = at(run.retry_at), at(run.ended_at)
+    when = {"next_attempt_at": next_at} if next_at is not None else {"discarded_at": ended_at}
+    return OjsResponse(
+        {
+            "job_id": uid_to_uuid(run.uid),
+            "state": responses.state_of(run),
+            "attempt": responses.attempt_of(run),
+            "max_attempts": claimed.schedule.policies.retry.max_retries + 1,
+            **when,
+        }
+    )
 
 
 @router.post(
@@ -76,7 +98,7 @@ def nack(call: Operate, body: JsonBody) -> Response:
     response_model=responses.HeartbeatResponse,
     openapi_extra=body_schema(requests.HeartbeatRequest),
 )
-def heartbeat(call: Operate, body: JsonBody) -> Response:
+def heartbeat(call: Operate, body: Body) -> Response:
     """Record that a worker is alive and which jobs it executes; returns those it must stop."""
     fields = _fields(body)
     jobs = fields.get("active_jobs", [])
@@ -84,12 +106,14 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
         raise invalid("active_jobs: must be an array of job ids.", field="active_jobs")
     uids = [_uid(job) for job in jobs]
     runtime = call.scheduler.runtime
-    alive, stopped = external_runs.heartbeat(runtime, _worker_id(fields), uids, namespace=call.namespace)
+    alive, stopped = external_runs.heartbeat(
+        runtime, _worker_id(fields), uids, namespace=call.namespace, held_for=_visibility(fields)
+    )
     return OjsResponse(
         {
             "state": "running",
-            "active_jobs": [uid_to_uuid(uid) for uid in alive],
-            "jobs_to_cancel": [uid_to_uuid(uid) for uid in stopped],
+            "jobs_extended": [uid_to_uuid(uid) for uid in alive],
+            "x_jobs_cancelled": [uid_to_uuid(uid) for uid in stopped],
             "server_time": at(runtime.now()),
         }
     )
@@ -98,10 +122,54 @@ def heartbeat(call: Operate, body: JsonBody) -> Response:
 @router.get("/jobs/{job_id}", response_model=responses.JobResponse)
 def read(call: Read, job_id: str) -> Response:
     """Read a job, whichever worker executes it."""
+    return OjsResponse({"job": job_of(call, find_job(call, job_id))})
+
+
+@router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
+def cancel(call: Operate, job_id: str) -> Response:
+    """Cancel a job that has not ended; a worker that holds it learns that with its next heartbeat."""
+    run = find_job(call, job_id).run
+    before: list[str] = []
+
+    def is_open(current: Run) -> bool:
+        before[:] = [responses.state_of(current)]
+        return current.status in OPEN
+
+    change = settle_run(call.scheduler.runtime, run.uid, AttemptResult(AttemptOutcome.CANCELLED), fence=is_open)
+    ended = find_job(call, job_id).run
+    if change is None:
+        details = {"job_id": job_id, "current_state": responses.state_of(ended)}
+        raise OjsError(409, "invalid_request", f"the job is {details['current_state']} already.", details=details)
+    return OjsResponse(
+        {
+            "job": {
+                "id": uid_to_uuid(ended.uid),
+                "type": ended.workflow,
+                "state": responses.state_of(ended),
+                "cancelled_at": at(ended.ended_at),
+                "previous_state": before[0],
+            }
+        }
+    )
+
+
+def job_of(call: Call, claimed: Claimed) -> dict[str, Any]:
+    """Return a run as a job."""
+    return responses.job(claimed, call.scheduler.settings)
+
+
+def find_job(call: Call, job_id: str) -> Claimed:
+    """Find a run of the namespace by its job id; raises OjsError 404."""
     uid = uuid_to_uid(job_id)
     if uid is None:
-        raise _no_job(job_id)
-    return OjsResponse({"job": _job(call, _found(call, uid))})
+        raise no_job(job_id)
+    return _found(call, uid)
+
+
+def no_job(job_id: str, kind: str = "job") -> OjsError:
+    """Return the error of a job that does not exist, or not for this caller."""
+    details = {"resource_type": kind, "resource_id": job_id[:64]}
+    return OjsError(404, "not_found", f"there is no {kind.replace('_', ' ')} {job_id[:64]}.", details=details)
 
 
 def _fields(body: Any) -> Mapping[str, Any]:
@@ -117,6 +185,16 @@ def _worker_id(fields: Mapping[str, Any]) -> str:
     return worker_id
 
 
+def _visibility(fields: Mapping[str, Any]) -> timedelta | None:
+    value = fields.get("visibility_timeout_ms")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not LEAST_VISIBILITY <= value <= MOST_VISIBILITY:
+        message = f"visibility_timeout_ms: must be a whole number from {LEAST_VISIBILITY} to {MOST_VISIBILITY}."
+        raise invalid(message, field="visibility_timeout_ms")
+    return timedelta(milliseconds=value)
+
+
 def _uid(job_id: Any) -> str:
     uid = uuid_to_uid(job_id) if isinstance(job_id, str) else None
     if uid is None:
@@ -128,11 +206,7 @@ def _found(call: Call, uid: str) -> Claimed:
     try:
         return external_runs.find(call.scheduler.runtime, uid, call.namespace)
     except RunNotFoundError as error:
-        raise _no_job(uid_to_uuid(uid)) from error
-
-
-def _no_job(job_id: str) -> OjsError:
-    return OjsError(404, "not_found", f"there is no job {job_id[:64]}.")
+        raise no_job(uid_to_uuid(uid)) from error
 
 
 def _held(call: Call, fields: Mapping[str, Any]) -> Run:
@@ -145,36 +219,26 @@ def _held(call: Call, fields: Mapping[str, Any]) -> Run:
     run = _found(call, _uid(fields.get("job_id"))).run
     if run.executor != "external" or run.status is not RunStatus.RUNNING:
         raise _not_held(run, f"is {responses.state_of(run)}, not active")
-    if worker_id not in (None, run.worker) or attempt not in (None, run.attempt):
+    is_anothers = worker_id is not None and run.worker is not None and worker_id != run.worker
+    if is_anothers or attempt not in (None, run.attempt):
         raise _not_held(run, "belongs to another attempt now")
     return run
 
 
 def _not_held(run: Run, how: str) -> OjsError:
-    details = {"state": responses.state_of(run), "attempt": run.attempt}
-    return OjsError(409, "duplicate", f"the job {how}.", details=details)
+    details = {
+        "job_id": uid_to_uuid(run.uid),
+        "current_state": responses.state_of(run),
+        "expected_state": "active",
+        "attempt": responses.attempt_of(run),
+    }
+    return OjsError(409, "invalid_request", f"the job {how}.", details=details)
 
 
-def _ended(call: Call, held: Run, attempt_result: AttemptResult) -> Response:
+def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> Claimed:
+    """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
     change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
-    run = _found(call, held.uid).run
+    claimed = _found(call, held.uid)
     if change is None:
-        raise _not_held(run, f"is {responses.state_of(run)}, not active")
-    job_id = uid_to_uuid(run.uid)
-    when = {"completed_at": at(run.ended_at), "next_attempt_at": at(run.retry_at)}
-    known = {name: value for name, value in when.items() if value is not None}
-    return OjsResponse(
-        {"acknowledged": True, "id": job_id, "job_id": job_id, "state": responses.state_of(run), "attempt": run.attempt}
-        | known
-    )
-
-
-def _message(error: Any) -> str:
-    if isinstance(error, Mapping):
-        kind, text = error.get("type") or error.get("code"), error.get("message")
-        return ": ".join(str(part) for part in (kind, text) if part) or "failed"
-    return str(error) if error else "failed"
-
-
-def _job(call: Call, claimed: Claimed) -> dict[str, Any]:
-    return responses.job(claimed, call.scheduler.settings.default_queue)
+        raise _not_held(claimed.run, f"is {responses.state_of(claimed.run)}, not active")
+    return claimed

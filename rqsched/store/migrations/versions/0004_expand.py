@@ -42,6 +42,7 @@ def _run_columns() -> list[sa.Column[Any]]:
         sa.Column("asked_attempt", sa.Integer),
         sa.Column("dispatched_at", INSTANT),
         sa.Column("dead_letter_at", INSTANT),
+        sa.Column("held_until", INSTANT),
     ]
 
 
