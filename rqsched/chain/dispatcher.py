@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from redis.exceptions import RedisError
 
@@ -31,9 +31,13 @@ _AFTER_FAILURE = 0.5
 class Dispatcher:
     """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
 
-    def __init__(self, runtime: Runtime, *, recover: bool = False) -> None:
-        """`recover` makes a pass of reconcile at once, even if another process made one in this interval."""
+    def __init__(self, runtime: Runtime, *, recover: bool = False, on_turn: Callable[[], None] = lambda: None) -> None:
+        """`recover` makes a pass of reconcile at once, even if another process made one in this interval.
+
+        `on_turn` is called wherever the loop gets on: before and after everything that may wait for a backend.
+        """
         self._runtime = runtime
+        self._on_turn = on_turn
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
         self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
@@ -47,6 +51,7 @@ class Dispatcher:
     def run(self) -> None:
         """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
         while not self._is_stopping:
+            self._on_turn()
             try:
                 self._heartbeat.send()
                 fired = self.run_once()
@@ -65,7 +70,9 @@ class Dispatcher:
         ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
         if not ids:
             return 0
+        self._on_turn()
         fired = firing.fire(self._runtime, ids, skip_locked=True)
+        self._on_turn()
         transport.put_back({result.id: result.again_at for result in fired if result.again_at is not None})
         transport.drop([result.id for result in fired if result.again_at is None])
         self.reconcile_some()
@@ -77,6 +84,7 @@ class Dispatcher:
             self._pass = iter_batches(self._runtime)
         if self._pass is None:
             return False
+        self._on_turn()
         try:
             next(self._pass)
         except StopIteration:

@@ -13,9 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings
@@ -28,26 +26,18 @@ from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database
 from rqsched.transport.breaker import Breaker, RedisAwayError
+from rqsched.transport.client import connect
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, import_failure, registry
 
 _log = logging.getLogger(__name__)
 
-_CONNECT_SECONDS = 3
-_ANSWER_SECONDS = 10
 _MOST_UNFOLLOWED = 10_000
 MANY_WAITING = 2
 """When more runs than this wait for the one ahead of them, that is logged as a warning."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
-
-
-def connect(url: str) -> Redis:
-    """Open a client that never hangs: an unreachable Redis is an error after seconds, and retries are ours."""
-    return Redis.from_url(
-        url, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 1)
-    )
 
 
 class Runtime:

@@ -23,7 +23,8 @@ from rich.console import Console
 from rqsched import embedded
 from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.worker import Supervisor
+from rqsched.chain.supervisor import Supervisor
+from rqsched.chain.worker import supervise
 from rqsched.config import Settings
 from rqsched.core.model import dumps
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
@@ -66,7 +67,7 @@ def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | Non
     scheduler.runtime.database.close()
     with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_location(settings), console) as screen:
         wanted = queues or [settings.default_queue]
-        supervisor = Supervisor(wanted, output=log, environment=_environment(settings))
+        supervisor = supervise(wanted, output=log, environment=_environment(settings))
         return supervisor.run(_Turn(scheduler, supervisor, screen, seconds))
 
 

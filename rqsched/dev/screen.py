@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.worker import Child
+from rqsched.chain.supervisor import Child
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule
 from rqsched.store import listing
 

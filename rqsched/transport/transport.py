@@ -44,6 +44,8 @@ REDIS_TIMER = 0.1
 """Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+_PATIENCE_SECONDS = 5
+"""After so long no call of Redis is made again: what timed out once, its client has repeated already."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
@@ -312,7 +314,7 @@ class Transport:
     @staticmethod
     def _patiently(call: Callable[[], T], attempts: int = 3) -> T:
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(attempts),
+            stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_after_delay(_PATIENCE_SECONDS),
             wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
             retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
             reraise=True,

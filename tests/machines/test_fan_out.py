@@ -13,7 +13,7 @@ from rq.job import Job
 from statemachine import State, StateChart, StateMachine
 
 from rqsched import Once, RetryPolicy
-from rqsched.chain.worker import horse_died
+from rqsched.chain.rq_worker import horse_died
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError

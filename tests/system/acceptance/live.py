@@ -26,9 +26,9 @@ class LiveEnv(Processes):
         """Have a schedule whose runs leave a line in the log."""
         return self.scheduler.create(schedule_id, NOTE, spec, kwargs={"log": str(self.log)}, **options)
 
-    def hold_now(self, schedule_id: str = "hold", **options: Any) -> RunHandle:
-        """Have a run that is to execute until `open_gate`."""
-        kwargs = {"log": str(self.log), "gate": str(self.gate)}
+    def hold_now(self, schedule_id: str = "hold", *, deaf: bool = False, **options: Any) -> RunHandle:
+        """Have a run that is to execute until `open_gate`; deaf, beyond its timeout too."""
+        kwargs = {"log": str(self.log), "gate": str(self.gate), "deaf": deaf}
         schedule = self.scheduler.create(schedule_id, HOLD, Every("24h"), kwargs=kwargs, **options)
         run = schedule.trigger().run
         assert run is not None

@@ -65,6 +65,24 @@ def test_a_child_that_is_killed_again_and_again_still_comes_back(live: LiveEnv) 
         killed = wait_for_child(worker, "dispatcher", other_than=killed.pid)
 
 
+def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEnv) -> None:
+    """Stopped as by a debugger; one that waits for what never comes looks the same. About half a minute."""
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+    worker = live.start_worker()
+    wait_until(live.executions, timeout=SOON, what="a first run")
+    stopped = wait_for_child(worker, "dispatcher")
+
+    stopped.suspend()
+
+    wait_for_child(worker, "dispatcher", other_than=stopped.pid)
+    assert is_gone(stopped)
+    fired = schedule.refresh().run_count
+    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    assert "dispatcher makes no progress" in worker.log()
+    worker.terminate()
+    live.check()
+
+
 def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(live: LiveEnv) -> None:
     """As an orphan it would hold RQ's scheduler lock, and nobody would promote the user's own scheduled jobs."""
     worker = live.start_worker()

@@ -54,8 +54,8 @@ FENCES = (
     ),
     _edit(
         "the scheduler of RQ outlives its worker",
-        "chain/worker.py",
-        "    if os.getppid() == worker.pid:\n        die_with_parent(worker.pid)\n",
+        "chain/rq_worker.py",
+        "    if worker.pid is not None and os.getppid() == worker.pid:\n        die_with_parent(worker.pid)\n",
         "    return\n",
         "tests/system/acceptance/test_worker_supervisor.py::test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it",
     ),

@@ -1,0 +1,217 @@
+"""RQ's worker as rqsched runs it: it outlives silent and absent Redis connections, and settles runs whose horse died.
+
+RQ's own worker quits on most errors of Redis, and leaves the job that executes without anybody who ends it in time; and
+its client waits 415 s for an answer. Here no call waits longer than 6 s, a call that failed is made again over a new
+connection, and what fails nevertheless is left for the next turn of RQ's loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.util import register_after_fork
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq import Queue, Worker
+from rq.job import Job
+from rq.worker import BaseWorker
+
+from rqsched.chain import fanout, settling
+from rqsched.chain.runtime import Runtime
+from rqsched.chain.supervisor import die_with_parent
+from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
+from rqsched.transport.transport import is_transient
+
+_log = logging.getLogger(__name__)
+
+BLOCK_SECONDS = 3
+"""How long an idle worker waits for a job before its loop turns."""
+_REVIVE_SECONDS = 15.0
+"""How often a worker looks whether RQ's scheduler lives, or its lock is free."""
+
+
+class PatientWorker(BaseWorker):
+    """Mixed into one of RQ's worker classes, before it."""
+
+    max_connection_wait_time = 5.0
+    """RQ's longest pause before it tries an absent Redis again."""
+    runtime: Runtime | None = None
+    """Settles the runs whose horse this worker sees die; None leaves them to reconcile."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what RQ's worker takes."""
+        if options.get("connection") is not None:
+            limit_waiting(options["connection"])  # RQ asks it for its address
+        super().__init__(*arguments, **options)
+        limit_waiting(self.connection)
+        self._horse_status: int | None = 0
+        self._revive_at = 0.0
+
+    @property
+    def dequeue_timeout(self) -> int:
+        """Seconds that RQ blocks for a job."""
+        return min(super().dequeue_timeout, BLOCK_SECONDS)
+
+    @property
+    def connection_timeout(self) -> int:
+        """Seconds that RQ waits for an answer of Redis."""
+        return ANSWER_SECONDS
+
+    def on_turn(self) -> None:
+        """Called each time RQ's loop turns: every few seconds, every half minute while a job executes."""
+        self._revive_scheduler()
+
+    def bootstrap(self, *arguments: Any, **options: Any) -> None:
+        """Register with Redis, as RQ does."""
+        super().bootstrap(*arguments, **options)
+        # RQ would ask for it with a job in its hands, which an error loses.
+        self.get_redis_server_version()  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """Show that this worker lives."""
+        if os.getpid() == self.pid:
+            self.on_turn()
+        if pipeline is not None:
+            super().heartbeat(timeout, pipeline)
+            return
+        with self._outlived("its heartbeat"):
+            super().heartbeat(timeout)
+
+    def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
+        """Show that the job lives; an error here must not leave its horse without a hard timeout."""
+        with self._outlived("the heartbeat of its job"):
+            super().maintain_heartbeats(*arguments, **options)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """Show what this worker does."""
+        with self._outlived("its state"):
+            super().set_state(state, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Wait while workers are suspended."""
+        with self._outlived("a look for `rq suspend`"):
+            super().check_for_suspension(burst)
+
+    def run_maintenance_tasks(self) -> None:
+        """Tidy RQ's registries."""
+        with self._outlived("RQ's maintenance"):
+            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+
+    def set_shutdown_requested_date(self) -> None:
+        """Show that this worker is about to end; called in a signal handler, anywhere."""
+        with self._outlived("the time of its shutdown"):
+            super().set_shutdown_requested_date()  # type: ignore[no-untyped-call]
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Execute a job; with Redis away at its end this worker goes on, and a run whose horse died is settled."""
+        self._horse_status = 0
+        try:
+            super().execute_job(job, queue)
+        except RedisError as error:
+            if not is_transient(error):
+                raise
+            self._tell(f"the end of job {job.id}", error)
+            if self._horse_status != 0:
+                self.handle_work_horse_killed(job, None, self._horse_status, None)
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse."""
+        pid, self._horse_status, usage = super().wait_for_horse()
+        return pid, self._horse_status, usage
+
+    def handle_work_horse_killed(self, job: Job, *arguments: Any) -> None:
+        """Settle the run of a horse that died, and tell the handlers of the application."""
+        if self.runtime is not None:
+            horse_died(self.runtime, job)
+        super().handle_work_horse_killed(job, *arguments)  # type: ignore[no-untyped-call]
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """RQ's thread for commands connects again after a lost connection; after a silent one, too."""
+        error = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
+        super()._pubsub_exception_handler(error, pubsub, pubsub_thread)
+
+    def _revive_scheduler(self) -> None:
+        """Start RQ's scheduler again soon after it died, or take over where another worker's did.
+
+        RQ looks every ten minutes. The scheduler ends with the first error of Redis, and with its worker.
+        """
+        now, scheduler = time.monotonic(), self.scheduler
+        if scheduler is None or self._stop_requested or now < self._revive_at:
+            return
+        self._revive_at = now + _REVIVE_SECONDS
+        process: Any = scheduler._process
+        if process is None or not process.is_alive():
+            with self._outlived("RQ's scheduler"):
+                scheduler.acquire_locks(auto_start=True)
+
+    @contextlib.contextmanager
+    def _outlived(self, what: str) -> Iterator[None]:
+        """Leave what Redis does not answer undone: the next turn of the loop does it."""
+        try:
+            yield
+        except RedisError as error:
+            if not is_transient(error):
+                raise
+            self._tell(what, error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        _log.warning("Redis does not answer: %s waits (%s)", what, error, extra={"action": "rq_worker_waits"})
+
+
+class _RunWorker(PatientWorker, Worker):
+    """The RQ worker of `rqsched worker`."""
+
+    def __init__(self, *arguments: Any, turn: Callable[[], None], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._turn = turn
+
+    def on_turn(self) -> None:
+        self._turn()
+        super().on_turn()
+
+
+def make_run_worker(runtime: Runtime, queues: list[str], turn: Callable[[], None]) -> Worker:
+    """Make the worker for runs and the user's own jobs; `turn` is called each time its loop turns."""
+    # A client of its own: what RQ waits for is not what we wait for.
+    redis, settings = connect(runtime.redis_url), runtime.settings
+    serializer = settings.serializer_for(queues[0])
+    found = [Queue(name, connection=redis, serializer=serializer) for name in queues]
+    worker = _RunWorker(found, connection=redis, serializer=serializer, turn=turn)
+    worker.runtime = runtime
+    end_scheduler_with(worker)
+    return worker
+
+
+def end_scheduler_with(worker: BaseWorker) -> None:
+    """Let RQ's scheduler die with its worker instead of holding its lock as an orphan."""
+    register_after_fork(worker, _die_with_worker)
+
+
+def _die_with_worker(worker: BaseWorker) -> None:
+    """Called in each process that multiprocessing forks below the worker; those that a run forks are left alone."""
+    if worker.pid is not None and os.getppid() == worker.pid:
+        die_with_parent(worker.pid)
+
+
+def horse_died(runtime: Runtime, job: Job) -> None:
+    """Settle a run or target at once whose horse this worker saw die; what reconcile or a cancel ended is left alone.
+
+    With SQL away it is left to reconcile: an error here would end RQ's worker.
+    """
+    died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
+    try:
+        if isinstance(died, RunJobId):
+            settling.lose_run(runtime, died, "its work horse died")
+        elif isinstance(died, TargetJobId):
+            fanout.lose(runtime, died)
+    except Exception:  # noqa: BLE001
+        _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
+    finally:
+        runtime.database.close()  # a work horse inherits no connection: SQLite loses track of its locks in a fork

@@ -1,0 +1,338 @@
+"""The supervisor: keeps child processes alive that do the work, and replaces one that ends or stands still.
+
+What the children do it does not know. They are forks of it; docs/adr/0010 draws the whole tree of processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import multiprocessing
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
+from typing import IO
+
+_log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_FORK = multiprocessing.get_context("fork")
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_RESTART_AFTER = 0.25
+_LONGEST_RESTART = 30.0
+_HEALTHY_AFTER = 10.0
+"""A child that lived so many seconds is restarted at once, whatever came before."""
+_START_SECONDS = 120.0
+"""How long a child may take to its first turn: it connects, and may create a schema."""
+_TURN_SECONDS = 0.1
+_LONGEST_TURN = 1.0
+"""The most that one turn counts as silence: while this process stood still itself it has watched nobody."""
+_KILLED_AT = 3
+_IGNORED_SECONDS = 1.1
+"""RQ takes a second signal within a second of the first for an echo, so an urgent one is repeated."""
+_ORPHAN_SECONDS = 10.0
+"""What a child whose owner is gone may take to end by itself."""
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Progress:
+    """Shows one process to another that its loop turns: a counter in memory that a fork shares."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8)
+
+    @property
+    def turns(self) -> int:
+        """How often `turn` was called, by whichever process."""
+        return int(struct.unpack_from("Q", self._memory)[0])
+
+    def turn(self) -> None:
+        """Count one turn more."""
+        struct.pack_into("Q", self._memory, 0, self.turns + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one child does."""
+
+    name: str
+    """Shown in logs and by `ps`."""
+    main: Callable[[Progress], None]
+    """The child from its start to its end; its loop calls `turn`."""
+    silence: float
+    """After so many seconds without a turn the child is killed and replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child of a supervisor as it is now."""
+
+    role: str
+    """The name of its role."""
+    pid: int
+    """Of the process that runs, or ran last while a new one waits to be started."""
+    restarts: int
+    """How often it was started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """What a supervisor wants of every child."""
+
+    output: IO[bytes] | None
+    environment: Mapping[str, str]
+    parent: int
+    life: int | None
+
+
+class Supervisor:
+    """Keeps one child of each role alive until it is told to end."""
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        *,
+        output: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+        life: int | None = None,
+    ) -> None:
+        """Prepare the children.
+
+        They write to `output`, a file, instead of this process's terminal, and find `environment` beside what this
+        process has. They are forks of this process, so that they need no second to import the application: it must
+        hold no open SQL connection while `run` runs (SQLite loses track of its locks in a fork).
+
+        They end with this process; with `life`, a pipe that is at its end when its owner is gone, this process and its
+        children end with that owner instead.
+        """
+        self._life = life
+        orders = _Orders(output, dict(environment or {}), os.getpid(), life)
+        self._keepers = [_Keeper(role, orders) for role in roles]
+        self._asked = 0
+
+    @property
+    def children(self) -> list[Child]:
+        """The children that were started."""
+        return [Child(k.role.name, k.process.pid, k.restarts) for k in self._keepers if k.process and k.process.pid]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._asked > 0
+
+    def run(self, on_turn: Callable[[], None] | None = None) -> int:
+        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. Each turn `on_turn` is called.
+
+        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children. An error
+        in `on_turn` ends everything and is raised.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+        turn = on_turn or _nothing
+        try:
+            while not self.is_stopping:
+                for keeper in self._keepers:
+                    keeper.keep()
+                self._turn(turn)
+        except BaseException:
+            self.stop()
+            self._finish(_nothing)
+            raise
+        self._finish(turn)
+        return 0
+
+    def stop(self) -> None:
+        """Ask to end; asking again is more urgent, see `run`."""
+        self._asked += 1
+
+    def _turn(self, on_turn: Callable[[], None]) -> None:
+        on_turn()
+        if self._life is None or self.is_stopping:
+            time.sleep(_TURN_SECONDS)
+        elif select.select([self._life], [], [], _TURN_SECONDS)[0]:
+            self.stop()
+
+    def _finish(self, on_turn: Callable[[], None]) -> None:
+        heard, again_at = 0, 0.0
+        while any(keeper.is_running for keeper in self._keepers):
+            is_urgent = self._asked > 1 and time.monotonic() >= again_at
+            if heard < self._asked or is_urgent:
+                heard, again_at = self._asked, time.monotonic() + _IGNORED_SECONDS
+                for keeper in self._keepers:
+                    keeper.end(signal.SIGTERM if heard < _KILLED_AT else signal.SIGKILL)
+            for keeper in self._keepers:
+                keeper.end_if_silent()
+            self._turn(on_turn)
+
+
+def _nothing() -> None:
+    """Do nothing in a turn."""
+
+
+def restart_delay(last: float, *, status: int | None, lived: float) -> float:
+    """Return the seconds until a child that ended is started again, given the last delay.
+
+    The delay grows only for a child that ends by itself soon after its start: it would fail again. One that a signal
+    killed (a negative `status`), however often, is needed again at once.
+    """
+    is_killed = status is not None and status < 0
+    if is_killed or lived >= _HEALTHY_AFTER:
+        return _RESTART_AFTER
+    return min(last * 2, _LONGEST_RESTART)
+
+
+@dataclass
+class Silence:
+    """How long the loop of a child has not turned, counted in the turns of whoever watches it."""
+
+    turns: int = 0
+    """The child's turns at the last look."""
+    seconds: float = 0.0
+    """Since the look that found the last turn."""
+    _looked_at: float = field(default_factory=time.monotonic)
+
+    def look(self, turns: int, now: float) -> float:
+        """Return the seconds of silence, having seen so many turns at `now`."""
+        self.seconds = 0.0 if turns != self.turns else self.seconds + min(now - self._looked_at, _LONGEST_TURN)
+        self.turns, self._looked_at = turns, now
+        return self.seconds
+
+
+class _Keeper:
+    """Starts one child, and again when it ended: soon at first, later when it never lives long."""
+
+    def __init__(self, role: Role, orders: _Orders) -> None:
+        self.role = role
+        self.process: ForkProcess | None = None
+        self.restarts = 0
+        self._orders = orders
+        self._delay = _RESTART_AFTER
+        self._started_at = 0.0
+        self._start_at: float | None = 0.0
+        self._progress = Progress()
+        self._silence = Silence()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def keep(self) -> None:
+        """Start the child when its time has come; note when it has ended, and end it when it stands still."""
+        if self.is_running:
+            self.end_if_silent()
+            return
+        now = time.monotonic()
+        if self._start_at is None:
+            self._start_at = now + self._note_end(now)
+        if now >= self._start_at:
+            self._start(now)
+
+    def end(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.pid is not None and self.is_running:
+            os.kill(self.process.pid, number)
+
+    def end_if_silent(self) -> None:
+        """Kill a child whose loop has not turned for too long: stopped, or waiting for what never comes."""
+        turns = self._progress.turns
+        silent = self._silence.look(turns, time.monotonic())
+        if silent > (self.role.silence if turns else _START_SECONDS):
+            text = "%s makes no progress since %.0f s and is killed"
+            _log.error(text, self.role.name, silent, extra={"action": "child_silent"})
+            self.end(signal.SIGKILL)
+
+    def _note_end(self, now: float) -> float:
+        status = self.process.exitcode if self.process is not None else None
+        self._delay = restart_delay(self._delay, status=status, lived=now - self._started_at)
+        _log.warning("%s ended with %s; restarting", self.role.name, status, extra={"action": "child_restarted"})
+        return self._delay
+
+    def _start(self, now: float) -> None:
+        self.restarts += self.process is not None
+        self._progress, self._silence = Progress(), Silence()
+        self.process = _FORK.Process(target=_be_child, args=(self.role, self._orders, self._progress))
+        start_undisturbed(self.process)
+        self._started_at, self._start_at = now, None
+        _log.info("%s started with pid %d", self.role.name, self.process.pid, extra={"action": "child_started"})
+
+
+def start_undisturbed(process: ForkProcess) -> None:
+    """Start a process that inherits our handlers: until it has its own, a signal to it has to wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def part_from_parent(name: str) -> None:
+    """Be a process of one's own after a fork: no signal meant for the parent's terminal, none of its handlers."""
+    # A session of its own: Ctrl-C reaches the parent alone, which tells the children in its own order.
+    os.setsid()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    _show_name(name)
+
+
+def _be_child(role: Role, orders: _Orders, progress: Progress) -> None:
+    """Be a child, from the fork to its end."""
+    part_from_parent(f"rqsched-{role.name}")
+    if orders.life is None:
+        die_with_parent(orders.parent)
+    else:
+        _die_with_owner(orders.life)
+    os.environ.update(orders.environment)
+    if orders.output is not None:
+        _write_to(orders.output)
+    role.main(progress)
+
+
+def _write_to(output: IO[bytes]) -> None:
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen has put itself before them
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, force=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process with its parent (Linux); elsewhere a thread watches for it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        threading.Event().wait(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _die_with_owner(life: int) -> None:
+    """End this process when the pipe is at its end: a thread waits for it, on every system."""
+    threading.Thread(target=_wait_for_owner, args=(life,), daemon=True).start()
+
+
+def _wait_for_owner(life: int) -> None:
+    while os.read(life, 1):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_ORPHAN_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _show_name(name: str) -> None:
+    """Let `ps` and `top` tell the children apart (Linux shows 15 characters)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15])
