@@ -28,7 +28,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from rqsched.errors import ConfigError
+from rqsched.core.retention import HOW_TO_SAY, Retention
+from rqsched.errors import ConfigError, InvalidPolicyError
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,13 @@ def _checked_redis_url(value: str) -> str:
     if not value.startswith(_REDIS_SCHEMES):
         raise ValueError("write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH?db=DB")
     return re.sub(r"^valkey(s?)://", r"redis\1://", value)
+
+
+def _checked_retention(value: str) -> str:
+    try:
+        return str(Retention.parse(value))
+    except InvalidPolicyError:
+        raise ValueError(HOW_TO_SAY) from None
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
@@ -207,6 +215,13 @@ class Settings(BaseSettings):
 
     target_chunk: int = Field(default=500, ge=1, le=10_000)
     """How many targets of a fan-out are put on their queue at a time; the next ones follow when these were taken."""
+
+    retention: Annotated[str, AfterValidator(_checked_retention)] = "90d 1000"
+    """How much history each schedule keeps, unless it says so itself: an age, a number of runs, or both; 0 keeps all.
+
+    What ended longer ago goes, and so do runs beyond the newest so many. Always kept: the last run, the last success,
+    what is unfinished and what ended within a day.
+    """
 
     def __init__(self, **overrides: Any) -> None:
         given = {name: value for name, value in overrides.items() if value is not None}

@@ -125,5 +125,6 @@ class AsyncScheduler:
     history = _of_scheduler(Scheduler.history, _same)
     recover = _of_scheduler(Scheduler.recover, _same)
     tick = _of_scheduler(Scheduler.tick, _same)
+    prune = _of_scheduler(Scheduler.prune, _same)
     prune_history = _of_scheduler(Scheduler.prune_history, _same)
     close = _of_scheduler(Scheduler.close, _same)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from rqsched import signals
-from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F
+from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F, Synced
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import fire_due, operations, reconcile
+from rqsched.chain import fire_due, operations, pruning, reconcile
 from rqsched.chain.operations import Named, Request
+from rqsched.chain.pruning import Pruned, Pruning
 from rqsched.chain.reconcile import Progress, Recovered
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.chain.unfollowed import follow_unfollowed
@@ -22,10 +22,11 @@ from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
-from rqsched.store import changes, listing, pruning, schema_version
+from rqsched.store import changes, listing, schema_version
 from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
 from rqsched.timing import Timing, When, unfold
@@ -39,20 +40,6 @@ SYNC_BATCH = 200
 Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync did, as schedule ids."""
-
-    created: list[str]
-    """New ones."""
-    updated: list[str]
-    """Known ones that were declared differently."""
-    unchanged: list[str]
-    """Known ones as declared."""
-    removed: list[str]
-    """Deleted by `prune`."""
 
 
 class ListFilters(TypedDict, total=False):
@@ -188,6 +175,7 @@ class Scheduler:
             total_repeats: Done after so many successful runs; default no limit.
             environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
             retry: How failed attempts are repeated; see RetryPolicy.
+            retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
             connection: A name in RQSCHED_CONNECTIONS: the Redis of its runs; default the workflow's, then
@@ -465,14 +453,35 @@ class Scheduler:
         """
         self.signals.add(name, subscriber)
 
+    def prune(
+        self,
+        *,
+        retention: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Pruned], None] | None = None,
+    ) -> Pruned:
+        """Delete what is beyond each schedule's retention, for good, in small transactions; return the counts.
+
+        Workers do so by themselves. `retention` is instead of RQSCHED_RETENTION and the schedules' own. Of one
+        namespace, or (None) of all, and of fan-outs started by hand. `progress` is called with each step's counts.
+        """
+        wanted = Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
+        total = Pruned()
+        for step in pruning.prune(self.runtime, wanted):
+            total.add(step)
+            if progress is not None:
+                progress(step)
+        return total
+
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events recorded before an instant, for good; returns how many. Ended targets go too.
+        """Delete audit events recorded before an instant, for good; returns how many.
 
         Of one namespace, or (None) of all of them. Later events continue with the next sequence.
         """
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-        return self.runtime.database.transact(lambda c: pruning.prune_history(c, before, namespace))
+        return pruning.prune_history(self.runtime, before, namespace)
 
 
 def _require_status(name: str) -> None:

@@ -21,7 +21,7 @@ from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.start_on_request import BackfillRow, decide_backfill, preview_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from rqsched.store import backfills, changes
+from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 
@@ -151,6 +151,7 @@ def _fire_chunk(
         now=runtime.now(),
         backfill_uid=backfill.uid,
         ran=ran or frozenset(),
+        pruned_to=pruning.read_pruned_to(connection, schedule.uid),
         overlap=overlap,
         context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
@@ -183,11 +184,13 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     """Say what a backfill would do, without writing (`dry_run`)."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
-    found = runtime.database.read(
-        lambda connection: changes.occurrences_run(connection, {schedule.uid: start_at}, end_at)
-    )
-    nominals = schedule.spec.between(start_at, end_at)
-    return preview_backfill(schedule, nominals, found.get(schedule.uid, frozenset()))
+
+    def read(connection: Connection) -> tuple[frozenset[datetime], datetime | None]:
+        found = changes.occurrences_run(connection, {schedule.uid: start_at}, end_at)
+        return found.get(schedule.uid, frozenset()), pruning.read_pruned_to(connection, schedule.uid)
+
+    ran, pruned_to = runtime.database.read(read)
+    return preview_backfill(schedule, schedule.spec.between(start_at, end_at), ran=ran, pruned_to=pruned_to)
 
 
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:

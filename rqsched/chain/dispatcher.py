@@ -1,4 +1,4 @@
-"""The dispatcher: leases due links, fires them as a batch, reconciles in between, and blocks until the next is due.
+"""The dispatcher: leases due links, fires them as a batch, reconciles and prunes in between, and blocks until the next.
 
 Any number run side by side without a leader. One that is killed costs its leased links the rest of the lease; every
 other link is taken by the next dispatcher at its next look.
@@ -10,10 +10,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 from redis.exceptions import RedisError
 
 from rqsched.chain import firing
+from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
 from rqsched.chain.reconcile import Recovered, acquire_interval, iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -25,6 +27,10 @@ LONGEST_WAIT = 0.2
 """Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
 SQLITE_BATCH = 50
 """The most links of one batch on SQLite, whose single writer a batch holds up."""
+PRUNE_INTERVAL = timedelta(minutes=15)
+"""How often the dispatchers of a control queue, one of them each time, delete what is beyond its retention."""
+_ASK_SECONDS = 30
+"""A dispatcher asks no more often whether it is its turn to prune."""
 _AFTER_FAILURE = 0.5
 
 
@@ -40,6 +46,8 @@ class Dispatcher:
         self._on_turn = on_turn
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
+        self._pruning: Iterator[Pruned] | None = None
+        self._asks_at = time.monotonic()
         self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
@@ -55,14 +63,21 @@ class Dispatcher:
             try:
                 self._heartbeat.send()
                 fired = self.run_once()
-                if not fired and not self.reconcile_some():
-                    self._wait()
+                if fired < self._batch:
+                    self._use_spare_time(is_idle=not fired)
             except (BackendUnavailableError, RedisError) as error:
-                self._pass = None
+                self._pass = self._pruning = None
                 _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
                 self._pause()
         with contextlib.suppress(RedisError):
             self._heartbeat.stop()
+
+    def _use_spare_time(self, *, is_idle: bool) -> None:
+        """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""
+        if is_idle and self.reconcile_some():
+            return
+        if not self.prune_some() and is_idle:
+            self._wait()
 
     def run_once(self) -> int:
         """Take one batch of due links and fire it; returns how many links were taken."""
@@ -93,6 +108,19 @@ class Dispatcher:
             self._pass = None
             _log.error("not reconciled: %s", error, extra={"action": "foreign_database_id"})
             return False
+        return True
+
+    def prune_some(self) -> bool:
+        """Make one step of a pruning if there is one or its interval is free; True when one was made."""
+        if self._pruning is None and time.monotonic() >= self._asks_at:
+            self._asks_at = time.monotonic() + _ASK_SECONDS
+            if self._runtime.transport.acquire_pruning(PRUNE_INTERVAL):
+                self._pruning = prune(self._runtime, Pruning(spare=NOT_BEFORE_A_FIRE))
+        if self._pruning is None:
+            return False
+        self._on_turn()
+        if next(self._pruning, None) is None:
+            self._pruning = None
         return True
 
     def _wait(self) -> None:

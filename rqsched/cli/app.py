@@ -63,6 +63,7 @@ ENTRIES = (
     Entry("upcoming", "upcoming", _HISTORY, "Show the next fires of one schedule, or of all."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
+    Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
     Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),
     Entry(
         "doctor",

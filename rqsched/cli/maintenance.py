@@ -1,4 +1,4 @@
-"""Commands of maintenance: tick, recover, prune-history."""
+"""Commands of maintenance: tick, recover, prune, prune-history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rqsched.cli.lifecycle import Yes, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.cli.session import Session
 from rqsched.errors import InvalidInputError
-from rqsched.store import reconcile_queries
+from rqsched.store import pruning, reconcile_queries
 
 app = typer.Typer(add_completion=False)
 
@@ -69,6 +69,38 @@ def recover(
     session.writer.record(counts | {"repaired": recovered.repaired}, f"Recovered: {told or 'nothing to compare'}.")
     if recovered.failed:
         raise typer.Exit(FAILED)
+
+
+@command(app)
+def prune(
+    session: Session,
+    retention: Annotated[
+        str | None,
+        typer.Option("--retention", help="Instead of RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go; delete nothing.")] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete the runs and history that are beyond the retention of their schedules, for good, as workers do."""
+    namespace = None if every else session.named
+    where = "every namespace" if namespace is None else f"namespace {namespace!r}"
+    if not dry_run:
+        confirm(f"Delete what is beyond the retention in {where} for good?", yes)
+    scheduler = session.scheduler
+    total = scheduler.runtime.database.read(lambda connection: pruning.count_schedules(connection, namespace))
+    with progress_bar("Pruning", total) as advance:
+        done = scheduler.prune(
+            retention=retention, namespace=namespace, dry_run=dry_run, progress=lambda step: advance(step.schedules)
+        )
+    counts = asdict(done)
+    told = ", ".join(f"{counts[name]} {name}" for name in _KINDS if counts[name]) or "nothing"
+    busy = f"; {done.busy} schedules were busy, run it again" if done.busy else ""
+    fields = counts | {"dry_run": dry_run, "namespace": namespace}
+    session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")
+
+
+_KINDS = ("runs", "targets", "events", "backfills", "deliveries")
 
 
 @command(app)

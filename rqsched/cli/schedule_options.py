@@ -195,6 +195,14 @@ class Policy:
         Texts,
         typer.Option("--environment", help="Fire only in this RQSCHED_ENV; may be repeated.", rich_help_panel=POLICY),
     ] = None
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention",
+            help="How much history is kept: 90d, 1000 (runs), '90d 1000', or 0 for all.",
+            rich_help_panel=POLICY,
+        ),
+    ] = None
     max_retries: Annotated[
         int | None, typer.Option("--max-retries", help="Attempts after the first; default 3.", rich_help_panel=POLICY)
     ] = None
@@ -236,6 +244,7 @@ class Policy:
             on_exhausted=self.on_exhausted,
             total_repeats=self.total_repeats,
             environments=self.environment,
+            retention=self.retention,
             retry=replace(retry or RetryPolicy(), **changes) if changes else None,
         )
 
@@ -285,7 +294,8 @@ class Metadata:
 _BLANK: dict[str, Any] = {
     "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
     "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
-    "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None, "args": [], "kwargs": {},
+    "retention": None, "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
+    "args": [], "kwargs": {},
 }  # fmt: skip
 _OF_SPEC = ("start-at", "end-at")
 

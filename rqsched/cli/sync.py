@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.api.declarations import Declaration
-from rqsched.api.scheduler import Synced
+from rqsched.api.declarations import Declaration, Synced
 from rqsched.cli.command import command
 from rqsched.cli.output import progress_bar
 from rqsched.cli.session import Session

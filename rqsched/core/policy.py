@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import tenacity
 
 from rqsched.core.jitter import fraction
+from rqsched.core.retention import Retention
 from rqsched.errors import InvalidPolicyError
 
 MAX_BASE = timedelta(hours=1)
@@ -195,9 +196,13 @@ class Policies:
     """Keep a failed run among the dead letters (Open Job Spec)."""
     on_delete: str = "end_runs"
     """What deleting does to runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
+    retention: str | None = None
+    """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
     def __post_init__(self) -> None:
         """Normalise names and refuse contradictions; raises InvalidPolicyError."""
+        if self.retention is not None:
+            object.__setattr__(self, "retention", str(Retention.parse(str(self.retention))))
         object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
         object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))

@@ -64,6 +64,8 @@ class Options(TypedDict, total=False):
     """Fire only where RQSCHED_ENV is one of these."""
     retry: RetryPolicy | None
     """How failed attempts are repeated."""
+    retention: str | int | None
+    """How much history is kept: `90d`, `1000` runs, `90d 1000`, or `0` for all; default RQSCHED_RETENTION."""
     timeout: int | None
     """Seconds one attempt may take."""
     queue: str | None
@@ -197,6 +199,7 @@ _POLICY_NAMES = {
     "final_errors": "final_errors",
     "dead_letter": "dead_letter",
     "on_delete": "on_delete",
+    "retention": "retention",
 }
 
 

@@ -15,6 +15,9 @@ from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
+PRUNED = "pruned"
+"""Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -66,7 +69,7 @@ class BackfillRow:
     outcome: str
     """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
-    """Why it was skipped."""
+    """Why it was skipped; `pruned` when it counts as run because history up to there is gone."""
     run_uid: str | None = None
     """The uid of its run; None when this backfill made none."""
 
@@ -88,16 +91,20 @@ def decide_backfill(
     now: datetime,
     backfill_uid: str,
     ran: frozenset[datetime],
+    pruned_to: datetime | None = None,
     overlap: OverlapPolicy | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Change, list[BackfillRow]]:
-    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there)."""
+    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
+
+    What lies up to `pruned_to` may have run: those runs were deleted, so it counts as run.
+    """
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
     rows: list[BackfillRow] = []
     for nominal in occurrences:
-        if nominal in ran:
-            rows.append(BackfillRow(nominal, None, "already_run"))
+        if (known := _already_run(nominal, ran, pruned_to)) is not None:
+            rows.append(known)
             continue
         if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
             reason = REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else NOT_TRIGGERABLE
@@ -116,6 +123,14 @@ def decide_backfill(
     return change, [_after_drain(row, builder, change) for row in rows]
 
 
+def _already_run(nominal: datetime, ran: frozenset[datetime], pruned_to: datetime | None) -> BackfillRow | None:
+    if nominal in ran:
+        return BackfillRow(nominal, None, "already_run")
+    if pruned_to is not None and nominal <= pruned_to:
+        return BackfillRow(nominal, None, "already_run", PRUNED)
+    return None
+
+
 def _row(nominal: datetime, result: StartResult) -> BackfillRow:
     outcome = "started" if result.outcome == "triggered" else result.outcome
     if result.run is None:
@@ -132,13 +147,15 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
     return replace(row, outcome="skipped", reason=REMAINING_EXHAUSTED) if change.drops_buffer else row
 
 
-def preview_backfill(schedule: Schedule, nominals: Iterable[datetime], ran: frozenset[datetime]) -> list[BackfillRow]:
+def preview_backfill(
+    schedule: Schedule, nominals: Iterable[datetime], *, ran: frozenset[datetime], pruned_to: datetime | None = None
+) -> list[BackfillRow]:
     """Return what a backfill would do with each occurrence, `ran` being those that have a run; nothing is decided."""
     room = schedule.remaining
     rows = []
     for nominal in nominals:
-        if nominal in ran:
-            rows.append(BackfillRow(nominal, None, "already_run"))
+        if (known := _already_run(nominal, ran, pruned_to)) is not None:
+            rows.append(known)
         elif room == 0:
             rows.append(BackfillRow(nominal, None, "skipped", REMAINING_EXHAUSTED))
         else:

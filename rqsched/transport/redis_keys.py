@@ -26,6 +26,11 @@ def reconcile_interval(queue: str) -> str:
     return f"rqsched:reconcile:{queue}"
 
 
+def pruning_interval(queue: str) -> str:
+    """Return the key that spreads prunings over dispatchers."""
+    return f"rqsched:prune:{queue}"
+
+
 def dispatchers(queue: str) -> str:
     """Return the key of the set that names the queue's dispatchers."""
     return f"rqsched:dispatchers:{queue}"

@@ -284,6 +284,11 @@ class Transport:
         """Make the interval free, so that the next worker that looks makes a pass of reconcile at once."""
         self.redis.delete(self.interval_key)
 
+    def acquire_pruning(self, interval: timedelta) -> bool:
+        """Take this interval's pruning for this process; True for one process an interval."""
+        key = redis_keys.pruning_interval(self.control.name)
+        return bool(self.redis.set(key, 1, nx=True, px=int(interval.total_seconds() * 1000)))
+
     def database_id(self, *, attempts: int = 3) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush."""
         owner = self._patiently(lambda: self.redis.get(self.database_id_key), attempts)

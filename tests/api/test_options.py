@@ -14,7 +14,7 @@ from rqsched import CommandContext, Cron, Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
-from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, last, newest, statuses, types
+from tests.support.env import DAY, HOUR, MINUTE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
 from tests.support.rows import every_row
 
 Check = Callable[[Env, ScheduleHandle], None]
@@ -115,6 +115,14 @@ def retry(env: Env, schedule: ScheduleHandle) -> None:
     assert (newest(schedule).status, schedule.refresh().status) == ("failed", "active")
 
 
+def retention(env: Env, schedule: ScheduleHandle) -> None:
+    for _ in range(3):
+        env.run_due()
+    env.advance(2 * DAY)
+    env.scheduler.prune()
+    assert [run.number for run in all_runs(schedule)] == [2, 3]
+
+
 def timeout(env: Env, schedule: ScheduleHandle) -> None:
     env.run_due()
     run = env.seen[-1]
@@ -182,6 +190,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "total_repeats": ({"total_repeats": 2}, total_repeats),
     "environments": ({"environments": ["production"]}, environments),
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
+    "retention": ({"retention": "2"}, retention),
     "timeout": ({"timeout": 77}, timeout),
     "queue": ({"queue": "high"}, queue),
     "connection": ({"connection": "eu"}, connection),

@@ -81,6 +81,16 @@ def test_prune_history_without_a_terminal_requires_yes(cli: Cli) -> None:
     assert len(old.history()) == 1
 
 
+def test_prune_deletes_what_is_beyond_the_retention_and_says_what(cli: Cli) -> None:
+    past = cli.past(hours=72).create("a", HELLO, Every("1h"))
+    assert cli("prune", "--retention", "2d", "--dry-run", "-o", "json").json["events"] == 1
+    assert "--yes" in cli("prune", "--retention", "2d", code=2).err
+    assert len(past.history()) == 1
+    assert "Pruned 1 events." in cli("prune", "--retention", "2d", "--yes").out
+    assert past.history() == []
+    assert "retention" in cli("prune", "--retention", "2 days", "--yes", code=2).err
+
+
 def test_upcoming_merges_all_schedules_in_the_order_they_fire(cli: Cli) -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
     cli.scheduler.create("once", HELLO, Once(soon))

@@ -35,6 +35,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "upcoming": ["upcoming"],
     "tick": ["tick"],
     "recover": ["recover"],
+    "prune": ["prune", "--retention", "1d", "--yes"],
     "prune-history": ["prune-history", "--older-than", "1h", "--yes"],
     "db upgrade": ["db", "upgrade"],
     "db status": ["db", "status"],

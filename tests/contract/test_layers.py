@@ -12,10 +12,10 @@ import pytest
 from tests.contract.sources import PACKAGE, Import, imports_of, modules
 
 LAYERS = (
-    {"errors", "clock", "config"},
+    {"errors", "clock"},
     {"spec"},
     {"core"},
-    {"timing", "signals", "workflows", "embedded"},
+    {"config", "timing", "signals", "workflows", "embedded"},
     {"store", "transport"},
     {"chain"},
     {"api"},

@@ -29,6 +29,7 @@ REFUSED = {
     "a span below zero": ("GRACE", "-1"),
     "heartbeats slower than reconcile": ("HEARTBEAT_INTERVAL", "15"),
     "an empty batch": ("FIRE_BATCH", "0"),
+    "a retention without a unit": ("RETENTION", "90 days"),
 }
 
 ACCEPTED = {
@@ -37,6 +38,8 @@ ACCEPTED = {
     "an empty value is not given": ("CONTROL_QUEUE", "", "rqsched"),
     "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
     "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
+    "a retention": ("RETENTION", "P30D, 500", "30d 500"),
+    "no end of retention": ("RETENTION", "0", "0"),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
 }
 

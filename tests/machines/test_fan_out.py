@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from rq.job import Job
 from statemachine import State, StateChart, StateMachine
 
@@ -20,6 +21,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
+from rqsched.store.tables import targets as rows
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
 from tests.support.machine_case import EXPIRY, Application, open_case
@@ -522,16 +524,50 @@ def test_purging_a_schedule_removes_its_targets(any_env: Env) -> None:
     assert case.count(run) == {}
 
 
-def test_ended_targets_are_pruned_with_the_history(any_env: Env) -> None:
+def test_targets_are_pruned_with_their_run(any_env: Env) -> None:
     case = open_case(any_env)
-    case.states.put("a-1")
-    ended = case.run()
+    ended: list[Any] = []
+    for _ in range(2):
+        case.states.put("a-1", "waiting")
+        ended.append(case.run())
     case.states.put("a-1", "waiting")
     waits = case.start()
-    any_env.advance()
-    for namespace, left in (("other", 1), (None, 0)):
-        any_env.scheduler.prune_history(any_env.clock.now(), namespace=namespace)
-        assert (case.count(ended).get("succeeded", 0), case.count(waits)) == (left, {"pending": 1})
+    any_env.advance(timedelta(days=100))
+    other, done = (any_env.scheduler.prune(namespace=namespace) for namespace in ("other", None))
+    assert (other.targets, done.targets, done.runs) == (0, 2, 2)
+    assert [case.count(run) for run in (*ended, waits)] == [{}, {}, {"pending": 1}]
+
+
+def test_a_run_with_many_targets_is_pruned_in_small_steps(any_env: Env) -> None:
+    case = open_case(any_env)
+    case.states.put("a-1")
+    many = case.run()
+    case.run()
+    now = any_env.clock.now()
+    batch = Batch(many.uid, "x", now, 1, many.state.schedule_uid)
+    ended = sa.update(rows).where(rows.c.run_uid == many.uid).values(status="succeeded", ended_at=now)
+    names = [f"b-{number}" for number in range(1_099)]
+    any_env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, names, 2, now))
+    any_env.runtime.database.transact(lambda c: c.execute(ended))
+    any_env.advance(timedelta(days=100))
+    assert any_env.scheduler.prune(dry_run=True).targets == 1_100
+    steps: list[Any] = []
+    any_env.scheduler.prune(progress=lambda step: steps.append((step.targets, step.runs)))
+    assert [step for step in steps if step != (0, 0)] == [(1_000, 0), (100, 1)]
+    assert case.count(many) == {}
+
+
+def test_targets_of_a_fan_out_by_hand_are_pruned_by_age_and_belong_to_no_namespace(any_env: Env) -> None:
+    case = open_case(any_env)
+    case.states.put("a-1")
+    run_uid = MachineScheduler.run(any_env.scheduler, case.machine, "CHECK_EXPIRY").run_uid
+    execute_pending(any_env.scheduler)
+    any_env.advance(timedelta(days=100))
+    done = [
+        any_env.scheduler.prune(**options).targets
+        for options in ({"namespace": "default"}, {"retention": "5"}, {"dry_run": True}, {})
+    ]
+    assert (done, MachineScheduler.count(any_env.scheduler, run_uid)) == ([0, 0, 1, 1], {})
 
 
 def test_targets_are_read_page_by_page_in_the_resolvers_order(any_env: Env) -> None:

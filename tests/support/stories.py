@@ -58,6 +58,33 @@ class Story:
     def name(self) -> str:
         return f"{self.schedule.namespace}/{self.schedule.schedule_id} ({self.schedule.uid})"
 
+    @property
+    def kept_from(self) -> datetime | None:
+        """When the first kept event was recorded, if a pruning took those before it; None when all are there."""
+        is_pruned = bool(self.events) and self.events[0].sequence > 1
+        return self.events[0].recorded_at if is_pruned else None
+
+    @property
+    def has_all_events(self) -> bool:
+        """Whether no event was pruned."""
+        return len(self.events) == self.schedule.event_sequence
+
+    @property
+    def has_all_runs(self) -> bool:
+        """Whether no run was pruned."""
+        return len(self.runs) == self.schedule.run_number
+
+    @cached_property
+    def status_before(self) -> ScheduleStatus:
+        """The status before the first kept event, as the next event that changes it tells."""
+        if self.kept_from is None:
+            return ScheduleStatus.PAUSED
+        changing = (event.event_type for event in self.events if event.event_type in {*CLOSING, audit.RESUMED})
+        first = next(changing, None)
+        if first is None:
+            return self.schedule.status
+        return ScheduleStatus.PAUSED if first == audit.RESUMED else ScheduleStatus.ACTIVE
+
     @cached_property
     def by_uid(self) -> dict[str, Run]:
         return {run.uid: run for run in self.runs}
@@ -154,6 +181,7 @@ class _Walk:
 def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
     """Reconstruct from the audit events when the schedule was active, and with which spec."""
     walk = _Walk()
+    _begin(walk, story)
     for event in story.events:
         at = event.recorded_at
         if story.skew:
@@ -175,6 +203,20 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
     return walk.windows, walk.extra
 
 
+def _begin(walk: _Walk, story: Story) -> None:
+    """Begin at the first kept event where the ones before it were pruned and the kept ones tell the timing."""
+    changes_timing = any(
+        "spec" in event.payload.get("changed_fields", ()) or event.payload.get("reason") == "from_now"
+        for event in story.events
+    )
+    if story.kept_from is None or changes_timing:
+        return
+    walk.spec = story.schedule.spec
+    first = next((e.event_type for e in story.events if e.event_type in {*CLOSING, audit.RESUMED}), None)
+    if first == audit.PAUSED or (first is None and story.schedule.is_active):
+        walk.open(story.kept_from)
+
+
 def _respecify(walk: _Walk, event: AuditRecord) -> None:
     old, new = walk.spec, Spec.from_json(event.payload["spec"])
     walk.spec, walk.timed_at = new, max(walk.timed_at, event.recorded_at)
@@ -192,7 +234,8 @@ def _respecify(walk: _Walk, event: AuditRecord) -> None:
 def _reopen(walk: _Walk, event: AuditRecord) -> None:
     at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
     spec = walk.spec
-    assert spec is not None
+    if spec is None:  # pruned, and the timing changes later
+        return
     if event.payload.get("reason") == "from_now":
         walk.spec, walk.timed_at = _reanchored(spec, at), max(walk.timed_at, at)
     is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == at
@@ -231,6 +274,8 @@ def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime,
         if event.event_type in {audit.TRIGGERED, audit.BUFFERED} and is_first:
             if run is not None and run.kind is RunKind.SCHEDULED:
                 outcomes[run.occurrence_at].append(f"run {run.number} (event {event.sequence})")
+            elif run is None and at is not None and datetime.fromisoformat(at) in required:
+                outcomes[datetime.fromisoformat(at)].append(f"a pruned run (event {event.sequence})")
         elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
             instant = datetime.fromisoformat(at)
             if instant != event.recorded_at or instant in required:  # else a trigger was refused, maybe several at once
@@ -250,7 +295,8 @@ def _miss(
     backfilled = {run.occurrence_at for run in story.runs if run.kind is RunKind.BACKFILL}
     count, least, most = event.payload["count"], len(covered - backfilled), len(covered)
     is_capped = bool(event.payload.get("count_capped"))
-    is_exact = not story.skew  # a clock that was ahead counts beyond the window of one that is behind
+    # A clock that was ahead counts beyond the window of one that is behind; what was pruned is not there to compare.
+    is_exact = not story.skew and (story.kept_from is None or first > story.kept_from)
     if is_exact and not (least <= count <= most or (is_capped and count <= most)):
         yield f"I1: event {event.sequence} counts {count} missed in [{first}, {last}], there are {least}..{most}"
     for at in covered:

@@ -176,6 +176,9 @@ class DefinitionRequest(TimingRequest):
     environments: list[Name] | None = None
     retry: RetryRequest | None = None
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
+    retention: NumberedName | None = Field(
+        default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."
+    )
     timeout: Seconds | None = None
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
     queue: Name | None = None

@@ -1,0 +1,288 @@
+"""Pruning: what is over and beyond the retention of its schedule is deleted, in small transactions.
+
+A dispatcher makes one step between two looks for due links when it has nothing else to do; `rqsched prune` makes them
+one after the other. A step locks one schedule, without waiting for it, and deletes some hundred rows at most, so a
+pruner that dies or freezes in the middle of one holds up that schedule only, and the next pruner continues.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from functools import partial
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import RunStatus, Schedule
+from rqsched.core.policy import Policies
+from rqsched.core.pruning import (
+    Edges,
+    Oldest,
+    RunMark,
+    choose_runs,
+    edges_of,
+    first_kept_event,
+    is_beyond,
+    pruned_to,
+)
+from rqsched.core.retention import Retention
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes, pruning
+from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+PAGE = 200
+"""Schedules looked at in one step."""
+BATCH = 200
+"""The most runs one transaction deletes, and a fifth of the most targets or audit events."""
+_ROWS = 5 * BATCH
+NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
+"""A dispatcher leaves alone what is due sooner than this: its lock must not make that fire late."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What was deleted, or would be, as counts."""
+
+    schedules: int = 0
+    """Schedules looked at."""
+    runs: int = 0
+    """Runs, with all their attempts."""
+    targets: int = 0
+    """Targets of fan-outs."""
+    events: int = 0
+    """Audit events."""
+    backfills: int = 0
+    """Backfills."""
+    deliveries: int = 0
+    """Deliveries of audit events."""
+    busy: int = 0
+    """Schedules that were locked by something else, or failed; the next pruning sees them again."""
+
+    @property
+    def rows(self) -> int:
+        """Everything that was deleted."""
+        return self.runs + self.targets + self.events + self.backfills + self.deliveries
+
+    def add(self, other: Pruned) -> None:
+        """Add another step's counts."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What is to be pruned, and how."""
+
+    namespace: str | None = None
+    """Only this namespace's schedules; None prunes all, and fan-outs started by hand too."""
+    retention: Retention | None = None
+    """Instead of the setting and of the schedules' own; None keeps those."""
+    is_dry: bool = False
+    """Count only."""
+    spare: timedelta | None = None
+    """Leave alone what is due within this; None leaves nothing alone."""
+
+
+def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
+    """Prune every schedule that keeps too much, step by step; yields the counts of each step.
+
+    Raises BackendUnavailableError when SQL is away. What fails otherwise is logged and left out.
+    """
+    cursor: str | None = None
+    while True:
+        now = runtime.now()
+        page = partial(
+            pruning.oldest,
+            namespace=wanted.namespace,
+            after=cursor,
+            limit=PAGE,
+            unless_due_by=None if wanted.spare is None else now + wanted.spare,
+        )
+        found, cursor = runtime.database.read(page)
+        yield Pruned(schedules=len(found))
+        for one in found:
+            retention = _retention_for(runtime, wanted, one)
+            if retention is not None and one.may_go(retention, now):
+                yield from _guarded(runtime, wanted, one.uid, retention)
+        if cursor is None:
+            break
+    if wanted.namespace is None:
+        yield from _prune_loose(runtime, wanted)
+
+
+def _retention_for(runtime: Runtime, wanted: Pruning, found: Oldest) -> Retention | None:
+    try:
+        own = Policies.loads(found.policies).retention
+    except Exception:  # noqa: BLE001 - what cannot be read is kept, and one row never starves the others
+        return None
+    return wanted.retention or Retention.parse(own or runtime.settings.retention)
+
+
+def _guarded(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
+    try:
+        yield from _prune_schedule(runtime, wanted, uid, retention)
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one schedule never starves the others
+        _log.exception("schedule %s cannot be pruned now", uid, extra={"action": "prune_failed"})
+        yield Pruned(busy=1)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one transaction did."""
+
+    done: Pruned = field(default_factory=Pruned)
+    after: int | None = 0
+    """Runs up to this number have been looked at; None when there are no more to look at."""
+
+
+def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
+    after: int | None = 0
+    while after is not None:
+        step = _transact(runtime, wanted, partial(_prune_runs, uid=uid, retention=retention, after=after))
+        yield step.done
+        if step.done.busy:
+            return
+        after = step.after
+    sequence: int | None = 0
+    while sequence is not None:
+        step = _transact(runtime, wanted, partial(_prune_others, uid=uid, retention=retention, after=sequence))
+        yield step.done
+        sequence = step.after
+
+
+def _transact(runtime: Runtime, wanted: Pruning, work: partial[_Step]) -> _Step:
+    """Look first, without a lock: most schedules with old rows have only some that always stay."""
+    now = runtime.now()
+    seen = runtime.database.read(lambda connection: work(connection, now=now, is_dry=True))
+    if wanted.is_dry or not seen.done.rows:
+        return seen
+    return runtime.database.transact(lambda connection: work(connection, now=now, is_dry=False))
+
+
+def _prune_runs(
+    connection: Connection, *, uid: str, retention: Retention, after: int, now: datetime, is_dry: bool
+) -> _Step:
+    """Delete some runs of one schedule; those whose targets are too many for one transaction go in a later one."""
+    schedule = _lock(connection, uid, is_dry=is_dry)
+    if schedule is None:
+        return _Step(Pruned(busy=1), None)
+    if pruning.is_backfilling(connection, uid):  # what it reports must not change while it fires
+        return _Step(after=None)
+    edges = _edges(connection, schedule, retention, now)
+    found = pruning.oldest_runs(connection, uid, after, BATCH)
+    chosen = _choose(connection, schedule, found, edges)
+    following = found[-1].number if len(found) == BATCH and is_beyond(found[-1], edges) else None
+    uids = [run.uid for run in chosen]
+    if is_dry:
+        return _Step(Pruned(runs=len(uids), targets=pruning.count_targets(connection, uids)), following)
+    targets = pruning.delete_targets(connection, uids, _ROWS) if uids else 0
+    if targets == _ROWS:
+        return _Step(Pruned(targets=targets), after)
+    if uids:
+        pruning.delete_runs(connection, uid, uids, pruned_to(chosen))
+    return _Step(Pruned(runs=len(uids), targets=targets), following)
+
+
+def _choose(connection: Connection, schedule: Schedule, found: list[RunMark], edges: Edges) -> tuple[RunMark, ...]:
+    chosen = choose_runs(schedule, found, edges, succeeded_later=True)
+    has_success = any(run.status is RunStatus.SUCCEEDED for run in chosen)
+    if has_success and not pruning.succeeded_after(connection, schedule.uid, found[-1].number):
+        return choose_runs(schedule, found, edges, succeeded_later=False)
+    return chosen
+
+
+def _prune_others(
+    connection: Connection, *, uid: str, retention: Retention, after: int, now: datetime, is_dry: bool
+) -> _Step:
+    """Delete some of one schedule's audit events, oldest first, and of its backfills and deliveries."""
+    schedule = _lock(connection, uid, is_dry=is_dry)
+    if schedule is None:
+        return _Step(Pruned(busy=1), None)
+    edges = _edges(connection, schedule, retention, now)
+    events = pruning.oldest_events(connection, uid, after, _ROWS)
+    below = first_kept_event(events, edges)
+    gone = sum(sequence < below for sequence, _ in events)
+    following = below - 1 if gone == _ROWS else None
+    if is_dry:
+        others = pruning.count_others(connection, uid, edges.other)
+        return _Step(Pruned(events=gone, **(others if after == 0 else {})), following)
+    if gone:
+        pruning.delete_events(connection, uid, below)
+    backfills = pruning.delete_backfills(connection, uid, edges.other, BATCH)
+    deliveries = pruning.delete_deliveries(connection, uid, edges.other, _ROWS)
+    if following is None and (backfills == BATCH or deliveries == _ROWS):
+        following = after
+    return _Step(Pruned(events=gone, backfills=backfills, deliveries=deliveries), following)
+
+
+def _lock(connection: Connection, uid: str, *, is_dry: bool) -> Schedule | None:
+    if is_dry:
+        return changes.find(connection, uid)
+    found = changes.lock(connection, [uid], skip_locked=True)
+    return found[0] if found else None
+
+
+def _edges(connection: Connection, schedule: Schedule, retention: Retention, now: datetime) -> Edges:
+    oldest: datetime | None = None
+    if retention.runs is not None and schedule.run_number > retention.runs:
+        oldest = pruning.created_at(connection, schedule.uid, schedule.run_number - retention.runs + 1)
+    return edges_of(schedule, retention, oldest_in_count=oldest, now=now)
+
+
+def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
+    """Delete targets of fan-outs started by hand, which have no schedule: by age alone."""
+    retention = wanted.retention or Retention.parse(runtime.settings.retention)
+    if retention.age is None:
+        return
+    before = runtime.now() - retention.age
+    if wanted.is_dry:
+        count = runtime.database.read(lambda connection: pruning.count_loose_targets(connection, before))
+        yield Pruned(targets=count)
+        return
+    while True:
+        work = partial(pruning.delete_loose_targets, before=before, limit=_ROWS)
+        count = runtime.database.transact(work)
+        yield Pruned(targets=count)
+        if count < _ROWS:
+            return
+
+
+def prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
+    """Do as `iter_prune`, and log what was deleted in all."""
+    total = Pruned()
+    for step in iter_prune(runtime, wanted):
+        total.add(step)
+        yield step
+    if total.rows and not wanted.is_dry:
+        _log.info("pruned %s", asdict(total), extra={"action": "pruned"})
+
+
+def prune_history(runtime: Runtime, before: datetime, namespace: str | None) -> int:
+    """Delete the audit events recorded before an instant, schedule by schedule; returns how many."""
+    cursor, count = None, 0
+    while True:
+        page = partial(pruning.oldest, namespace=namespace, after=cursor, limit=PAGE, unless_due_by=None)
+        found, cursor = runtime.database.read(page)
+        for one in found:
+            while one.event_at is not None and one.event_at < before:
+                gone = runtime.database.transact(partial(_prune_events, uid=one.uid, before=before))
+                count += gone
+                if gone < _ROWS:
+                    break
+        if cursor is None:
+            return count
+
+
+def _prune_events(connection: Connection, uid: str, before: datetime) -> int:
+    """Delete the first events of a schedule as far as they are that old: history keeps no gap."""
+    if changes.lock_one(connection, uid) is None:
+        return 0
+    events = pruning.oldest_events(connection, uid, 0, _ROWS)
+    kept = next((sequence for sequence, recorded_at in events if recorded_at >= before), None)
+    below = kept if kept is not None else events[-1][0] + 1 if events else 0
+    return pruning.delete_events(connection, uid, below)
