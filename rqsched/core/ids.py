@@ -138,6 +138,12 @@ def derived_uid(now: datetime, *parts: object) -> str:
     return str(ULID.from_bytes(bytes(raw)))
 
 
+def first_uid_at(instant: datetime) -> str:
+    """Return the lowest uid of an instant: every uid drawn from then on sorts at or after it."""
+    milliseconds = int(instant.timestamp() * 1000)
+    return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + bytes(10)))
+
+
 def uid_to_uuid(uid: str) -> str:
     """Render a uid as the lowercase UUIDv7 that Open Job Spec wants for job ids."""
     return str(ULID.from_str(uid).to_uuid())

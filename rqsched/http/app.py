@@ -11,6 +11,9 @@ from typing import Any
 
 import uvicorn
 from fastapi import Depends, FastAPI
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
 import rqsched
 from rqsched.api.scheduler import Scheduler
@@ -62,11 +65,28 @@ def create_app(
     )
     for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)
+    app.router.routes += _dashboard()
     openapi.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
     return app
+
+
+def _dashboard() -> list[BaseRoute]:
+    """Return the routes of the dashboard; without its extra, of a page that says how to install it."""
+    try:
+        from rqsched.dashboard import routes  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        if error.name not in {"jinja2", "markupsafe"}:
+            raise
+        return [Route("/", _no_dashboard, include_in_schema=False)]
+    return [*routes()]
+
+
+def _no_dashboard(request: Request) -> Response:
+    del request
+    return PlainTextResponse("The API is served here. pip install 'rqsched[dashboard]' brings the pages.\n")
 
 
 def _from_env(settings: Settings | None) -> Scheduler:

@@ -112,6 +112,10 @@ class Tokens:
         """Whether any is configured."""
         return bool(self._entries)
 
+    def entries(self) -> Sequence[tuple[bytes, Principal]]:
+        """Return the digest and the principal of each."""
+        return self._entries
+
     def find(self, secret: str) -> Principal | None:
         """Return the principal of a secret, or None. All entries are compared: timing must not reveal a match."""
         digest, found = _digest(secret), None

@@ -78,7 +78,7 @@ def list_schedules(
     offset: int = 0,
 ) -> Page[Schedule]:
     """Read a page of schedules in the order they were created."""
-    statement = SELECT_SCHEDULES.where(*_conditions(connection, filters))
+    statement = SELECT_SCHEDULES.where(*conditions_of(connection, filters))
     position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
     if cursor is not None:
         created_at, uid = read_cursor(cursor)
@@ -116,11 +116,12 @@ def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count the schedules that all pages of a list show together."""
-    statement = sa.select(sa.func.count()).select_from(schedules).where(*_conditions(connection, filters))
+    statement = sa.select(sa.func.count()).select_from(schedules).where(*conditions_of(connection, filters))
     return connection.execute(statement).scalar_one()
 
 
-def _conditions(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
+def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that the filters stand for."""
     statuses = list(filters.statuses)
     found = [schedules.c.status.in_(statuses) if statuses else schedules.c.status != "deleted"]
     for name in ("namespace", "workflow", "owner", "managed_by", "schedule_id", "queue", "note"):
@@ -185,18 +186,20 @@ def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequ
         .order_by(audit_events.c.sequence)
         .limit(limit)
     )
-    return [
-        AuditRecord(
-            row.schedule_uid,
-            row.sequence,
-            row.event_type,
-            json.loads(row.payload),
-            row.workflow_instance_id,
-            row.workflow_run_id,
-            row.recorded_at,
-        )
-        for row in connection.execute(statement)
-    ]
+    return [to_record(row) for row in connection.execute(statement)]
+
+
+def to_record(row: sa.Row[Any]) -> AuditRecord:
+    """Read an audit event from a row of its table."""
+    return AuditRecord(
+        row.schedule_uid,
+        row.sequence,
+        row.event_type,
+        json.loads(row.payload),
+        row.workflow_instance_id,
+        row.workflow_run_id,
+        row.recorded_at,
+    )
 
 
 def list_runs(

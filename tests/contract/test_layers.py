@@ -32,6 +32,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "rqsched.store.migrations.runner",
     ): "alembic costs 0.1 s of import that a current schema need not pay",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
+    ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
 }

@@ -1,0 +1,211 @@
+"""What a viewer can do: each operation is confirmed first, and lands in the audit with the viewer's name and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.responses import Response
+
+from rqsched.api.run_handle import RunHandle
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.dashboard import run as run_page
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.http.auth import Role
+from rqsched.http.dependencies import require_role
+
+MOST = 500
+"""The most schedules that one bulk action changes."""
+MOST_OCCURRENCES = 1_000
+"""The most occurrences of a backfill that the dashboard starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One operation on a schedule."""
+
+    name: str
+    """What forms call it."""
+    label: str
+    """What its button says."""
+    question: str
+    """What the confirmation asks; `{id}` is the schedule's id."""
+    effect: str
+    """What will happen."""
+    role: Role
+    """Who may do it."""
+    statuses: frozenset[str]
+    """The statuses in which it is offered."""
+    do: Callable[[Visit, ScheduleHandle], str]
+    """Does it; returns what was done, for the viewer."""
+    is_danger: bool = False
+    """Whether its button warns."""
+
+
+def _pause(visit: Visit, handle: ScheduleHandle) -> str:
+    handle.pause(reason=visit.context.reason, context=visit.context)
+    return f"{handle.schedule_id} is paused."
+
+
+def _resume(visit: Visit, handle: ScheduleHandle) -> str:
+    handle.resume(visit.form.get("catch_up") or None, context=visit.context)
+    return f"{handle.schedule_id} fires again."
+
+
+def _restart(visit: Visit, handle: ScheduleHandle) -> str:
+    handle.restart(context=visit.context)
+    return f"{handle.schedule_id} is active again, with its counters at zero."
+
+
+def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
+    result = handle.trigger(visit.form.get("overlap") or None, force=handle.status != "active", context=visit.context)
+    if result.run is None:
+        return f"Nothing was started: {result.reason}."
+    return f"Run #{result.run.number} of {handle.schedule_id} is {result.outcome}."
+
+
+def _delete(visit: Visit, handle: ScheduleHandle) -> str:
+    handle.delete(reason=visit.context.reason, context=visit.context)
+    return f"{handle.schedule_id} is deleted. Its history stays."
+
+
+def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
+    start, end = _instant(visit, "start"), _instant(visit, "end")
+    overlap = visit.form.get("overlap") or None
+    if "dry_run" in visit.form:
+        rows = handle.backfill(start, end, overlap=overlap, dry_run=True, bound=MOST_OCCURRENCES).rows
+        return f"{len(rows)} occurrence(s) lie in that range. Nothing was started."
+    result = handle.backfill(start, end, overlap=overlap, bound=MOST_OCCURRENCES, context=visit.context)
+    done = result.backfill
+    if done is None:
+        return "Nothing was started."
+    return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
+
+
+def _instant(visit: Visit, name: str) -> datetime:
+    text = visit.form.get(name, "").strip()
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=visit.zone).astimezone(UTC)
+
+
+_LIVE = frozenset({"active", "paused", "done", "dead"})
+ACTIONS: dict[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "trigger", "Run now", "Run {id} now?", "One run is started at once; the schedule's own times do not move.",
+            Role.OPERATE, frozenset({"active", "paused"}), _trigger,
+        ),
+        Action(
+            "pause", "Pause", "Pause {id}?", "It stops firing. Runs and their retries go on.",
+            Role.OPERATE, frozenset({"active"}), _pause,
+        ),
+        Action(
+            "resume", "Resume", "Resume {id}?", "It fires again.", Role.OPERATE, frozenset({"paused"}), _resume
+        ),
+        Action(
+            "restart", "Restart", "Restart {id}?", "It fires again, with its counters at zero.",
+            Role.OPERATE, frozenset({"done", "dead"}), _restart,
+        ),
+        Action(
+            "backfill", "Backfill", "Backfill {id}?", "Past occurrences that have no run yet are run.",
+            Role.OPERATE, _LIVE, _backfill,
+        ),
+        Action(
+            "delete", "Delete", "Delete {id}?", "It never fires again and its id is free; its history stays.",
+            Role.ADMIN, _LIVE, _delete, is_danger=True,
+        ),
+    )
+}  # fmt: skip
+"""The operations by name, in the order of the buttons."""
+BULK = ("trigger", "pause", "resume", "restart", "delete")
+"""Those that are offered for several schedules at once."""
+
+
+def offered(visit: Visit, status: str) -> list[Action]:
+    """Return what the viewer may do to a schedule in a status."""
+    return [one for one in ACTIONS.values() if status in one.statuses and visit.principal.role >= one.role]
+
+
+def confirm(visit: Visit) -> Response:
+    """Ask whether to do it, with what can be chosen about it."""
+    action = _named(visit.query("action"))
+    require_role(visit.principal, action.role)
+    handle = visit.schedule()
+    return visit.page(
+        "confirm.html", action=action, schedule=handle.state, handles=[handle], overlaps=list(OverlapPolicy),
+        catch_ups=list(CatchUp), count=1,
+    )  # fmt: skip
+
+
+def act_on_schedule(visit: Visit) -> Response:
+    """Do one operation on one schedule, and return to where the viewer came from."""
+    action = _named(visit.form.get("action", ""))
+    require_role(visit.principal, action.role)
+    handle = visit.schedule()
+    try:
+        message = action.do(visit, handle)
+    except RqschedError as error:
+        message = f"Not done: {error}"
+    path = "/schedules" if handle.status == "deleted" else f"/schedules/{handle.schedule_id}"
+    return visit.done(message, path)
+
+
+def bulk(visit: Visit) -> Response:
+    """Do one operation on the chosen schedules; asks first, with their number."""
+    action = _named(visit.form.get("action", ""))
+    require_role(visit.principal, action.role)
+    chosen = visit.chosen[: MOST + 1]
+    if not chosen or action.name not in BULK:
+        return visit.done("Choose schedules first.", "/schedules")
+    if len(chosen) > MOST:
+        raise InvalidInputError("id", f"more than {MOST} schedules were chosen; narrow the list")
+    if "confirmed" not in visit.form:
+        return visit.page(
+            "confirm.html", action=action, schedule=None, handles=list(chosen), overlaps=list(OverlapPolicy),
+            catch_ups=list(CatchUp), count=len(chosen),
+        )  # fmt: skip
+    return visit.done(_do_all(visit, action, chosen), "/schedules")
+
+
+def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
+    done, problems = 0, list[str]()
+    for schedule_id in chosen:
+        try:
+            action.do(visit, visit.scheduler.get(schedule_id, visit.namespace))
+            done += 1
+        except RqschedError as error:
+            problems.append(f"{schedule_id}: {error}")
+    more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    refused = f" Not done: {'; '.join(problems[:3])}{more}" if problems else ""
+    return f"{action.label}: {done} of {len(chosen)} done.{refused}"
+
+
+def act_on_run(visit: Visit) -> Response:
+    """Cancel or terminate one run."""
+    schedule, run = run_page.find(visit)
+    handle = RunHandle(visit.scheduler.runtime, run)
+    wanted = visit.form.get("action", "")
+    try:
+        if wanted == "cancel":
+            handle.cancel()
+        elif wanted == "terminate":
+            handle.terminate()
+        else:
+            raise InvalidInputError("action", f"{wanted[:32]!r} is not offered for a run")
+        message = f"Run #{run.number} of {schedule.schedule_id} is {handle.status}."
+    except RqschedError as error:
+        message = f"Not done: {error}"
+    return visit.done(message, f"/runs/{run.uid}")
+
+
+def _named(name: str) -> Action:
+    if name not in ACTIONS:
+        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(ACTIONS)}")
+    return ACTIONS[name]

@@ -1,0 +1,112 @@
+"""Templates and how values look in them: instants, lengths, statuses. Everything is escaped by the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+import rqsched
+from rqsched.core.ids import iso_utc
+from rqsched.core.payload import loads
+from rqsched.spec.words import in_words, length_in_words, zone_in_words
+
+_FOLDER = Path(__file__).parent
+STATIC = _FOLDER / "static"
+"""Where style sheet, script and icon lie."""
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """Return how far an instant is from now: `3 min ago`, `in 2 d`."""
+    if at is None:
+        return "never"
+    seconds = (at - now).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    text = _rough(abs(seconds))
+    return f"in {text}" if seconds > 0 else f"{text} ago"
+
+
+def _rough(seconds: float) -> str:
+    for size, unit in _UNITS:
+        if seconds >= size:
+            whole = int(seconds // size)
+            return f"{whole} {unit}"
+    return "0 s"
+
+
+def duration(value: timedelta | float | None) -> str:
+    """Return a length as people read it at a glance: `850 ms`, `12.4 s`, `3 min 20 s`."""
+    if value is None:
+        return "-"
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if seconds < 86_400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    return f"{int(seconds // 86_400)} d {int(seconds % 86_400 // 3600)} h"
+
+
+def instant(at: datetime | None, now: datetime, zone: ZoneInfo | None = None) -> Markup:
+    """Return a `time` element: the distance from now, and on hover the instant itself."""
+    if at is None:
+        return Markup('<span class="muted">-</span>')
+    shown = at.astimezone(zone or UTC)
+    exact = f"{shown:%a %Y-%m-%d %H:%M:%S} {shown.tzname()}"
+    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(iso_utc(at), exact, ago(at, now))
+
+
+def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
+    """Return a `time` element with the instant in a zone."""
+    if at is None:
+        return Markup('<span class="muted">-</span>')
+    shown = at.astimezone(zone or UTC)
+    seconds = ":%S" if shown.second else ""
+    text = shown.strftime(f"%a %d %b %Y %H:%M{seconds} %Z")
+    return Markup('<time datetime="{}">{}</time>').format(iso_utc(at), text)
+
+
+def pretty(value: Any) -> str:
+    """Return a JSON value laid out for reading."""
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+
+
+@cache
+def asset(name: str) -> str:
+    """Return a static file's name with a mark of its content, so that a browser may keep it for ever."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={digest}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": duration, "pretty": pretty, "words": in_words, "zone_words": zone_in_words,
+        "length_words": length_in_words, "iso": iso_utc, "json": loads,
+    }  # fmt: skip
+    environment.globals |= {"instant": instant, "exact": exact, "asset": asset, "version": rqsched.__version__}
+    return environment
+
+
+def render(template: str, /, **values: Any) -> str:
+    """Render a template."""
+    return _environment().get_template(template).render(**values)

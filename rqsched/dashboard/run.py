@@ -1,0 +1,35 @@
+"""One run: its attempts, its log, its arguments and result, and what can be done about it."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from rqsched.core.ids import is_uid
+from rqsched.core.model import Run, Schedule
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import RunNotFoundError
+from rqsched.store import fanout_targets, overview
+
+_EVENTS = 100
+_TARGETS = 50
+
+
+def show(visit: Visit) -> Response:
+    """Show one run."""
+    schedule, run = find(visit)
+    events = visit.read(lambda connection: overview.events_of_run(connection, schedule.uid, run.uid, _EVENTS))
+    counts = visit.read(lambda connection: fanout_targets.count(connection, run.uid))
+    return visit.page(
+        "run.html", schedule=schedule, run=run, events=events, counts=counts, targets=sum(counts.values())
+    )
+
+
+def find(visit: Visit) -> tuple[Schedule, Run]:
+    """Find the run that the path names, in the viewer's namespace; raises RunNotFoundError."""
+    uid = str(visit.request.path_params["uid"]).upper()
+    found = (
+        visit.read(lambda connection: overview.find_run_in(connection, visit.namespace, uid)) if is_uid(uid) else None
+    )
+    if found is None:
+        raise RunNotFoundError(uid[:64])
+    return found

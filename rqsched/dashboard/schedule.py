@@ -1,0 +1,83 @@
+"""One schedule: all that is known, what it did, why it did not, and what can be done."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+from starlette.responses import Response
+
+from rqsched.api.build_description import iter_upcoming
+from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.model import Run, Schedule
+from rqsched.core.page import Page
+from rqsched.dashboard import charts
+from rqsched.dashboard.actions import offered
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import InvalidInputError
+from rqsched.store import listing, overview
+from rqsched.store.database import Connection
+
+RUNS = 20
+"""Runs on the page."""
+EVENTS = 20
+"""Audit events on the page."""
+_CHARTED = 60
+_IN_YEAR = 5_000
+_UPCOMING = 5
+_SEARCHED = 200
+_REASONS = 6
+
+
+def show(visit: Visit) -> Response:
+    """Show one schedule."""
+    handle = visit.schedule()
+    schedule, now = handle.state, visit.now
+    upcoming = list(islice(iter_upcoming(schedule, now), _UPCOMING))
+    runs = visit.read(lambda c: _runs(c, visit, schedule))
+    events = visit.read(lambda c: _events(c, visit, schedule))
+    outlines = visit.read(lambda c: overview.newest_runs(c, [schedule.uid], _CHARTED))[schedule.uid]
+    outcomes = visit.read(lambda c: overview.outcomes(c, schedule.uid, _IN_YEAR))
+    zone = visit.zone
+    return visit.page(
+        "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
+        run_status=visit.query("run_status"), states=_states(schedule), ui_zone=ZoneInfo(schedule.spec.timezone),
+        actions=offered(visit, schedule.status.value), runs=runs, events=events[:EVENTS],
+        older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
+        why=visit.read(lambda c: _why(c, schedule)), chart=charts.durations(outlines, _interval(upcoming)),
+        days=charts.year(outcomes, now.astimezone(zone).date(), zone),
+    )  # fmt: skip
+
+
+def _runs(connection: Connection, visit: Visit, schedule: Schedule) -> Page[Run]:
+    status, cursor = visit.query("run_status"), visit.query("cursor") or None
+    return listing.list_runs(connection, schedule.uid, limit=RUNS, cursor=cursor, statuses=(status,) if status else ())
+
+
+def _events(connection: Connection, visit: Visit, schedule: Schedule) -> list[AuditRecord]:
+    """Read one event more than is shown, to know whether older ones follow."""
+    return overview.newest_events(connection, schedule.uid, _sequence(visit.query("before")), EVENTS + 1)
+
+
+def _why(connection: Connection, schedule: Schedule) -> list[AuditRecord]:
+    """Return the newest skips and misses."""
+    newest = overview.newest_events(connection, schedule.uid, None, _SEARCHED)
+    return [event for event in newest if event.event_type in {SKIPPED, MISSED}][:_REASONS]
+
+
+def _states(schedule: Schedule) -> list[tuple[str, bool]]:
+    return [(name, schedule.status.value == name) for name in ("active", "paused", "done", "dead", "deleted")]
+
+
+def _interval(upcoming: list[datetime]) -> timedelta | None:
+    steps = [later - earlier for earlier, later in pairwise(upcoming)]
+    return min(steps) if steps else None
+
+
+def _sequence(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise InvalidInputError("before", "is malformed; go back to the newest events")
+    return int(text)

@@ -1,0 +1,82 @@
+"""The list of schedules: search, filters, order, pages, and actions on several at once."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import InvalidInputError
+from rqsched.store import overview
+from rqsched.store.listing import Filters
+from rqsched.store.overview import Order
+
+PAGE = 50
+"""Schedules on one page."""
+STRIP = 12
+"""Runs in the strip of last outcomes."""
+STATUSES = tuple(status.value for status in ScheduleStatus)
+"""What the filter offers."""
+
+
+def show(visit: Visit) -> Response:
+    """Show a page of schedules."""
+    order = _order(visit.query("sort", "id"))
+    filters = filters_of(visit)
+    after = _position(order, visit.query("after"))
+    found, has_more = visit.read(
+        lambda connection: overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
+    )
+    strips = visit.read(lambda connection: overview.newest_runs(connection, [one.uid for one in found], STRIP))
+    return visit.page(
+        "schedules.html",
+        schedules=found,
+        strips=strips,
+        order=order,
+        orders=list(Order),
+        statuses=STATUSES,
+        following=_cursor(order, found[-1]) if has_more else None,
+        is_filtered=any(visit.query(name) for name in ("q", "status", "workflow", "label")),
+    )
+
+
+def filters_of(visit: Visit) -> Filters:
+    """Read the filters from the page's address; raises InvalidInputError."""
+    status, label = visit.query("status"), visit.query("label")
+    if status and status not in STATUSES:
+        raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
+    name, separator, value = label.partition(":")
+    if label and not (name and separator):
+        raise InvalidInputError("label", f"{label!r} is refused; write name:value")
+    return Filters(
+        namespace=visit.namespace,
+        statuses=(status,) if status else (),
+        workflow=visit.query("workflow") or None,
+        labels={name: value} if label else {},
+        text=visit.query("q") or None,
+    )
+
+
+def _order(text: str) -> Order:
+    try:
+        return Order(text)
+    except ValueError:
+        raise InvalidInputError("sort", f"{text!r} is not an order; write id, next or newest") from None
+
+
+def _cursor(order: Order, last: Schedule) -> str:
+    value = getattr(last, order.column)
+    return f"{last.uid}~{value if isinstance(value, str) else value.isoformat()}"
+
+
+def _position(order: Order, text: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    uid, separator, value = text.partition("~")
+    try:
+        order.read(value)
+    except ValueError:
+        separator = ""
+    if not separator or len(uid) != 26:
+        raise InvalidInputError("after", "is malformed; go back to the first page")
+    return value, uid

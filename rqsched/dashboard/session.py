@@ -1,0 +1,104 @@
+"""Who looks at a page: the application's own authentication, a session cookie made from a token, or this machine.
+
+A session names the token it was made from and is signed with that token's digest: nothing is stored on the server, any
+web process accepts it, and it ends when the token is removed or its time is over. Forms carry the value of a second
+cookie (double submit), which a page of another site can neither read nor set.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from datetime import datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rqsched.http.auth import Authenticator, Principal, Tokens
+from rqsched.http.errors import ForbiddenError
+
+SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
+"""The names of the cookies."""
+LIFETIME = timedelta(hours=12)
+"""How long a session lasts."""
+_PURPOSE = b"rqsched dashboard session"
+
+
+def principal_of(request: Request, authenticator: Authenticator, now: datetime) -> Principal:
+    """Return on whose behalf a page is shown; raises UnauthorizedError or ForbiddenError."""
+    tokens = authenticator.tokens
+    if tokens and (cookie := request.cookies.get(SESSION)) and (found := _read(cookie, tokens, now)) is not None:
+        return found
+    return authenticator.principal_of(request)
+
+
+def start(response: Response, request: Request, tokens: Tokens, secret: str, now: datetime) -> Principal | None:
+    """Begin a session with a token; None when the token is unknown."""
+    principal = tokens.find(secret.strip())
+    if principal is None:
+        return None
+    digest = next(digest for digest, known in tokens.entries() if known is principal)
+    body = json.dumps([principal.name, int((now + LIFETIME).timestamp())]).encode()
+    value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
+    _set(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
+    return principal
+
+
+def end(response: Response, request: Request) -> None:
+    """End the session of this browser."""
+    response.delete_cookie(SESSION, path=_path(request))
+
+
+def _read(cookie: str, tokens: Tokens, now: datetime) -> Principal | None:
+    encoded, _, signature = cookie.partition(".")
+    try:
+        body = base64.urlsafe_b64decode(encoded)
+        name, expires_at = json.loads(body)
+    except (ValueError, TypeError, binascii.Error):
+        return None
+    for digest, principal in tokens.entries():
+        if hmac.compare_digest(_signature(digest, body), signature):
+            return principal if principal.name == name and expires_at > now.timestamp() else None
+    return None
+
+
+def _signature(digest: bytes, body: bytes) -> str:
+    return hmac.new(digest, _PURPOSE + body, hashlib.sha256).hexdigest()
+
+
+def csrf_of(request: Request) -> str:
+    """Return the value that forms of this browser carry; a new one when it has none."""
+    known = request.cookies.get(CSRF, "")
+    return known if len(known) == 32 and known.isalnum() else secrets.token_hex(16)
+
+
+def require_csrf(request: Request, given: str) -> None:
+    """Refuse a form that no page of ours was the origin of; raises ForbiddenError."""
+    known = request.cookies.get(CSRF, "")
+    if not known or not hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass")):
+        raise ForbiddenError("the form is too old, or cookies are blocked; load the page again and repeat it.")
+
+
+def remember(response: Response, request: Request, name: str, value: str, *, seconds: int | None = None) -> None:
+    """Set a cookie of the dashboard; one without `seconds` ends with the browser."""
+    _set(response, request, name, value, seconds=seconds)
+
+
+def forget(response: Response, request: Request, name: str) -> None:
+    """Remove a cookie of the dashboard."""
+    response.delete_cookie(name, path=_path(request))
+
+
+def _set(response: Response, request: Request, name: str, value: str, *, seconds: int | None) -> None:
+    response.set_cookie(
+        name, value, max_age=seconds, path=_path(request), httponly=True, samesite="strict",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
+
+
+def _path(request: Request) -> str:
+    return str(request.scope.get("root_path", "")) or "/"

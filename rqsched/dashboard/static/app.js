@@ -1,0 +1,116 @@
+// What the pages do beyond HTML: live parts, dialogs, relative times, the preview of a form. Everything works without it.
+"use strict";
+
+const every = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
+
+// The viewer's zone, for the server to render times in.
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone && !document.cookie.includes("rqsched_zone=" + encodeURIComponent(zone))) {
+  const base = document.querySelector(".brand")?.getAttribute("href")?.split("?")[0] || "/";
+  document.cookie = `rqsched_zone=${encodeURIComponent(zone)}; path=${base.replace(/(.)\/$/, "$1")}; max-age=31536000; samesite=strict`;
+}
+
+// Relative times stay true while one looks.
+const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+const relative = (at) => {
+  const seconds = (at - Date.now()) / 1000;
+  const [size, unit] = units.find(([size]) => Math.abs(seconds) >= size) || [1, "s"];
+  if (Math.abs(seconds) < 1) return "now";
+  const text = `${Math.floor(Math.abs(seconds) / size)} ${unit}`;
+  return seconds > 0 ? `in ${text}` : `${text} ago`;
+};
+const drift = Date.now() - Date.parse(document.body.dataset.now || new Date().toISOString());
+const tickTimes = () => every("time[data-relative]", (time) => {
+  const text = relative(Date.parse(time.dateTime) + drift);
+  if (time.textContent !== text) time.textContent = text;
+});
+setInterval(tickTimes, 1000);
+
+// Live parts: the page is read again and the parts that differ are put in place, so nothing else moves.
+const parts = document.querySelectorAll("[data-live]");
+const live = document.getElementById("live");
+const toggle = document.getElementById("live-toggle");
+let isLive = true;
+const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus, [data-live] input:checked, [data-live] details[open]");
+const refresh = async () => {
+  if (!isLive || isBusy()) return;
+  try {
+    const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (isBusy()) return;
+    every("[data-live]", (part) => {
+      const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
+      if (other && strip(other.innerHTML) !== strip(part.innerHTML)) part.innerHTML = other.innerHTML;
+    });
+  } catch { /* the server is away: what is shown stays */ }
+};
+const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{32}"/g, "");
+if (parts.length && live) {
+  live.hidden = false;
+  toggle.addEventListener("click", () => {
+    isLive = !isLive;
+    toggle.setAttribute("aria-pressed", String(isLive));
+    toggle.textContent = isLive ? "live" : "not live";
+  });
+  setInterval(refresh, 3000);
+}
+
+// Confirmations open as a dialog; without a script they are pages.
+const dialog = document.getElementById("dialog");
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a[data-dialog]");
+  if (link && dialog && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    try {
+      const answer = await fetch(link.href);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const found = page.getElementById("confirm");
+      if (!found) { location.href = link.href; return; }
+      dialog.replaceChildren(document.importNode(found, true));
+      dialog.showModal();
+      dialog.querySelector("input[type=text], input:not([type=hidden]), select, button")?.focus();
+    } catch { location.href = link.href; }
+  }
+  if (event.target.closest("dialog [data-close]")) { event.preventDefault(); dialog.close(); }
+  if (event.target === dialog) dialog.close();
+});
+document.addEventListener("submit", (event) => {
+  const ask = event.submitter?.dataset.ask;
+  if (ask && !window.confirm(ask)) event.preventDefault();
+});
+
+// Selects that submit their form, and the choice of schedules.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submit]")) event.target.form.submit();
+  if (event.target.matches("[data-all]")) every("input[name=id]", (box) => { box.checked = event.target.checked; });
+  const chosen = document.querySelectorAll("input[name=id]:checked").length;
+  every("[data-chosen]", (text) => { text.textContent = chosen ? `${chosen} chosen` : "Choose schedules to act on them"; });
+});
+
+// The timeline and lists by keyboard.
+document.addEventListener("keydown", (event) => {
+  if (event.target.closest("input, select, textarea, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const link = [...document.querySelectorAll("a[data-key]")].find((one) => one.dataset.key === event.key);
+  if (link) { event.preventDefault(); link.click(); }
+  if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } }
+});
+
+// The preview of a timing while one types; the newest answer wins.
+const editor = document.querySelector("form[data-preview]");
+if (editor) {
+  let wait, asked = 0;
+  const preview = async () => {
+    const number = ++asked;
+    const query = new URLSearchParams(["kind", "timing", "timezone"].map((name) => [name, editor.elements[name].value]));
+    if (query.get("kind") === "keep") return;
+    const address = new URL(editor.dataset.preview, location.href);
+    query.forEach((value, name) => address.searchParams.set(name, value));
+    const answer = await fetch(address);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = page.getElementById("preview-result");
+    if (found && number === asked) document.getElementById("preview").replaceChildren(document.importNode(found, true));
+  };
+  editor.addEventListener("input", (event) => { if (event.target.matches("[data-watch]")) { clearTimeout(wait); wait = setTimeout(preview, 200); } });
+  preview();
+}

@@ -1,0 +1,137 @@
+"""One request of a browser: on whose behalf, for which namespace, and how to answer it with a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote, urlencode
+from zoneinfo import ZoneInfo, available_timezones
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.core.audit import CommandContext
+from rqsched.dashboard import session
+from rqsched.dashboard.rendering import render
+from rqsched.http.auth import Principal, Role
+from rqsched.http.dependencies import require_role
+from rqsched.store import overview
+from rqsched.store.database import Connection
+
+T = TypeVar("T")
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
+_MOST_NAMESPACES = 100
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One authenticated request of a browser."""
+
+    request: Request
+    """The request."""
+    scheduler: Scheduler
+    """What the pages show."""
+    principal: Principal
+    """On whose behalf."""
+    namespace: str
+    """The namespace it looks at, one the principal may see."""
+    request_id: str
+    """Recorded in audit events and logs."""
+    form: Mapping[str, str] = field(default_factory=dict)
+    """The fields of a submitted form; empty for a page."""
+    chosen: tuple[str, ...] = ()
+    """The ids that a form's checkboxes chose."""
+
+    @cached_property
+    def now(self) -> datetime:
+        """When the page is rendered, by the scheduler's clock."""
+        return self.scheduler.runtime.now()
+
+    @property
+    def context(self) -> CommandContext:
+        """The command context of audit events, with the reason that was typed."""
+        reason = self.form.get("reason", "").strip() or None
+        return CommandContext(
+            principal=self.principal.name, request_id=self.request_id, source="dashboard", reason=reason
+        )
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of the viewer, as the browser told it; UTC until it did."""
+        name = unquote(self.request.cookies.get(session.ZONE, ""))
+        return ZoneInfo(name if name in _zones() else "UTC")
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Read from the database."""
+        return self.scheduler.runtime.database.read(query)
+
+    def schedule(self) -> ScheduleHandle:
+        """Find the schedule that the path names, deleted ones too; raises ScheduleNotFoundError."""
+        return self.scheduler.newest(self.request.path_params["schedule_id"], namespace=self.namespace)
+
+    def may(self, role: str) -> bool:
+        """Return whether the viewer has a role: `read`, `operate` or `admin`."""
+        return self.principal.role >= Role[role.upper()]
+
+    def require(self, role: Role) -> None:
+        """Raise ForbiddenError unless the viewer has the role."""
+        require_role(self.principal, role)
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return a parameter of the page's address."""
+        return self.request.query_params.get(name, default).strip()
+
+    def url(self, path: str = "", /, **query: Any) -> str:
+        """Return the address of a page, below the mount point and in the namespace of this one."""
+        if self.namespace != self.scheduler.settings.namespace:
+            query.setdefault("namespace", self.namespace)
+        given = {name: value for name, value in query.items() if value not in {None, ""}}
+        base = str(self.request.scope.get("root_path", ""))
+        return f"{base}{path or '/'}" + (f"?{urlencode(given)}" if given else "")
+
+    def here(self, **changes: Any) -> str:
+        """Return the address of this page with some parameters changed; None removes one."""
+        path = self.request.url.path.removeprefix(str(self.request.scope.get("root_path", "")))
+        return self.url(quote(path, safe="/:@"), **{**dict(self.request.query_params), **changes})
+
+    def page(self, template: str, /, status: int = 200, **values: Any) -> Response:
+        """Render a page."""
+        csrf = session.csrf_of(self.request)
+        flash = unquote(self.request.cookies.get(session.FLASH, ""))
+        text = render(template, visit=self, csrf=csrf, flash=flash, namespaces=self._namespaces, **values)
+        response = HTMLResponse(text, status, headers={"Content-Security-Policy": POLICY})
+        if flash:
+            session.forget(response, self.request, session.FLASH)
+        if csrf != self.request.cookies.get(session.CSRF):
+            session.remember(response, self.request, session.CSRF, csrf)
+        return response
+
+    def done(self, message: str, path: str, **query: Any) -> Response:
+        """Answer a form: show the page at `path` with a message."""
+        response = RedirectResponse(self.url(path, **query), 303)
+        session.remember(response, self.request, session.FLASH, quote(message[:1000]), seconds=30)
+        return response
+
+    @cached_property
+    def _namespaces(self) -> list[str]:
+        """The namespaces the viewer can choose from."""
+        if self.principal.namespaces is not None:
+            return sorted(self.principal.namespaces)
+        known = self.read(lambda connection: overview.namespaces(connection, _MOST_NAMESPACES))
+        return sorted({*known, self.namespace, self.scheduler.settings.namespace})
+
+
+def _zones() -> set[str]:
+    return _ZONES
+
+
+_ZONES = available_timezones()

@@ -1,0 +1,266 @@
+"""What the dashboard reads beyond single schedules and runs. Every query is bounded, whatever is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.ids import first_uid_at
+from rqsched.core.model import Run, Schedule
+from rqsched.store.listing import Filters, conditions_of, to_record
+from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, audit_events, runs, schedules
+
+
+class Order(StrEnum):
+    """In which order schedules are listed; each has an index."""
+
+    ID = "id"
+    """By id."""
+    NEXT = "next"
+    """By when they fire next; only those that do."""
+    NEWEST = "newest"
+    """The newest first."""
+
+    @property
+    def column(self) -> str:
+        """The column it goes by."""
+        return {"id": "schedule_id", "next": "due_at", "newest": "created_at"}[self.value]
+
+    @property
+    def is_descending(self) -> bool:
+        """Whether the largest come first."""
+        return self is Order.NEWEST
+
+    @property
+    def conditions(self) -> tuple[sa.ColumnElement[bool], ...]:
+        """What a schedule must be to have a place in it."""
+        return (IS_ACTIVE, schedules.c.due_at.is_not(None)) if self is Order.NEXT else ()
+
+    def read(self, text: str) -> str | datetime:
+        """Read a position; raises ValueError."""
+        return text if self is Order.ID else datetime.fromisoformat(text)
+
+
+class RunOutline(NamedTuple):
+    """One run, as much of it as a chart needs."""
+
+    uid: str
+    """Its uid."""
+    schedule_uid: str
+    """Its schedule's incarnation."""
+    number: int
+    """Its number within the schedule."""
+    status: str
+    """Where it is in its life."""
+    kind: str
+    """What asked for it."""
+    occurrence_at: datetime
+    """The nominal time."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When the newest attempt began."""
+    ended_at: datetime | None
+    """When it ended."""
+    attempt: int
+    """The newest attempt."""
+
+
+_OUTLINE = [runs.c[name] for name in RunOutline._fields]
+
+
+def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
+    """Read the newest runs of each schedule, oldest first, by the schedule's uid."""
+    if not uids:
+        return {}
+    each = [
+        sa.select(
+            sa.select(*_OUTLINE)
+            .where(runs.c.schedule_uid == uid)
+            .order_by(runs.c.number.desc())
+            .limit(count)
+            .subquery()
+        )
+        for uid in uids
+    ]
+    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
+    for row in connection.execute(sa.union_all(*each)):
+        found[row.schedule_uid].append(RunOutline(*row))
+    return {uid: sorted(outlines, key=lambda run: run.number) for uid, outlines in found.items()}
+
+
+def runs_between(
+    connection: Connection, namespace: str, start: datetime, end: datetime, limit: int
+) -> list[tuple[str, RunOutline]]:
+    """Read the runs a namespace created in [start, end), newest first, each with the id of its schedule."""
+    statement = (
+        sa.select(schedules.c.schedule_id, *_OUTLINE)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(
+            schedules.c.namespace == namespace,
+            runs.c.uid >= first_uid_at(start),  # uids begin with the time: the primary key is in order of creation
+            runs.c.uid < first_uid_at(end),
+        )
+        .order_by(runs.c.uid.desc())
+        .limit(limit)
+    )
+    return [(row[0], RunOutline(*row[1:])) for row in connection.execute(statement)]
+
+
+def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(HAS_FAILED, runs.c.ended_at >= since, schedules.c.namespace == namespace)
+        .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
+        .limit(limit)
+    )
+    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+
+
+def failing(connection: Connection, namespace: str, since: datetime, least: int, limit: int) -> list[Schedule]:
+    """Read schedules of a namespace with a run that failed since and at least so many failures in a row."""
+    of_runs = sa.select(runs.c.schedule_uid).where(HAS_FAILED, runs.c.ended_at >= since)
+    statement = (
+        SELECT_SCHEDULES.where(
+            schedules.c.uid.in_(of_runs),
+            schedules.c.namespace == namespace,
+            schedules.c.consecutive_failures >= least,
+            schedules.c.status == sa.literal_column("'active'"),
+        )
+        .order_by(schedules.c.consecutive_failures.desc(), schedules.c.uid)
+        .limit(limit)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
+    """Read when the newest runs of a schedule were decided, and their status."""
+    statement = (
+        sa.select(runs.c.created_at, runs.c.status)
+        .where(runs.c.schedule_uid == schedule_uid)
+        .order_by(runs.c.number.desc())
+        .limit(limit)
+    )
+    return [(row.created_at, row.status) for row in connection.execute(statement)]
+
+
+def skips_between(
+    connection: Connection, namespace: str, start: datetime, end: datetime, limit: int
+) -> list[tuple[str, datetime, str]]:
+    """Read the skips and misses a namespace recorded in [start, end): (schedule id, when, why)."""
+    columns = audit_events.c
+    statement = (
+        sa.select(schedules.c.schedule_id, columns.recorded_at, columns.event_type, columns.payload)
+        .join(schedules, schedules.c.uid == columns.schedule_uid)
+        .where(
+            schedules.c.namespace == namespace,
+            columns.recorded_at >= start,
+            columns.recorded_at < end,
+            columns.event_type.in_([SKIPPED, MISSED]),
+        )
+        .order_by(columns.recorded_at.desc())
+        .limit(limit)
+    )
+    return [(row[0], row[1], _why(row.event_type, json.loads(row.payload))) for row in connection.execute(statement)]
+
+
+def _why(event_type: str, payload: dict[str, object]) -> str:
+    if event_type == SKIPPED:
+        return f"skipped: {payload.get('reason')}"
+    return f"missed {payload.get('count')} ({payload.get('policy')})"
+
+
+def find_run_in(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
+    """Read a run with its schedule; None outside the namespace."""
+    row = connection.execute(
+        sa.select(*RUN_COLUMNS)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid == uid, schedules.c.namespace == namespace)
+    ).first()
+    if row is None:
+        return None
+    run = to_run(row)
+    owner = connection.execute(SELECT_SCHEDULES.where(schedules.c.uid == run.schedule_uid)).one()
+    return to_schedule(owner), run
+
+
+def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace that were due before `since`, the earliest first."""
+    statement = (
+        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, schedules.c.namespace == namespace)
+        .order_by(schedules.c.due_at, schedules.c.uid)
+        .limit(limit)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
+    """Count the schedules of a namespace in each status, each up to `most`."""
+    found = {}
+    for status in ("active", "paused", "done", "dead"):
+        some: sa.Select[tuple[int]] = (
+            sa.select(sa.literal_column("1"))
+            .select_from(schedules)
+            .where(schedules.c.namespace == namespace, schedules.c.status == sa.literal_column(f"'{status}'"))
+            .limit(most)
+        )
+        found[status] = connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
+    return found
+
+
+def newest_events(connection: Connection, schedule_uid: str, before: int | None, limit: int) -> list[AuditRecord]:
+    """Read audit events of a schedule newest first, those before a sequence when one is given."""
+    columns = audit_events.c
+    statement = sa.select(audit_events).where(columns.schedule_uid == schedule_uid)
+    if before is not None:
+        statement = statement.where(columns.sequence < before)
+    return [to_record(row) for row in connection.execute(statement.order_by(columns.sequence.desc()).limit(limit))]
+
+
+def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit: int) -> list[AuditRecord]:
+    """Read the audit events of a schedule that are about one run, in order."""
+    columns = audit_events.c
+    statement = (
+        sa.select(audit_events)
+        .where(columns.schedule_uid == schedule_uid, columns.workflow_run_id == run_uid)
+        .order_by(columns.sequence)
+        .limit(limit)
+    )
+    return [to_record(row) for row in connection.execute(statement)]
+
+
+def namespaces(connection: Connection, most: int) -> list[str]:
+    """Return the namespaces that hold schedules, in order; each costs one step in an index, however many it holds."""
+    found: list[str] = []
+    while len(found) < most:
+        least = sa.select(sa.func.min(schedules.c.namespace))
+        following = connection.execute(least.where(schedules.c.namespace > found[-1]) if found else least).scalar()
+        if following is None:
+            break
+        found.append(following)
+    return found
+
+
+def sorted_schedules(
+    connection: Connection, filters: Filters, *, order: Order, after: tuple[str, str] | None, limit: int
+) -> tuple[list[Schedule], bool]:
+    """Read a page of schedules in an order, after a position; also return whether more follow."""
+    column = schedules.c[order.column]
+    statement = SELECT_SCHEDULES.where(*conditions_of(connection, filters), *order.conditions)
+    key = (column, schedules.c.uid)
+    if after is not None:
+        bound = sa.tuple_(sa.literal(order.read(after[0]), column.type), sa.literal(after[1], schedules.c.uid.type))
+        statement = statement.where(sa.tuple_(*key) < bound if order.is_descending else sa.tuple_(*key) > bound)
+    statement = statement.order_by(*(part.desc() if order.is_descending else part for part in key)).limit(limit + 1)
+    found = [to_schedule(row) for row in connection.execute(statement)]
+    return found[:limit], len(found) > limit

@@ -1,0 +1,245 @@
+"""What a viewer can do: confirmed first, with the reason in the audit; refused without role, form value or state."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from rqsched import Cron, Every
+from tests.dashboard.conftest import Pages
+from tests.support.env import DAY, HOUR, MINUTE
+from tests.support.web import MakeWeb
+
+
+@pytest.mark.every_database
+def test_pause_resume_run_now_and_delete_work_and_are_audited(any_pages: Pages) -> None:
+    env = any_pages.env
+    handle = env.create("nightly", spec=Cron("0 2 * * *"))
+    act = "/schedules/nightly/do"
+    assert "nightly is paused." in any_pages.do(act, action="pause", reason="vendor moves")
+    assert handle.refresh().status == "paused"
+    assert "Run #1 of nightly is triggered." in any_pages.do(act, action="trigger")
+    assert "nightly fires again." in any_pages.do(act, action="resume", catch_up="next")
+    assert handle.refresh().status == "active"
+    assert "nightly is deleted." in any_pages.do(act, action="delete", reason="replaced")
+    contexts = [event.payload.get("command_context", {}) for event in handle.history()]
+    assert [(one.get("source"), one.get("reason")) for one in contexts[1:]] == [
+        ("dashboard", "vendor moves"),
+        ("dashboard", None),
+        ("dashboard", None),
+        ("dashboard", "replaced"),
+    ]
+
+
+def test_every_offered_action_has_a_confirmation_that_names_the_schedule(pages: Pages) -> None:
+    pages.env.create("nightly")
+    questions = {"trigger": "Run nightly now?", "pause": "Pause nightly?", "backfill": "Backfill nightly?"}
+    for action, question in {**questions, "delete": "Delete nightly?"}.items():
+        assert question in pages.get(f"/schedules/nightly/confirm?action={action}")
+    assert "That cannot be read" in pages.get("/schedules/nightly/confirm?action=explode", status=422)
+
+
+def test_an_action_that_the_state_refuses_says_why_and_changes_nothing(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    assert "Not done:" in pages.do("/schedules/nightly/do", action="resume")
+    assert handle.refresh().version == 1
+
+
+def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("daily", spec=Cron("0 2 * * *"), overlap="allow_all")
+    env.advance(timedelta(days=2))
+    end = env.clock.now()
+    span = {"start": (end - 5 * DAY).isoformat(), "end": (end - 2 * DAY).isoformat()}
+    act = "/schedules/daily/do"
+    assert "3 occurrence(s)" in pages.do(act, action="backfill", dry_run="yes", **span)
+    assert handle.runs().items == []
+    assert "3 started" in pages.do(act, action="backfill", **span)
+    assert len(handle.runs().items) == 3
+    assert "is not a time" in pages.do(act, action="backfill", start="x", end="y")
+
+
+def test_several_schedules_are_changed_at_once_after_a_question_with_their_number(pages: Pages) -> None:
+    env = pages.env
+    handles = [env.create(f"job-{number}") for number in range(3)]
+    asked = pages.send("/bulk", action="pause", id=["job-0", "job-1", "gone"])
+    assert "Pause: 3 schedules?" in asked.text
+    assert {handle.refresh().status for handle in handles} == {"active"}
+    done = pages.do("/bulk", action="pause", id=["job-0", "job-1", "gone"], confirmed="yes", reason="quiet night")
+    assert "Pause: 2 of 3 done." in done
+    assert "gone" in done
+    assert [handle.refresh().status for handle in handles] == ["paused", "paused", "active"]
+    assert "Choose schedules first." in pages.do("/bulk", action="pause")
+
+
+def test_a_run_is_cancelled(pages: Pages) -> None:
+    run = pages.env.create("nightly").trigger().run
+    assert run is not None
+    assert "is cancelled." in pages.do(f"/runs/{run.uid}/do", action="cancel")
+    assert run.refresh().status == "cancelled"
+
+
+def test_a_form_without_the_value_of_its_page_is_refused(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    for value in ("", "0" * 32):
+        answer = pages.send("/schedules/nightly/do", csrf=value, action="delete")
+        assert answer.status_code == 403
+        assert "load the page again" in answer.text
+    assert handle.refresh().status == "active"
+
+
+def test_a_page_of_another_site_changes_nothing(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    pages.web.headers["sec-fetch-site"] = "cross-site"
+    assert (
+        pages.send("/schedules/nightly/do", csrf=pages.cookies.get("rqsched_csrf", ""), action="pause").status_code
+        == 403
+    )
+    assert handle.refresh().status == "active"
+
+
+TOKENS = json.dumps(
+    [
+        {"name": "reader", "role": "read", "token": "reader-secret-0123456789"},
+        {"name": "operator", "role": "operate", "token": "operator-secret-0123456789"},
+        {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": "tenant-secret-0123456789"},
+    ]
+)
+
+
+@pytest.fixture
+def guarded(make_web: MakeWeb) -> Pages:
+    """Pages of an application with tokens, and a schedule in `default`."""
+    pages = Pages(make_web(tokens=TOKENS))
+    pages.env.create("nightly")
+    return pages
+
+
+def log_in(pages: Pages, name: str) -> Pages:
+    """Log in as a browser does."""
+    pages.get("/login")
+    answer = pages.send("/login", token=f"{name}-secret-0123456789", to="/schedules")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/schedules"
+    return pages
+
+
+def test_without_a_session_every_page_leads_to_the_login_and_back(guarded: Pages) -> None:
+    answer = guarded.web.get("/schedules?q=night")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/login?to=%2Fschedules%3Fq%3Dnight"
+
+
+def test_an_unknown_token_is_refused_and_a_foreign_target_ignored(guarded: Pages) -> None:
+    guarded.get("/login")
+    refused = guarded.send("/login", token="wrong")
+    assert refused.status_code == 401
+    assert "rqsched_session" not in guarded.cookies
+    answer = guarded.send("/login", token="reader-secret-0123456789", to="//evil.example")
+    assert answer.headers["location"] == "/"
+
+
+def test_a_reader_sees_no_action_and_may_do_none(guarded: Pages) -> None:
+    reader = log_in(guarded, "reader")
+    for path in ("/schedules", "/schedules/nightly"):
+        shown = reader.get(path)
+        assert "Run now" not in shown
+        assert "Delete" not in shown
+    assert reader.send("/schedules/nightly/do", action="pause").status_code == 403
+    assert reader.send("/bulk", action="pause", id="nightly", confirmed="yes").status_code == 403
+    reader.get("/schedules/new", status=403)
+
+
+def test_an_operator_pauses_but_does_not_delete(guarded: Pages) -> None:
+    operator = log_in(guarded, "operator")
+    assert "nightly is paused." in operator.do("/schedules/nightly/do", action="pause")
+    assert operator.send("/schedules/nightly/do", action="delete").status_code == 403
+    event = operator.env.scheduler.get("nightly").history()[-1]
+    assert event.payload["command_context"]["principal"] == "operator"
+
+
+def test_a_tenant_sees_its_namespace_only(guarded: Pages) -> None:
+    tenant = log_in(guarded, "tenant")
+    assert "nightly" not in tenant.get("/schedules")
+    tenant.get("/schedules/nightly", status=404)
+    tenant.get("/schedules?namespace=default", status=404)
+
+
+def test_a_session_ends_with_its_time_and_with_the_log_out(guarded: Pages) -> None:
+    reader = log_in(guarded, "reader")
+    guarded.env.clock.advance(11 * HOUR)
+    reader.get("/schedules")
+    guarded.env.clock.advance(HOUR + MINUTE)
+    assert guarded.web.get("/schedules", headers=reader._headers()).status_code == 303
+
+
+def test_a_forged_session_is_no_session(guarded: Pages) -> None:
+    log_in(guarded, "reader")
+    encoded, _, signature = guarded.cookies["rqsched_session"].partition(".")
+    for forged in (f"{encoded}.{'0' * 64}", f"{encoded[:-4]}AAAA.{signature}", "x", "."):
+        guarded.web.headers["cookie"] = "rqsched_session=" + forged
+        assert guarded.web.get("/schedules").status_code == 303
+
+
+def test_every_page_has_the_strict_policy(pages: Pages) -> None:
+    pages.env.create("nightly", spec=Every(MINUTE))
+    for path in ("/", "/schedules", "/schedules/nightly", "/timeline", "/system", "/login", "/schedules/nope"):
+        policy = pages.web.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe" not in policy, path
+
+
+def test_the_form_creates_and_edits_and_shows_what_is_refused(pages: Pages) -> None:
+    fields = {
+        "schedule_id": "digest", "workflow": "note",
+        "kind": "cron", "timing": "0 9 * * MON", "timezone": "Europe/Berlin",
+        "kwargs": '{"region": "eu"}', "labels": "team:growth", "overlap": "skip", "missed": "fire_once",
+    }  # fmt: skip
+    assert "New schedule" in pages.get("/schedules/new")
+    refused = pages.send("/schedules", **{**fields, "timing": "61 * * * *"})
+    assert refused.status_code == 422
+    assert "61" in refused.text
+    assert "0 9 * * MON" not in refused.text
+    assert "digest is created." in pages.do("/schedules", **fields)
+    handle = pages.env.scheduler.get("digest")
+    assert handle.describe().kwargs == {"region": "eu"}
+    assert handle.labels == {"team": "growth"}
+    form = pages.get("/schedules/digest/edit")
+    assert "0 9 * * MON" in form
+    changed = {**fields, "timing": "0 10 * * MON", "version": "1"}
+    assert "digest is saved." in pages.do("/schedules/digest/edit", **changed)
+    assert handle.refresh().spec.primary_cron == "0 10 * * MON"
+    stale = pages.send("/schedules/digest/edit", **changed)
+    assert stale.status_code == 422
+    assert "version" in stale.text
+
+
+def test_saving_the_form_unchanged_changes_nothing_it_does_not_show(pages: Pages) -> None:
+    handle = pages.env.create(
+        "kept", spec=Cron("0 2 * * *"), memo={"a": 1}, overlap="buffer_all", missed="all", catch_up_limit=7, priority=2
+    )
+    before = handle.state.definition
+    form = pages.get("/schedules/kept/edit")
+    assert 'value="0 2 * * *"' in form
+    pages.do(
+        "/schedules/kept/edit", workflow="note", kind="cron", timing="0 2 * * *", timezone="UTC",
+        kwargs="{}", args="[]",
+        overlap="buffer_all", missed="all",
+    )  # fmt: skip
+    assert handle.refresh().state.definition == before
+
+
+def test_the_preview_tells_what_a_timing_means_and_when_it_fires(pages: Pages) -> None:
+    shown = pages.get("/preview?kind=cron&timing=30+2+*+*+*&timezone=Europe/Berlin")
+    assert "At 02:30, every day, Berlin time" in shown
+    assert shown.count("<li>") == 5
+    assert "is not a valid hour" in pages.get("/preview?kind=cron&timing=0+25+*+*+*&timezone=UTC")
+
+
+def test_static_files_are_kept_for_ever_by_their_content(pages: Pages) -> None:
+    address = pages.get("/").split('rel="stylesheet" href="')[1].split('"')[0]
+    answer = pages.web.get(address)
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert pages.web.get("/static/../routes.py").status_code == 404

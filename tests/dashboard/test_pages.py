@@ -1,0 +1,136 @@
+"""What the pages show: the state of the schedules, in words, escaped, and bounded."""
+
+from __future__ import annotations
+
+import html
+from datetime import timedelta
+
+import pytest
+
+from rqsched import Cron, Every
+from tests.dashboard.conftest import Pages
+from tests.support.env import HOUR, MINUTE, ONCE
+from tests.support.servers import ValkeyServer
+from tests.support.web import MakeWeb
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+def test_an_empty_dashboard_says_how_to_begin(pages: Pages) -> None:
+    assert "Nothing is scheduled to fire." in pages.get("/")
+    assert "No schedules yet" in pages.get("/schedules")
+    assert "Nothing ran or fires in these hours." in pages.get("/timeline")
+
+
+@pytest.mark.every_database
+def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
+    env = any_pages.env
+    env.create("nightly", spec=Cron("0 2 * * MON-FRI"), timezone="America/New_York", labels={"team": "billing"})
+    run = env.scheduler.get("nightly").trigger().run
+    assert run is not None
+    env.execute_pending()
+    assert "nightly" in any_pages.get("/")
+    listed = any_pages.get("/schedules")
+    assert "at 02:00, Monday to Friday, New York time" in listed
+    assert "team:billing" in listed
+    shown = any_pages.get("/schedules/nightly")
+    assert "1 started, 1 succeeded" in shown
+    assert "ScheduleTriggered" in shown
+    assert "Run #1" in any_pages.get(f"/runs/{run.uid}")
+    assert "nightly: 1 runs" in any_pages.get("/timeline")
+    assert "runs in the last hour" in any_pages.get("/system")
+
+
+def test_a_failed_run_shows_its_error_and_is_listed_first(pages: Pages) -> None:
+    env = pages.env
+    env.failing = True
+    run = env.run_next(env.create("crm", retry=ONCE))
+    assert run.status == "failed"
+    assert "RuntimeError: as the test wants it" in pages.get(f"/runs/{run.uid}")
+    overview = pages.get("/")
+    assert overview.index("Failed in the last 24 hours") < overview.index("RuntimeError: as the test wants it")
+    assert "1 runs in a row" in pages.get("/schedules/crm")
+
+
+def test_what_a_tenant_wrote_is_never_markup(pages: Pages) -> None:
+    env = pages.env
+    env.create("hostile", description=HOSTILE, note=HOSTILE, labels={"x": HOSTILE[:60]}, kwargs={"a": HOSTILE})
+    env.scheduler.get("hostile").pause(reason=HOSTILE)
+    for path in ("/", "/schedules", "/schedules/hostile", "/schedules/hostile/edit", "/timeline"):
+        assert "<script>alert" not in pages.get(path), path
+    assert html.escape(HOSTILE, quote=False)[:20] in pages.get("/schedules/hostile")
+    assert "<script>alert" not in pages.get(f"/schedules?q={HOSTILE}")
+
+
+def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
+    env = pages.env
+    for number in range(60):
+        env.create(f"job-{number:02}", spec=Every(timedelta(minutes=5 + number)))
+    for sort in ("id", "next", "newest"):
+        first = pages.get(f"/schedules?sort={sort}")
+        following = html.unescape(first.split('rel="next" href="')[1].split('"')[0])
+        seen = [first.count("/schedules/job-"), pages.get(following).count("/schedules/job-")]
+        assert seen == [50, 10], sort
+    assert pages.get("/schedules?q=job-07").count("/schedules/job-") == 1
+    assert "No schedule matches." in pages.get("/schedules?status=dead")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/schedules?status=x", "/schedules?sort=x", "/schedules?label=x", "/schedules?after=x", "/timeline?hours=5"],
+)
+def test_a_refused_parameter_is_a_page_that_says_what_to_write(pages: Pages, path: str) -> None:
+    assert "That cannot be read" in pages.get(path, status=422)
+
+
+def test_what_does_not_exist_is_a_page_that_says_so(pages: Pages) -> None:
+    assert "Not found" in pages.get("/schedules/nope", status=404)
+    assert "Not found" in pages.get("/runs/nope", status=404)
+    assert "Not found" in pages.get("/runs/01KAMVZZZZZZZZZZZZZZZZZZZZ", status=404)
+
+
+def test_a_deleted_schedule_keeps_its_page_and_offers_nothing(pages: Pages) -> None:
+    pages.env.create("gone").delete(reason="no longer needed")
+    shown = pages.get("/schedules/gone")
+    assert "no longer needed" in shown
+    assert "/confirm?action=" not in shown
+
+
+def test_an_overdue_schedule_is_what_is_wrong_first(pages: Pages) -> None:
+    pages.env.create("late", spec=Every(MINUTE))
+    pages.env.clock.advance(HOUR)
+    shown = pages.get("/")
+    assert "1 schedule is overdue" in shown
+    assert shown.index("overdue") < shown.index("Fires next")
+
+
+def test_skips_are_explained_with_the_run_that_blocked_them(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("slow", spec=Every(MINUTE))
+    blocking = handle.trigger().run
+    env.clock.advance(MINUTE)
+    env.scheduler.tick()
+    shown = pages.get("/schedules/slow")
+    assert blocking is not None
+    assert f'/runs/{blocking.uid}">blocking run' in shown
+
+
+def test_times_are_shown_in_the_viewers_zone(pages: Pages) -> None:
+    pages.env.create("nightly", spec=Cron("0 2 * * *"), timezone="America/New_York")
+    pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
+    shown = pages.get("/schedules/nightly")
+    assert "02:00 EST" in shown
+    assert "16:00 here" in shown
+    pages.cookies["rqsched_zone"] = "../etc/passwd"
+    assert "times in UTC" in pages.get("/")
+
+
+def test_while_redis_is_away_the_pages_say_so_and_show_what_is_stored(
+    make_web: MakeWeb, own_valkey: ValkeyServer
+) -> None:
+    pages = Pages(make_web(redis_url=own_valkey.url))
+    pages.env.create("nightly")
+    own_valkey.kill()
+    assert "Redis does not answer" in pages.get("/")
+    assert "nightly" in pages.get("/schedules")
+    assert "workers and queues cannot be shown" in pages.get("/system")
