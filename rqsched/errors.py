@@ -19,6 +19,7 @@ RqschedError
 ├── ConflictError
 │   ├── ScheduleExistsError
 │   ├── ScheduleStateError
+│   ├── RunStateError
 │   ├── VersionConflictError
 │   └── IdempotencyConflictError
 ├── ConfigError
@@ -209,6 +210,23 @@ class ScheduleStateError(ConflictError):
     def __reduce__(self) -> tuple[type[ScheduleStateError], tuple[str, str, str, str]]:
         """Survive pickling: RQ sends exceptions between processes."""
         return type(self), (self.schedule_id, self.status, self.operation, self.hint)
+
+
+class RunStateError(ConflictError):
+    """The operation does not apply to a run of this status."""
+
+    code = "invalid_run_state"
+
+    def __init__(self, run: str, status: str, operation: str, hint: str = "") -> None:
+        self.run = run
+        self.status = status
+        self.operation = operation
+        self.hint = hint
+        super().__init__(f"cannot {operation} run {run!r}: it is {status}.{' ' + hint if hint else ''}")
+
+    def __reduce__(self) -> tuple[type[RunStateError], tuple[str, str, str, str]]:
+        """Survive pickling: RQ sends exceptions between processes."""
+        return type(self), (self.run, self.status, self.operation, self.hint)
 
 
 class VersionConflictError(ConflictError):

@@ -6,6 +6,7 @@ import logging
 import math
 
 from rq import Retry, get_current_job
+from rq.job import Job
 
 from rqsched.chain import execution, fanout, firing, ownership
 from rqsched.chain.ownership import UnknownJobError
@@ -45,15 +46,15 @@ def execute(job_id: str | None = None) -> Retry | None:
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
     try:
-        _perform(job)
+        _perform(job, None if job_id else get_current_job())
     except UnknownJobError:
         return _refuse(job)
     return None
 
 
-def _perform(job: RunJobId | TargetJobId | BatchJobId) -> None:
+def _perform(job: RunJobId | TargetJobId | BatchJobId, rq_job: Job | None) -> None:
     if isinstance(job, RunJobId):
-        execution.execute(current_runtime(), job)
+        execution.execute(current_runtime(), job, rq_job)
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rqsched.chain import settling
+from rqsched.chain import retrying, settling
 from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run
 from rqsched.core.overlap import StartResult
+from rqsched.core.schedule_options import require_note
 from rqsched.core.settle import AttemptOutcome
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
@@ -201,6 +203,21 @@ class RunHandle:
         if found is None:
             raise RunNotFoundError(self._run.uid)
         self._run = found
+        return self
+
+    def retry(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
+        """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated.
+
+        It keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
+        `buffered` until those ahead of it have ended), and counts for no `max_runs`. A run that is being retried on
+        request already is left as it is. Raises RunStateError for one that has succeeded or not ended, or whose
+        schedule is deleted.
+
+        >>> run.cancel().retry("the mail server is back").attempt
+        2
+        """
+        require_note(reason, "reason")
+        self._run = retrying.retry_run(self._runtime, self._run.uid, reason=reason, context=context)
         return self
 
     def cancel(self) -> RunHandle:

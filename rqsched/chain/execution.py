@@ -15,18 +15,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched import workflows
 from rqsched.chain.ownership import UnknownJobError
+from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.settling import settle_run
+from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import Run, RunStatus, Schedule, dumps
+from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
+from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
@@ -48,18 +51,22 @@ class Claim:
     """Drawn by this process for this attempt: only its holder may end it."""
 
 
-def execute(runtime: Runtime, job: RunJobId) -> Any:
+def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
-    A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing. A failed attempt is
-    recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that raises
-    RunCancelled by itself has cancelled its run. Raises UnknownJobError when this database has no such run.
+    A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing; an `rq_job` that a
+    person requeued after its run had failed asks for another attempt of the run. A failed attempt is recorded first and
+    then raised again, so that RQ and its exception handlers see it too. A workflow that raises RunCancelled by itself
+    has cancelled its run. Raises UnknownJobError when this database has no such run.
     """
     claim = claim_run(runtime, job)
     if claim is None:
         if runtime.database.read(lambda connection: changes.find_run(connection, job.uid)) is None:
             raise UnknownJobError(f"no run {job.uid} in this database.")
-        _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
+        if rq_job is not None and is_requeued(rq_job):
+            retry_requeued(runtime, job)
+        else:
+            _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
         return None
     try:
         result = _perform(runtime, claim)
@@ -69,7 +76,9 @@ def execute(runtime: Runtime, job: RunJobId) -> Any:
         return None
     except BaseException as error:
         failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=_names_of(error))
-        _complete(runtime, claim, failed)
+        change = _complete(runtime, claim, failed)
+        if rq_job is not None and has_failed_finally(change, claim.run.uid):
+            mark_failed(rq_job)
         raise
     _complete(runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED, result=_dump_result(result)))
     return result
@@ -222,15 +231,15 @@ def _dump(result: Any) -> str:
         return dumps(f"<{type(result).__name__}>")
 
 
-def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> None:
-    """Record how this process's attempt ended, through an SQL outage of `completion_outage`."""
+def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
+    """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
     patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
 
     def is_mine(run: Run) -> bool:
         return run.token == claim.token and run.status is RunStatus.RUNNING
 
     try:
-        settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=patience)
+        return settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=patience)
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise

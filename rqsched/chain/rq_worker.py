@@ -27,6 +27,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.supervisor import die_with_parent
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
+from rqsched.transport.requeue import mark_failed
 from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)
@@ -208,7 +209,9 @@ def horse_died(runtime: Runtime, job: Job) -> None:
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
         if isinstance(died, RunJobId):
-            settling.lose_run(runtime, died, "its work horse died")
+            change = settling.lose_run(runtime, died, "its work horse died")
+            if settling.has_failed_finally(change, died.uid):
+                mark_failed(job)
         elif isinstance(died, TargetJobId):
             fanout.lose(runtime, died)
     except Exception:  # noqa: BLE001

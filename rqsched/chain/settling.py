@@ -48,6 +48,12 @@ def settle_run(
     return change if is_ours else None
 
 
+def has_failed_finally(change: Change | None, run_uid: str) -> bool:
+    """Return whether this end of an attempt was the end of its run, which failed or was lost."""
+    ended = [run for _, run in change.changed_runs if run.uid == run_uid] if change is not None else []
+    return bool(ended) and ended[0].status in {RunStatus.FAILED, RunStatus.LOST}
+
+
 def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
     standing = restate(connection, schedule)
     return replace(standing, changed_runs=((run, run), *standing.changed_runs))

@@ -31,6 +31,9 @@ RUN_FAILED = "RunFailed"
 RUN_RETRYING = "RunRetrying"
 RUN_LOST = "RunLost"
 RUN_BLOCKED = "RunBlocked"
+RUN_RETRY_REQUESTED = "RunRetryRequested"
+RUN_RETRY_STARTED = "RunRetryStarted"
+"""Recorded when a retry that had to wait starts; the request says so of one that starts at once."""
 RUN_SUCCEEDED = "RunSucceeded"
 """Recorded after failures only: a success that follows a success has no event."""
 
@@ -53,6 +56,7 @@ _STARTED = frozenset(
 _ENDED = frozenset(
     {"workflow_instance_id", "workflow_run_id", "occurrence_time", "attempt", "error", "duration_seconds"}
 )
+_ASKED = frozenset({"workflow_instance_id", "workflow_run_id", "occurrence_time", "attempt", "outcome"})
 
 CONTRACT: Mapping[str, frozenset[str]] = {
     CREATED: _DEFINED,
@@ -72,6 +76,8 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
     RUN_LOST: _ENDED | {"consecutive_failures"},
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
+    RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
+    RUN_RETRY_STARTED: _ASKED,
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures"},
 }
 """Which payload keys each event type may carry; `command_context` may accompany every one."""

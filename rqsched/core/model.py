@@ -378,6 +378,13 @@ class Run:
     """The key of the trigger that asked for it; None when it had none."""
     backfill_uid: str | None = None
     """The backfill that asked for it; None for any other kind."""
+    asked_attempt: int | None = None
+    """The attempt that an operator asked for last: no other follows it. None when nobody did."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an operator asked for the current attempt: it is the last one, whatever the retry policy says."""
+        return self.asked_attempt == self.attempt
 
     @property
     def is_unfinished(self) -> bool:

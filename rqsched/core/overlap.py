@@ -176,10 +176,28 @@ def begin(
 def drain(builder: ChangeBuilder) -> StartResult | None:
     """Start the oldest waiting run that nothing is ahead of; None when there is none.
 
-    A schedule that does not fire (paused, or ended) drains its backfill only, unless it was deleted and keeps its runs.
+    A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
+    deleted and keeps its runs.
     """
     run = None if builder.unfinished() else _next_waiting(builder)
-    return None if run is None else begin(builder, run.uid, outcome="drained")
+    if run is None:
+        return None
+    return _begin_again(builder, run) if run.is_asked else begin(builder, run.uid, outcome="drained")
+
+
+def _begin_again(builder: ChangeBuilder, run: Run) -> StartResult:
+    """Make pending a run that an operator asked to retry: it has been counted when it started first."""
+    again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
+    builder.record(
+        audit.RUN_RETRY_STARTED,
+        again,
+        workflow_instance_id=again.instance_id,
+        workflow_run_id=again.uid,
+        occurrence_time=again.occurrence_at,
+        attempt=again.attempt,
+        outcome="drained",
+    )
+    return StartResult("drained", again)
 
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:
@@ -187,7 +205,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     # The counts tell what was dropped by this very decision: its rows still read as waiting.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
-    if live and schedule.buffer_depth and schedule.lets_waiting_start:
+    if live and schedule.buffer_depth and (schedule.lets_waiting_start or live[0].is_asked):
         return live[0]
     backfilled = [run for run in waiting if run.kind is RunKind.BACKFILL]
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:

@@ -113,7 +113,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
     schedule = builder.schedule
     policies, retry = schedule.policies, schedule.policies.retry
-    is_final = attempt_result.is_final or policies.is_final(attempt_result.error_types)
+    is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
     error = _cut(attempt_result.error) or attempt_result.outcome.value
     builder.set(error_count=schedule.error_count + 1, last_error=error)
     if run.attempt <= retry.max_retries and not is_final and not _is_withdrawn(schedule):
@@ -127,11 +127,11 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.keep_dead_letter(run.uid)
-    failures = schedule.consecutive_failures + 1
+    failures = schedule.consecutive_failures + (not run.is_asked)  # of what an operator asked for, nothing dies
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
     _record_end(builder, run, event_type, error=error, consecutive_failures=failures)
-    if retry.kills_after(failures) and not schedule.has_ended:
+    if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
         die(builder, failed, "retries_exhausted")
 
 

@@ -69,6 +69,11 @@ def forget(connection: Connection, uid: str, *, namespace: str) -> bool:
     return connection.execute(statement.values(dead_letter_at=None)).rowcount == 1
 
 
+def take_off(connection: Connection, uid: str) -> None:
+    """Take a run off the dead letters that is run again; its schedule is locked."""
+    connection.execute(sa.update(runs).where(runs.c.uid == uid, IS_DEAD_LETTER).values(dead_letter_at=None))
+
+
 _JOINED = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
 _SELECT = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS, runs.c.dead_letter_at).select_from(_JOINED)
 

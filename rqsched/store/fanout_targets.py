@@ -89,6 +89,15 @@ def record(connection: Connection, batch: Batch, target_ids: Sequence[str], firs
     insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
 
 
+def wait_again(connection: Connection, run_uid: str) -> None:
+    """Let the targets of a run that is retried on request wait again which have not been handled with success."""
+    connection.execute(
+        sa.update(targets)
+        .where(targets.c.run_uid == run_uid, targets.c.status.in_(["failed", "lost", "cancelled"]))
+        .values(status="waiting", token=None, error=None, queued_at=None, deadline_at=None, ended_at=None)
+    )
+
+
 def last_number(connection: Connection, run_uid: str) -> int:
     """Return the number of a run's last target; 0 when it has none."""
     statement = sa.select(sa.func.max(targets.c.number)).where(targets.c.run_uid == run_uid)

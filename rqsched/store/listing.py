@@ -21,7 +21,7 @@ from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import audit_events, runs, schedules
+from rqsched.store.tables import HAS_FAILED, IS_LIVE, audit_events, runs, schedules
 
 T = TypeVar("T")
 
@@ -221,6 +221,40 @@ def list_runs(
         statement = statement.where(runs.c.number < _read_number(cursor))
     found = [to_run(row) for row in connection.execute(statement.order_by(runs.c.number.desc()).limit(limit + 1))]
     return _page(found, limit, lambda run: str(run.number))
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRuns:
+    """Which failed and lost runs are meant: those that match everything that is given."""
+
+    since: datetime
+    """Ended at or after this instant."""
+    namespace: str
+    """The namespace of their schedules."""
+    until: datetime | None = None
+    """Ended before this instant; None for no limit."""
+    schedule_id: str | None = None
+    """The id of their schedule; None for all."""
+    workflow: str | None = None
+    """The workflow they executed; None for any."""
+
+
+def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[tuple[str, Run]]:
+    """Read failed and lost runs of schedules that are not deleted, oldest end first, with the ids of the schedules."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(HAS_FAILED, runs.c.ended_at >= wanted.since)
+        .where(IS_LIVE, schedules.c.namespace == wanted.namespace)
+    )
+    if wanted.until is not None:
+        statement = statement.where(runs.c.ended_at < wanted.until)
+    if wanted.schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == wanted.schedule_id)
+    if wanted.workflow is not None:
+        statement = statement.where(runs.c.workflow == wanted.workflow)
+    rows = connection.execute(statement.order_by(runs.c.ended_at, runs.c.uid).limit(limit))
+    return [(row[-1], to_run(row[:-1])) for row in rows]
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:

@@ -12,7 +12,8 @@ from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.core.fire import decide_fire_failed
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.repair import decide_retime
+from rqsched.core.repair import decide_drain, decide_retime
+from rqsched.core.retry_on_request import decide_retry_on_request
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import InvalidPayloadError
@@ -43,6 +44,8 @@ OURS = {
     "RunRetrying",
     "RunLost",
     "RunBlocked",
+    "RunRetryRequested",
+    "RunRetryStarted",
     "RunSucceeded",
 }
 
@@ -55,6 +58,7 @@ def settle(schedule: Schedule, attempt_result: AttemptResult) -> Change:
 def every_event() -> list[Event]:
     """One decision of each kind, so that every type is written with every key it ever has."""
     hourly, two = active(), [run(1), run(2, "buffered")]
+    asked = replace(run(1, "buffered"), attempt=2, asked_attempt=2)
     dying = active(policies=Policies(retry=RetryPolicy(0, then="dead")))
     retrying = active(policies=Policies(retry=RetryPolicy(1)))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
@@ -82,6 +86,8 @@ def every_event() -> list[Event]:
         settle(hourly, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         settle(replace(hourly, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
+        decide_retry_on_request(hourly, [run(2)], run(1, "failed"), now=NOON, reason="repaired"),
+        decide_drain(holding(hourly, asked), [asked], now=NOON),
     ]
     return [event for change in changes for event in change.events]
 

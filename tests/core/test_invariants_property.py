@@ -19,6 +19,7 @@ from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, deci
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
+from rqsched.core.retry_on_request import RETRYABLE, decide_retry_on_request
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
@@ -118,6 +119,15 @@ class Walk:
     def retry(self) -> Change | None:
         due = [run for run in self.open({RunStatus.RETRYING}) if run.retry_at and run.retry_at <= self.now]
         return decide_retry(self.schedule, due[:1], due[0], now=self.now) if due else None
+
+    def ask(self) -> Change | None:
+        """An operator has a run that ended without success run again."""
+        ended = [run for run in self.memory.runs.values() if run.status in RETRYABLE]
+        if not ended or self.schedule.status is ScheduleStatus.DELETED:
+            return None
+        run = self.random.choice(ended)
+        others = self.memory.open_runs(with_backfill=run.kind is RunKind.BACKFILL)
+        return decide_retry_on_request(self.schedule, others, run, now=self.now)
 
     def drain(self) -> Change:
         change = decide_drain(self.schedule, self.memory.open_runs(), now=self.now)
@@ -225,8 +235,12 @@ class Walk:
             assert schedule.buffer_depth == sum(run.kind is not RunKind.BACKFILL for run in waiting)
             assert schedule.backfill_waiting == sum(run.kind is RunKind.BACKFILL for run in waiting)
             assert schedule.backfill_unfinished == sum(run.is_unfinished for run in backfilled)
-        if schedule.status in {ScheduleStatus.DEAD, ScheduleStatus.DELETED}:
+        if schedule.status is ScheduleStatus.DELETED:
             assert schedule.buffer_depth == schedule.backfill_waiting == 0
+        if schedule.status is ScheduleStatus.DEAD:
+            assert all(run.is_asked for run in runs if run.status is RunStatus.BUFFERED), (
+                "only what was asked for waits"
+            )
         assert schedule.run_count == self.started_since_restart
         assert schedule.skipped_count == self.skipped_since_restart
         if schedule.definition.max_runs is not None:
@@ -246,7 +260,7 @@ class Walk:
 
     def check_starts(self, operation: str, before: Schedule, change: Change, unfinished: set[str]) -> None:
         new = {run.uid for run in change.new_runs}
-        begun = [event for event in change.events if event.type == "ScheduleTriggered"]
+        begun = [event for event in change.events if event.type in STARTS and event.payload["outcome"] != "buffered"]
         gone = {old.uid for old, run in change.changed_runs if not run.is_unfinished}
         ahead = unfinished - gone
         for event in begun:
@@ -255,7 +269,7 @@ class Walk:
             is_live = run.kind is not RunKind.BACKFILL
             if run.kind is RunKind.SCHEDULED and run.uid in new:
                 assert operation == "fire", "I4"
-            if is_live and before.status is not ScheduleStatus.ACTIVE:
+            if is_live and before.status is not ScheduleStatus.ACTIVE and not run.is_asked:
                 assert operation in {"trigger", "resume"}, "I4: it started while paused"
             if is_live and not run.is_override and run.overlap in {"skip", "buffer_one", "buffer_all"}:
                 assert not ahead, f"I5: {run.number} started while {ahead} were unfinished"
@@ -314,12 +328,14 @@ class Walk:
         return [] if at in self.asked else [at]
 
 
+STARTS = {"ScheduleTriggered", "RunRetryRequested", "RunRetryStarted"}
 POSITION = ("status", "next_run_at", "due_at", "awaiting_run_uid")
 WEIGHTS: dict[str, int] = {
     "fire": 12,
     "fire_failed": 1,
     "settle": 8,
     "retry": 4,
+    "ask": 2,
     "drain": 1,
     "trigger": 2,
     "pause": 1,

@@ -6,9 +6,11 @@ at the very instant of an occurrence looks like that occurrence skipped. Tests t
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from rq.job import Job
@@ -118,20 +120,44 @@ def _status_after(event: AuditRecord, status: ScheduleStatus) -> ScheduleStatus:
 
 def i5_one_at_a_time(story: Story) -> Iterator[str]:
     """Under skip and buffer policies no two runs are started and unfinished at once, backfill and overrides apart."""
-    begun = {e.workflow_run_id: e for e in story.events if e.event_type == audit.TRIGGERED}
     alone = [
         run
         for run in story.runs
         if run.overlap in ONE_AT_A_TIME and not run.is_override and run.kind is not RunKind.BACKFILL
     ]
-    started = sorted((run for run in alone if run.uid in begun), key=lambda run: begun[run.uid].sequence)
-    unfinished = [run.number for run in started if run.is_unfinished]
+    started = sorted((one for run in alone for one in _executions(story, run)), key=lambda one: one.sequence)
+    unfinished = [run.number for run in alone if run.is_unfinished]
     if len(unfinished) > 1:
         yield f"I5: the runs {unfinished} are unfinished at once"
     for before, after in pairwise(started):
-        started_at, ended_at = begun[after.uid].recorded_at, before.ended_at
-        if ended_at is not None and started_at + story.skew < ended_at:
-            yield f"I5: run {after.number} started at {started_at}, run {before.number} ended at {ended_at}"
+        if before.ended_at is not None and after.started_at + story.skew < before.ended_at:
+            yield f"I5: run {after.run} started at {after.started_at}, run {before.run} ended at {before.ended_at}"
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """One time in which a run was unfinished: from its start, or from that of a retry on request, to the end."""
+
+    run: int
+    sequence: int
+    started_at: datetime
+    ended_at: datetime | None
+
+
+def _executions(story: Story, run: Run) -> Iterator[_Execution]:
+    starts = [event for event in story.events if event.workflow_run_id == run.uid and _is_start(event)]
+    asked = [*(event.payload["attempt"] for event in starts[1:]), run.asked_attempt]
+    for event, next_asked in zip(starts, asked, strict=False):
+        ended_at = run.ended_at
+        if next_asked is not None and next_asked > event.payload.get("attempt", 1):  # it ended, and was asked for again
+            ended = [attempt for attempt in json.loads(run.attempts) if attempt["attempt"] < next_asked]
+            ended_at = datetime.fromisoformat(ended[-1]["ended_at"])
+        yield _Execution(run.number, event.sequence, event.recorded_at, ended_at)
+
+
+def _is_start(event: AuditRecord) -> bool:
+    is_retried_at_once = event.event_type == audit.RUN_RETRY_REQUESTED and event.payload["outcome"] == "started"
+    return event.event_type in {audit.TRIGGERED, audit.RUN_RETRY_STARTED} or is_retried_at_once
 
 
 def i6_events(story: Story) -> Iterator[str]:

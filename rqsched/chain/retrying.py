@@ -1,0 +1,133 @@
+"""Retries on request: one run, all that failed since an instant, and what `rq requeue` asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import RunJobId
+from rqsched.core.model import Change, Run, RunKind, RunStatus
+from rqsched.core.retry_on_request import FAILED, decide_retry_on_request, is_asked
+from rqsched.errors import ConflictError, InvalidLimitError, NotFoundError, RunNotFoundError, RunStateError
+from rqsched.store import changes, dead_letters, fanout_targets, listing
+from rqsched.store.database import Connection
+from rqsched.store.listing import FailedRuns
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_BOUND = 1_000
+"""The most runs of one bulk retry, unless the caller raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRow:
+    """What a bulk retry did with one run."""
+
+    run_uid: str
+    """The run."""
+    schedule_id: str
+    """Its schedule."""
+    instance_id: str
+    """Its instance id."""
+    outcome: str
+    """`started`, `buffered` (it waits for the run ahead of it) or `skipped`; `would_retry` in a dry run."""
+    reason: str | None = None
+    """Why it was skipped: it was retried or deleted meanwhile."""
+
+
+def retry_run(
+    runtime: Runtime,
+    run_uid: str,
+    *,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    fence: Callable[[Run], bool] | None = None,
+) -> Run:
+    """Give a run that has ended without success one more attempt; returns it as it is then.
+
+    One that is being retried on request already is left as it is. Raises RunNotFoundError, and RunStateError also when
+    `fence` does not hold, or WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    runtime.require_own_redis()
+    asked = 0
+
+    def work(connection: Connection) -> tuple[Change, Run]:
+        nonlocal asked
+        found = changes.lock_with_schedule(connection, run_uid)
+        if found is None:
+            raise RunNotFoundError(run_uid)
+        schedule, run = found
+        is_done = 0 < asked <= (run.asked_attempt or 0)  # it was committed, and the answer was lost
+        if is_done or is_asked(run):
+            return Change(schedule, schedule, changed_runs=((run, run),)), run
+        if fence is not None and not fence(run):
+            raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
+        others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
+        change = decide_retry_on_request(schedule, others, run, now=runtime.now(), reason=reason, context=context)
+        asked = run.attempt + 1
+        fanout_targets.wait_again(connection, run.uid)
+        dead_letters.take_off(connection, run.uid)
+        changes.write(connection, [change])
+        return change, next(after for _, after in change.changed_runs if after.uid == run_uid)
+
+    change, run = runtime.database.transact(work)
+    runtime.publish([change])
+    return run
+
+
+def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
+    """Return what a bulk retry would retry, oldest end first; raises InvalidLimitError when it is more than `bound`."""
+    if isinstance(bound, bool) or bound < 1:
+        raise InvalidLimitError("bound", "must be at least 1")
+    found = runtime.database.read(lambda connection: listing.failed_runs(connection, wanted, bound + 1))
+    if len(found) > bound:
+        raise InvalidLimitError(
+            "bound", f"more than {bound} runs have failed since then; name a later instant or a schedule, or raise it"
+        )
+    return [RetryRow(run.uid, schedule_id, run.instance_id, "would_retry") for schedule_id, run in found]
+
+
+def retry_failed(
+    runtime: Runtime,
+    wanted: FailedRuns,
+    *,
+    bound: int = DEFAULT_BOUND,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Iterator[RetryRow]:
+    """Retry every run that failed, each in a transaction of its own; yields what became of it.
+
+    Those of one schedule start one after another where its overlap policy says so. Interrupted, it is repeated: what
+    was retried is not failed any more.
+    """
+    for row in find_failed(runtime, wanted, bound):
+        yield _retry_row(runtime, row, reason, context)
+
+
+def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: CommandContext | None) -> RetryRow:
+    try:
+        run = retry_run(runtime, row.run_uid, reason=reason, context=context)
+    except (ConflictError, NotFoundError) as error:
+        return RetryRow(row.run_uid, row.schedule_id, row.instance_id, "skipped", str(error))
+    outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
+    return RetryRow(row.run_uid, row.schedule_id, row.instance_id, outcome)
+
+
+def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
+    """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more."""
+
+    def is_its_end(run: Run) -> bool:
+        return run.attempt == job.attempt and run.status in FAILED
+
+    try:
+        run = retry_run(
+            runtime, job.uid, reason="requeued in RQ", context=CommandContext(source="rq"), fence=is_its_end
+        )
+    except (ConflictError, NotFoundError) as error:
+        _log.warning("%s was requeued in vain: %s", job, error, extra={"action": "requeue_refused"})
+        return None
+    _log.info("%s was requeued: attempt %d of its run follows", job, run.attempt, extra={"action": "run_requeued"})
+    return run

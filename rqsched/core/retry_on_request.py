@@ -1,0 +1,100 @@
+"""Retries on request: a run that has ended without success is run again, for one attempt. Pure.
+
+The run keeps its uid, its number and its ended attempts. What an operator asked for counts for no `max_runs` and for no
+row of consecutive failures, and it waits its turn: it never ends another run, whatever the overlap policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rqsched.core import audit
+from rqsched.core.audit import CommandContext
+from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.overlap import for_backfill
+from rqsched.core.policy import OverlapPolicy
+from rqsched.errors import RunStateError
+
+RETRYABLE = frozenset({RunStatus.FAILED, RunStatus.LOST, RunStatus.CANCELLED, RunStatus.TERMINATED})
+"""How a run ended that can be run again."""
+FAILED = frozenset({RunStatus.FAILED, RunStatus.LOST})
+"""How a run ended that a retry of all failed ones, or a backfill with `rerun="failed"`, runs again."""
+
+
+def decide_retry_on_request(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    run: Run,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Change:
+    """Give a run one more attempt, now or when those ahead of it have ended; raises RunStateError.
+
+    `runs` are the schedule's open runs.
+    """
+    require_retryable(schedule, run)
+    builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
+    attempt_again(builder, run, reason=reason)
+    return builder.build()
+
+
+def is_asked(run: Run) -> bool:
+    """Return whether a run is open because an operator asked for its current attempt."""
+    return run.is_asked and run.status in OPEN
+
+
+def require_retryable(schedule: Schedule, run: Run) -> None:
+    """Check that a run can be run again; raises RunStateError, which says what to do instead."""
+    if schedule.status is ScheduleStatus.DELETED:
+        raise RunStateError(run.uid, run.status.value, "retry", "Its schedule is deleted; create it again.")
+    if run.status not in RETRYABLE:
+        raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
+
+
+def _hint(run: Run) -> str:
+    if run.status is RunStatus.SUCCEEDED:
+        return "Trigger the schedule for another run."
+    if run.status is RunStatus.RETRYING and run.retry_at is not None:
+        return f"It is tried again by itself at {iso_utc(run.retry_at)}; cancel it to retry it at once."
+    return "It has not ended; cancel it first, or wait for its end."
+
+
+def attempt_again(builder: ChangeBuilder, run: Run, *, reason: str | None = None) -> Run:
+    """Make the next attempt pending, or let it wait while the overlap policy allows no run beside an unfinished one."""
+    is_backfill = run.kind is RunKind.BACKFILL
+    own = builder.schedule.policies.overlap
+    policy = for_backfill(own) if is_backfill else own
+    blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)
+    again = builder.set_run(
+        run.uid,
+        status=RunStatus.BUFFERED if blocking else RunStatus.PENDING,
+        attempt=run.attempt + 1,
+        asked_attempt=run.attempt + 1,
+        delivery=1,
+        token=None,
+        worker=None,
+        overlap=run.overlap if is_backfill else own.value,
+        queued_at=None if blocking else builder.now,
+        started_at=None,
+        ended_at=None,
+        retry_at=None,
+        heartbeat_at=None,
+    )
+    builder.record(
+        audit.RUN_RETRY_REQUESTED,
+        again,
+        workflow_instance_id=run.instance_id,
+        workflow_run_id=run.uid,
+        occurrence_time=run.occurrence_at,
+        attempt=again.attempt,
+        outcome="buffered" if blocking else "started",
+        previous_status=run.status.value,
+        blocking_run_id=blocking[0].uid if blocking else None,
+        reason=reason,
+    )
+    return again
