@@ -65,7 +65,16 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
 
 
 def i2_one_run(story: Story) -> Iterator[str]:
-    """At most one run per occurrence, live and backfill together."""
+    """At most one run per occurrence, live and backfill together; what was pruned is remembered as run."""
+    for event in story.events:
+        is_start = event.event_type in {audit.TRIGGERED, audit.BUFFERED}
+        is_gone = is_start and event.workflow_run_id not in story.by_uid
+        is_occurrence = ":manual:" not in (event.workflow_instance_id or "")
+        at = event.payload.get("occurrence_time")
+        if is_gone and is_occurrence and at is not None:
+            occurrence_at = datetime.fromisoformat(at)
+            if story.pruned_to is None or occurrence_at > story.pruned_to:
+                yield f"I2: the run of {occurrence_at} is gone, and pruned_to is {story.pruned_to}"
     counts = Counter(run.occurrence_at for run in story.runs if run.kind is not RunKind.MANUAL)
     yield from (f"I2: the occurrence {at} has {count} runs" for at, count in counts.items() if count > 1)
 

@@ -53,6 +53,8 @@ class Story:
     events: list[AuditRecord]
     skew: timedelta = timedelta(0)
     """How far the clocks of the actors may have been apart."""
+    pruned_to: datetime | None = None
+    """Up to which occurrence runs were pruned."""
 
     @property
     def name(self) -> str:
@@ -117,10 +119,10 @@ def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story
         for row in ordered_runs:
             run = to_run(row)
             by_schedule[run.schedule_uid].append(run)
-        rows = connection.execute(sa.select(*SCHEDULE_COLUMNS).order_by(schedules.c.uid))
-        found = [to_schedule(row) for row in rows]
+        rows = connection.execute(sa.select(*SCHEDULE_COLUMNS, schedules.c.pruned_to).order_by(schedules.c.uid))
+        found = [(to_schedule(row[:-1]), row[-1]) for row in rows]
         events = _events(connection)
-        return [Story(s, by_schedule[s.uid], events[s.uid], skew) for s in found]
+        return [Story(s, by_schedule[s.uid], events[s.uid], skew, pruned_to) for s, pruned_to in found]
 
     return runtime.database.read(read)
 

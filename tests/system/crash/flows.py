@@ -258,6 +258,27 @@ def declared(env: CrashEnv) -> None:
     env.scheduler.sync(declarations)
 
 
+def old_history(env: CrashEnv) -> None:
+    """Three runs and a backfilled one ended days ago, and one is to be kept."""
+    make(env, retention="1")
+    for at in (FIRST, SECOND, SECOND + timedelta(minutes=5)):
+        fire(env, at)
+        env.job = env.next_job()
+        execute(env)
+    report(env).backfill(START - timedelta(minutes=31), START - timedelta(minutes=25))
+    env.job = env.next_job()
+    execute(env)
+    report(env).pause()
+    env.clock.advance(timedelta(days=3))
+
+
+def prune(env: CrashEnv) -> None:
+    """Prune, and fire again what is gone: nothing runs a second time."""
+    env.scheduler.prune()
+    rows = report(env).backfill(START - timedelta(minutes=31), FIRST + timedelta(minutes=12)).rows
+    assert {row.outcome for row in rows} <= {"already_run"}
+
+
 def upsert(env: CrashEnv) -> None:
     env.scheduler.upsert("report", WORK, Cron("*/7 * * * *"), kwargs={"log": str(env.log)}, paused=False)
 
@@ -339,6 +360,7 @@ RUNS = [
     Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
 RECOVER = [
+    Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]

@@ -49,6 +49,7 @@ BESIDE_POSTGRES = {
     "pause",
     "trigger",
     "sync and prune",
+    "prune",
     "fire under a plain rq worker",
     "fire under cancel_other, a run running",
     "fire all of three, of which max_runs allows two",

@@ -413,4 +413,37 @@ RECONCILE = (
 )
 """What repairs the rest, sooner or later."""
 
-MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE)
+_PRUNING = "tests/api/test_pruning.py::test_"
+PRUNING = (
+    _edit(
+        "a pruning does not remember what it took",
+        "store/pruning.py",
+        "    connection.execute(moved.values(pruned_to=pruned_to))\n",
+        "    del moved\n",
+        _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
+    ),
+    _edit(
+        "a backfill does not ask what was pruned",
+        "chain/backfill.py",
+        "pruned_to=pruning.read_pruned_to(connection, schedule.uid),",
+        "pruned_to=None,",
+        _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
+    ),
+    _edit(
+        "a pruning takes the run of an occurrence that may still fire",
+        "core/pruning.py",
+        "        and (run.kind is RunKind.MANUAL or run.occurrence_at <= schedule.evaluated_to)\n",
+        "",
+        "tests/core/test_pruning.py::test_what_somebody_may_still_need_stays[one of an occurrence to come]",
+    ),
+    _edit(
+        "a pruning does not wait for a backfill",
+        "chain/pruning.py",
+        "if pruning.is_backfilling(connection, uid):",
+        "if False:",
+        _PRUNING + "nothing_is_pruned_of_a_schedule_while_its_backfill_fires[sqlite]",
+    ),
+)
+"""What was deleted is not run again."""
+
+MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING)
