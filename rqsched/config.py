@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _PREFIX = "RQSCHED_"
@@ -173,6 +174,27 @@ class Settings(BaseSettings):
     tokens: SecretStr | None = None
     """Bearer tokens of the HTTP surfaces, as a JSON list; what an entry holds is checked where they are used."""
 
+    webhook_url: str | None = Field(default=None, repr=False)
+    """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
+
+    webhook_secret: SecretStr | None = None
+    """The key of the signatures of webhooks; without it none is sent."""
+
+    heartbeat_url: str | None = Field(default=None, repr=False)
+    """Pinged when a run starts, succeeds and fails; `{namespace}` and `{schedule_id}` stand for the schedule's."""
+
+    sentry_checkins: bool = False
+    """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
+
+    notification_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
+    """Hosts that URLs given over HTTP may name, such as `hc-ping.com, *.example.com`; by default none."""
+
+    notification_queue: Name | None = None
+    """The queue of notifications; by default they go where the run went, or where the notified workflow runs."""
+
+    notification_timeout: Seconds = timedelta(seconds=10)
+    """How long a receiver may take to answer."""
+
     data_dir: Path = Path(".rqsched")
     """Folder of the embedded default: SQLite database, Valkey data, logs. Relative to the working directory."""
 
@@ -250,6 +272,21 @@ class Settings(BaseSettings):
                 raise ValueError(f"{module!r} is not a module name; write package.module, without .py")
         return value
 
+    @field_validator("webhook_url", "heartbeat_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"^https?://[^\s/@]+(/[^\s#]*)?$", value):
+            raise ValueError("write https://HOST/PATH, without blanks, a user or a fragment")
+        return value
+
+    @field_validator("notification_hosts")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is not a host; write names such as hc-ping.com or *.example.com")
+        return value
+
     @field_validator("tokens")
     @classmethod
     def _check_tokens(cls, value: SecretStr | None) -> SecretStr | None:
@@ -274,6 +311,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; give runs one of their own: the "
                 "dispatcher takes everything on the control queue for a link"
+            )
+        if self.notification_queue == self.control_queue:
+            raise ValueError("RQSCHED_NOTIFICATION_QUEUE is the control queue, which carries links only; name another")
+        if self.webhook_url is not None and self.webhook_secret is None:
+            raise ValueError(
+                "RQSCHED_WEBHOOK_URL is set but RQSCHED_WEBHOOK_SECRET is not; webhooks are signed: set it"
             )
         if self.heartbeat_interval >= self.reconcile_interval:
             raise ValueError("RQSCHED_HEARTBEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else runs look lost")

@@ -8,11 +8,19 @@ import math
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from rqsched.chain import execution, fanout, firing, ownership
+from rqsched.chain import delivering, execution, fanout, firing, ownership
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
-from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.core.ids import (
+    BatchJobId,
+    DeliveryJobId,
+    RunJobId,
+    TargetJobId,
+    parse_delivery_job_id,
+    parse_run_job_id,
+    parse_target_job_id,
+)
 from rqsched.errors import WrongDatabaseError
 from rqsched.transport.job_queue import OWNER
 
@@ -36,13 +44,13 @@ def fire(link_id: str | None = None) -> Retry | None:
 
 
 def execute(job_id: str | None = None) -> Retry | None:
-    """Execute one delivery of a run's attempt, or what a fan-out put on the queue: the one whose job RQ performs.
+    """Execute one delivery of a run's attempt, what a fan-out put on the queue, or a notification: as RQ's job says.
 
     Its result is kept in SQL alone: nothing of the user's goes through Redis. A job that belongs to another database
     is put back once, for a worker that has it, and then fails with what to set.
     """
     name = job_id or _job_id()
-    job = parse_run_job_id(name) or parse_target_job_id(name)
+    job = parse_run_job_id(name) or parse_target_job_id(name) or parse_delivery_job_id(name)
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
     try:
@@ -52,16 +60,25 @@ def execute(job_id: str | None = None) -> Retry | None:
     return None
 
 
-def _perform(job: RunJobId | TargetJobId | BatchJobId, rq_job: Job | None) -> None:
+def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: Job | None) -> None:
     if isinstance(job, RunJobId):
         execution.execute(current_runtime(), job, rq_job)
+    elif isinstance(job, DeliveryJobId):
+        if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
+            raise UnknownJobError(f"notification {job} is not in this database")
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:
         fanout.execute(current_runtime(), job)
 
 
-def _refuse(job: RunJobId | TargetJobId | BatchJobId) -> Retry:
+def _is_foreign(rq_job: Job | None) -> bool:
+    """Tell whether a job names another database; of a ping that arrived no row is left in its own."""
+    owner = None if rq_job is None else rq_job.meta.get(OWNER)
+    return owner is not None and owner != current_runtime().database_id()
+
+
+def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
     """Put a job back that this database does not know, if it belongs to another one and that was not done before."""
     runtime, carrier = current_runtime(), get_current_job()
     owner = None if carrier is None else carrier.meta.get(OWNER)

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
+from rqsched.core.notifications import workflow_name
 from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
 from rqsched.timing import Timing
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
+
+ROUTING = ("queue", "connection", "timeout")
+"""The defaults of a workflow that say where its runs go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Workflow:
     """Seconds one attempt may take."""
     each: Callable[[str], bool] | None = None
     """What handles one target when its runs fan out; False says that there was nothing to do."""
+    on_failure: str | None = None
+    """The workflow that is run when a run failed or was lost, unless the schedule names another."""
+    on_recovery: str | None = None
+    """The workflow that is run at the first success after that."""
 
     @property
     def path(self) -> str:
@@ -46,9 +54,9 @@ class Workflow:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The routing of a schedule that has none of its own."""
-        routing = {"queue": self.queue, "connection": self.connection, "timeout": self.timeout}
-        return {name: value for name, value in routing.items() if value is not None}
+        """What a schedule has that says nothing of its own: routing, and who is told of failures."""
+        values = {name: getattr(self, name) for name in (*ROUTING, "on_failure", "on_recovery")}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it to its end and return what it returns, in this thread."""
@@ -146,6 +154,8 @@ def workflow(
     queue: str | None = None,
     connection: str | None = None,
     timeout: int | None = None,
+    on_failure: str | None = None,
+    on_recovery: str | None = None,
 ) -> Callable[[F], F]: ...
 def workflow(
     name: str | Callable[..., Any] | None = None,
@@ -153,20 +163,24 @@ def workflow(
     queue: str | None = None,
     connection: str | None = None,
     timeout: int | None = None,
+    on_failure: str | None = None,
+    on_recovery: str | None = None,
 ) -> Any:
     """Register a function, an `async def` or a class with `run` as a workflow; returns it unchanged.
 
     >>> @workflow("invoice-sync", queue="high", timeout=600)
     ... def invoice_sync(region: str) -> None: ...
 
-    The name defaults to the function's. `timeout` is in seconds. Raises InvalidIdError for a name outside
+    The name defaults to the function's. `timeout` is in seconds. `on_failure` and `on_recovery` name the workflows that
+    are told of its failures and of the first success after them. Raises InvalidIdError for a name outside
     `[A-Za-z0-9_][A-Za-z0-9._:-]*` and InvalidInputError for what cannot be called.
     """
     if name is not None and not isinstance(name, str):
         return workflow()(name)
 
     def register(target: F) -> F:
-        registry.add(make_workflow(name, target, queue=queue, connection=connection, timeout=timeout))
+        told = {"on_failure": on_failure, "on_recovery": on_recovery}
+        registry.add(make_workflow(name, target, queue=queue, connection=connection, timeout=timeout, **told))
         return target
 
     return register
@@ -179,6 +193,8 @@ def make_workflow(
     queue: str | None = None,
     connection: str | None = None,
     timeout: int | None = None,
+    on_failure: str | None = None,
+    on_recovery: str | None = None,
 ) -> Workflow:
     """Check a target and its name, and build the Workflow; see `workflow`."""
     wanted = name or getattr(target, "name", None) if inspect.isclass(target) else name
@@ -191,7 +207,15 @@ def make_workflow(
         raise InvalidInputError("workflow", f"{target!r} is neither a function nor a class with a run method")
     if timeout is not None and timeout < 1:
         raise InvalidInputError("timeout", "must be a whole number of seconds from 1")
-    return Workflow(wanted, target, queue, connection, timeout)
+    return Workflow(
+        wanted,
+        target,
+        queue,
+        connection,
+        timeout,
+        on_failure=workflow_name("on_failure", on_failure),
+        on_recovery=workflow_name("on_recovery", on_recovery),
+    )
 
 
 def is_path(name: str) -> bool:

@@ -187,6 +187,11 @@ class Scheduler:
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
+            on_failure: The workflow that is run, with a message, when a run failed or was lost, and when the schedule
+                is overdue; default the workflow's own.
+            on_recovery: The workflow that is run at the first success after that; default likewise.
+            expect_success_within: Such as `26h`: without a success for so long the schedule is overdue.
+            notifications: `webhook`, `events`, `heartbeat`, `sentry`: where else to tell it.
 
         Raises:
             InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).
@@ -294,6 +299,7 @@ class Scheduler:
         is_external = options.get("executor") == "external"
         defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
         operations.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
+        operations.require_notifications(self.runtime, {**defaults, **options})
         return define(None, options, workflow=name, spec=spec, defaults=defaults)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:

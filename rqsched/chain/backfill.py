@@ -155,7 +155,7 @@ def _fire_chunk(
         overlap=overlap,
         context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
-    changes.write(connection, [change])
+    runtime.notifier.write(connection, [change])
     return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
 
 

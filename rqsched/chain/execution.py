@@ -97,14 +97,21 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     token = new_uid(now)
     start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
+    owed: list[str] = []
+
     def work(connection: Connection) -> Claim | None:
         if not changes.start_run(connection, job.uid, job.attempt, job.delivery, start):
             return None
         run = changes.find_run(connection, job.uid)
         schedule = run and changes.find(connection, run.schedule_uid)
-        return Claim(run, schedule, token) if run and schedule else None
+        if not (run and schedule):
+            return None
+        owed[:] = runtime.notifier.write_start(connection, schedule, run, now)
+        return Claim(run, schedule, token)
 
-    return runtime.database.transact(work)
+    claim = runtime.database.transact(work)
+    runtime.notifier.dispatch(owed, now)
+    return claim
 
 
 def _perform(runtime: Runtime, claim: Claim) -> Any:

@@ -48,6 +48,7 @@ def claim(
     """
     token = new_uid(runtime.now())
     tries = counter(1)
+    owed: list[str] = []
 
     def work(connection: Connection) -> list[Claimed]:
         is_again = next(tries) > 1
@@ -61,9 +62,13 @@ def claim(
             start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
             start["held_until"] = _held_until(runtime, now, held_for)
             found = external_runs.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
+            starts = [runtime.notifier.write_start(connection, schedule, run, now) for run, schedule in found]
+            owed[:] = [uid for uids in starts for uid in uids]
         return [Claimed(run, schedule) for run, schedule in found]
 
-    return runtime.database.transact(work)
+    claimed = runtime.database.transact(work)
+    runtime.notifier.dispatch(owed, runtime.now())
+    return claimed
 
 
 def _held_until(runtime: Runtime, now: datetime, held_for: timedelta | None) -> datetime:

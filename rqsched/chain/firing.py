@@ -129,7 +129,7 @@ def _decide(runtime: Runtime, connection: Connection, batch: _Batch, *, skip_loc
     fired += [_fire_retry(connection, link, locked[link.uid], now) for link in retries]
     main = [(link, locked[uid]) for uid, link in batch.main.items() if uid in locked]
     fired += _fire_main(connection, main, now=now, env=runtime.settings.env)
-    changes.write(connection, [result.change for result in fired if result.change is not None])
+    runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
     return fired
 
 
@@ -220,7 +220,7 @@ def _record_failure(runtime: Runtime, link: LinkId | None, error: str) -> Change
         if schedule is None or is_stale(schedule, link.n):
             return None
         change = decide_fire_failed(schedule, error, now=runtime.now())
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change
 
     change = runtime.database.transact(work)

@@ -6,12 +6,13 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from rqsched.chain.receivers import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -19,7 +20,9 @@ from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
+from rqsched.core.notifications import Notifications
 from rqsched.core.overlap import StartResult, refused
+from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import (
@@ -27,13 +30,14 @@ from rqsched.errors import (
     InvalidInputError,
     ScheduleExistsError,
     ScheduleNotFoundError,
+    UnknownWorkflowError,
     VersionConflictError,
 )
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, idempotency, pruning, registered_workflows
 from rqsched.store.database import Connection, ConstraintError
 from rqsched.store.idempotency import Key
-from rqsched.workflows import load_path
+from rqsched.workflows import ROUTING, load_path
 
 _T = TypeVar("_T")
 Decide = Callable[[Connection, Schedule, str], Change]
@@ -93,7 +97,7 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         change = decide(connection, schedule, operation)
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change
 
     change = runtime.database.transact(work)
@@ -125,7 +129,7 @@ def create(runtime: Runtime, request: Request) -> Schedule:
         if key is not None:
             idempotency.hold(connection, key, uid, runtime.now())
         change = _created(runtime, request, uid)
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change
 
     change = _despite_others(runtime, work, 1)
@@ -180,7 +184,9 @@ def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple
             for request, uid in zip(requests, uids, strict=True)
         ]
         # In one order for all, so that two who create the same set wait for each other one way only.
-        changes.write(connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id))
+        runtime.notifier.write(
+            connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)
+        )
         return done
 
     done = _despite_others(runtime, work, len(requests))
@@ -298,7 +304,7 @@ def trigger(
         change, outcome = decide_trigger(
             schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
         )
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change, outcome
 
     change, outcome = runtime.database.transact(work)
@@ -347,7 +353,35 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
     if row is None:
         return load_path(name).defaults
-    return {name: row[name] for name in ("queue", "connection", "timeout") if row[name] is not None}
+    options = {name: value for name, value in loads(row["options"]).items() if name in _TOLD}
+    return {name: row[name] for name in ROUTING if row[name] is not None} | options
+
+
+_TOLD = ("on_failure", "on_recovery")
+
+
+def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
+    """Check that what a schedule's notifications need is here: the workflows they run, the secret, sentry-sdk.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    Notifications().with_options({name: options[name] for name in (*_TOLD, "notifications") if name in options})
+    for option in _TOLD:
+        if isinstance(name := options.get(option), str):
+            try:
+                workflow_defaults(runtime, name)
+            except UnknownWorkflowError as error:
+                error.add_note(f"named by {option}")
+                raise
+    wanted = options.get("notifications")
+    if not isinstance(wanted, Mapping):
+        return
+    if wanted.get("webhook") is not None and runtime.settings.webhook_secret is None:
+        raise InvalidInputError(
+            "notifications.webhook", "is signed: set RQSCHED_WEBHOOK_SECRET here and in the workers"
+        )
+    if wanted.get("sentry") and not has_sentry():
+        raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
 
 
 def require_connection(runtime: Runtime, name: str | None) -> None:

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId
+from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId
 from rqsched.errors import NotFoundError, RqschedError, WrongDatabaseError
 from rqsched.transport import telemetry
 
@@ -33,7 +33,9 @@ class UnknownJobError(NotFoundError):
     code = "unknown_job"
 
 
-def explain(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId, owner: str | None) -> RqschedError:
+def explain(
+    runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, owner: str | None
+) -> RqschedError:
     """Return the error that says why this database does not know a job; `owner` is the database its meta names.
 
     A WrongDatabaseError when the job belongs to another database; else its row was deleted.

@@ -70,7 +70,7 @@ def retry_run(
         asked = run.attempt + 1
         fanout_targets.wait_again(connection, run.uid)
         dead_letters.take_off(connection, run.uid)
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change, next(after for _, after in change.changed_runs if after.uid == run_uid)
 
     change, run = runtime.database.transact(work)

@@ -15,11 +15,13 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
+from rqsched.chain.notifier import Notifier
 from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change
+from rqsched.core.payload import dumps
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError, WrongDatabaseError
 from rqsched.signals import everywhere
@@ -28,7 +30,7 @@ from rqsched.store.database import Database
 from rqsched.transport.breaker import Breaker, RedisAwayError
 from rqsched.transport.client import connect
 from rqsched.transport.transport import Transport, is_transient
-from rqsched.workflows import Registry, import_failure, registry
+from rqsched.workflows import ROUTING, Registry, import_failure, registry
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Runtime:
             owner=self._owner_of_jobs,
         )
         self.workflows = workflows or registry
+        self.notifier = Notifier(self)
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self._clock = clock
         self._host = host or SystemClock()
@@ -132,6 +135,7 @@ class Runtime:
         failure: RedisError | None = None
         try:
             self.transport.follow(changes, now=self.now())
+            self.notifier.follow(changes, self.now())
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
             failure = error if is_transient(error) else None  # what will not pass, only reconcile tries again
@@ -264,12 +268,13 @@ def _log_events(change: Change) -> None:
 
 
 def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:
-    blank = {"queue": None, "connection": None, "timeout": None}
-    return {"name": name, "path": path, "registered_at": now} | blank | defaults
+    routing = {routed: defaults.get(routed) for routed in ROUTING}
+    options = {option: value for option, value in defaults.items() if option not in ROUTING}
+    return {"name": name, "path": path, "registered_at": now, "options": dumps(options)} | routing
 
 
 def _routing(row: Any) -> tuple[Any, ...] | None:
-    return None if row is None else tuple(row[name] for name in ("path", "queue", "connection", "timeout"))
+    return None if row is None else tuple(row[name] for name in ("path", *ROUTING, "options"))
 
 
 def import_workflows(settings: Settings) -> None:

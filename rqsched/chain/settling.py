@@ -35,7 +35,7 @@ def settle_run(
         if fence(run):
             others = [one for one in changes.open_runs(connection, [schedule])[schedule.uid] if one.uid != run.uid]
             decided = decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
-            changes.write(connection, [decided])
+            runtime.notifier.write(connection, [decided])
             return decided, True
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
         if decided is None or run in [after for _, after in decided.changed_runs]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import IO
 
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.receivers import require_sentry
 from rqsched.chain.rq_worker import make_run_worker
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.supervisor import Progress, Role, Supervisor
@@ -38,6 +39,7 @@ def _prepare(runtime: Runtime) -> None:
     else:
         schema_version.require_current(runtime.database)
     import_workflows(runtime.settings)
+    require_sentry(runtime.settings)
 
 
 def serve(queues: Sequence[str], *, recover: bool = True) -> int:

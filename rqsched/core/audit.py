@@ -27,6 +27,7 @@ MISSED = "ScheduleMissed"
 COMPLETED = "ScheduleCompleted"
 DIED = "ScheduleDied"
 RECOVERED = "ScheduleRecovered"
+OVERDUE = "ScheduleOverdue"
 RUN_FAILED = "RunFailed"
 RUN_RETRYING = "RunRetrying"
 RUN_LOST = "RunLost"
@@ -72,13 +73,16 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),
     DIED: frozenset({"reason", "died_at", "error", "workflow_run_id", "consecutive_failures", "dropped_buffered"}),
     RECOVERED: frozenset({"reason", "next_fire_at", "workflow_run_id", "previous_status"}),
+    OVERDUE: frozenset(
+        {"overdue_since", "last_success_at", "expect_success_within_seconds", "error", "consecutive_failures"}
+    ),
     RUN_FAILED: _ENDED | {"consecutive_failures"},
     RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
     RUN_LOST: _ENDED | {"consecutive_failures"},
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,
-    RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures"},
+    RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }
 """Which payload keys each event type may carry; `command_context` may accompany every one."""
 

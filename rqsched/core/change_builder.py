@@ -14,6 +14,7 @@ from typing import Any
 from rqsched.core.audit import CommandContext, Event, with_context
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
+from rqsched.core.overdue import expected
 
 
 class ChangeBuilder:
@@ -131,6 +132,8 @@ class ChangeBuilder:
         moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
         if not (new or self._events) and before == after:
             return Change(before, before, changed_runs=moved)
+        if before is None or before.status is not after.status or before.definition is not after.definition:
+            after = changed(after, **expected(before, after, self.now))
         has_moved = before is not None and _position(before) != _position(after)
         after = changed(
             after,

@@ -20,6 +20,7 @@ _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
 _RUN = re.compile(rf"run-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})-d(?P<delivery>\d{{1,9}})")
 _TARGET = re.compile(rf"target-(?P<uid>{_UID})")
+_DELIVERY = re.compile(rf"delivery-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})")
 _BATCH = re.compile(rf"batch-(?P<uid>{_UID})-t(?P<number>\d{{1,18}})")
 
 
@@ -95,6 +96,20 @@ class BatchJobId:
         return f"batch-{self.run_uid}-t{self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryJobId:
+    """One attempt to deliver a notification."""
+
+    uid: str
+    """The delivery's uid."""
+    attempt: int
+    """The attempt it carries, from 1."""
+
+    def __str__(self) -> str:
+        """Render `delivery-{uid}-a{attempt}`."""
+        return f"delivery-{self.uid}-a{self.attempt}"
+
+
 def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
     """Read a link's id; None when it is not one of ours."""
     if match := _LINK.fullmatch(text):
@@ -117,6 +132,12 @@ def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
     if match := _BATCH.fullmatch(text):
         return BatchJobId(match["uid"], int(match["number"]))
     return None
+
+
+def parse_delivery_job_id(text: str) -> DeliveryJobId | None:
+    """Read the id of a notification's job; None when it is not one of ours."""
+    match = _DELIVERY.fullmatch(text)
+    return DeliveryJobId(match["uid"], int(match["attempt"])) if match else None
 
 
 def is_uid(text: str) -> bool:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rqsched.core.audit import Event
+from rqsched.core.notifications import Notifications
 from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Spec
@@ -145,6 +146,8 @@ class Definition:
     """`sync` when a declared set made it; only those are pruned."""
     surface: str = "{}"
     """JSON: what a foreign surface was sent, verbatim, so that it can answer in kind."""
+    notifications: str = "{}"
+    """`Notifications.dumps()` text."""
 
     @property
     def parsed_spec(self) -> Spec:
@@ -155,6 +158,11 @@ class Definition:
     def parsed_policies(self) -> Policies:
         """The policies as an object; cached by their text."""
         return Policies.loads(self.policies)
+
+    @property
+    def parsed_notifications(self) -> Notifications:
+        """What is told about the schedule, and to whom; cached by its text."""
+        return Notifications.loads(self.notifications)
 
     @property
     def parsed_defaults(self) -> Mapping[str, Any]:
@@ -247,6 +255,12 @@ class Schedule:
     """Occurrences that passed without a fire."""
     last_run_at: datetime | None = None
     """When the newest run was started."""
+    last_success_at: datetime | None = None
+    """When a run succeeded last; kept only while the schedule expects successes."""
+    overdue_at: datetime | None = None
+    """When it is overdue unless a run succeeds; None when nothing is expected or it was told."""
+    overdue_since: datetime | None = None
+    """Since when no run succeeded for as long as allowed; None until that was told, and from the next success on."""
     last_skip_reason: str | None = None
     """Why the newest skip happened; None before the first."""
     last_skipped_at: datetime | None = None
@@ -283,6 +297,12 @@ class Schedule:
     def policies(self) -> Policies:
         """The parsed policies."""
         return self.definition.parsed_policies
+
+    @property
+    def expect_success_within(self) -> timedelta | None:
+        """How long it may be without a success; None expects nothing."""
+        stored = self.definition.notifications
+        return None if stored == "{}" else self.definition.parsed_notifications.expect_success_within
 
     @property
     def is_active(self) -> bool:

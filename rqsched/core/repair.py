@@ -49,3 +49,21 @@ def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> C
         end_exhausted(builder)
     complete_if_over(builder)
     return builder.build()
+
+
+def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
+    """Record, once until the next success, that no run succeeded for as long as the owner allows."""
+    span = schedule.expect_success_within
+    if schedule.overdue_at is None or schedule.overdue_at > now or span is None:
+        return unchanged(schedule)
+    builder = ChangeBuilder(schedule, now=now)
+    builder.set(overdue_at=None, overdue_since=schedule.overdue_at)
+    builder.record(
+        audit.OVERDUE,
+        overdue_since=schedule.overdue_at,
+        last_success_at=schedule.last_success_at,
+        expect_success_within_seconds=span.total_seconds(),
+        error=(schedule.last_error or "").partition("\n")[0] or None,
+        consecutive_failures=schedule.consecutive_failures,
+    )
+    return builder.build()

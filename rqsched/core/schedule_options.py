@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from rqsched.core.model import Definition, dump_spec
+from rqsched.core.notifications import OPTIONS
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
@@ -86,6 +87,14 @@ class Options(TypedDict, total=False):
     """Who owns it."""
     executor: str
     """`rq` (default) or `external`."""
+    on_failure: str | None
+    """The workflow that is run when a run failed or was lost, and when the schedule is overdue."""
+    on_recovery: str | None
+    """The workflow that is run at the first success after that."""
+    expect_success_within: timedelta | str | None
+    """The schedule is overdue when no run succeeded for so long, such as `26h`."""
+    notifications: Mapping[str, Any] | None
+    """`webhook`, `events`, `heartbeat` and `sentry`: where else to tell it; see docs/notifications.md."""
 
 
 def dies_by_default(options: Options) -> Options:
@@ -147,6 +156,7 @@ def define(
     changes |= {"workflow": workflow} if workflow else {}
     changes |= {"defaults": json_text("defaults", dict(defaults), MEMO_BYTES)} if defaults is not None else {}
     changes |= {"action": _action(base, options), "policies": _policies(base, options).dumps()}
+    changes |= {"notifications": _notifications(base, options)}
     definition = replace(base, **changes)
     _require_consistent(definition)
     return definition
@@ -214,6 +224,15 @@ def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
     if "catch_up_window" in changes:
         changes["catch_up_window"] = _span_or_none("catch_up_window", changes["catch_up_window"])
     return replace(base.parsed_policies, **changes)
+
+
+def _notifications(base: Definition, options: Mapping[str, Any]) -> str:
+    given = {name: options[name] for name in OPTIONS if name in options}
+    if not given:
+        return base.notifications
+    if "expect_success_within" in given:
+        given["expect_success_within"] = _span_or_none("expect_success_within", given["expect_success_within"])
+    return base.parsed_notifications.with_options(given).dumps()
 
 
 def _environments(names: Any) -> tuple[str, ...]:
@@ -319,4 +338,4 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "managed_by": lambda value: value,
     "surface": _object("surface"),
 }
-_KNOWN = frozenset({*_PLAIN, *_POLICY_NAMES, "args", "kwargs", "timezone"})
+_KNOWN = frozenset({*_PLAIN, *_POLICY_NAMES, *OPTIONS, "args", "kwargs", "timezone"})

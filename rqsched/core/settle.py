@@ -13,6 +13,7 @@ from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
+from rqsched.core.overdue import succeeded
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 
@@ -99,11 +100,12 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
     successes = schedule.success_count + 1
-    if run.attempt > 1 or has_failed_last(schedule):
-        _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=schedule.consecutive_failures)
+    if run.attempt > 1 or has_failed_last(schedule) or schedule.overdue_since is not None:
+        failures, since = schedule.consecutive_failures, schedule.overdue_since
+        _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
     if schedule.last_outcome not in {None, RunStatus.SUCCEEDED.value}:
         builder.set(last_outcome=RunStatus.SUCCEEDED.value)
-    builder.set(success_count=successes, consecutive_failures=0)
+    builder.set(success_count=successes, consecutive_failures=0, **succeeded(schedule, run.kind, builder.now))
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
         complete(builder, "total_repeats_reached")

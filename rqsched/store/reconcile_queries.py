@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import LinkId
 from rqsched.core.model import Run, RunStatus
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
-from rqsched.store.tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, constant, runs, schedules
+from rqsched.store.tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, IS_WATCHED, constant, runs, schedules
 
 
 def due_links(
@@ -41,6 +41,13 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     return _uids(connection, statement, after, limit)
+
+
+def overdue(connection: Connection, until: datetime, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read schedules that were to have a success up to `until` and had none; each is to be told once."""
+    return _uids(
+        connection, sa.select(schedules.c.uid).where(IS_WATCHED, schedules.c.overdue_at <= until), after, limit
+    )
 
 
 def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:

@@ -431,6 +431,9 @@ deliveries = sa.Table(
     sa.Column("destination", sa.Text, nullable=False),
     sa.Column("event_type", sa.String(64), nullable=False),
     sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("queue", Name),
+    sa.Column("connection", Name),
+    sa.Column("timeout", sa.Integer),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
     sa.Column("token", Uid),
@@ -449,6 +452,14 @@ sa.Index(
     deliveries.c.uid,
     sqlite_where=IS_OPEN_DELIVERY,
     postgresql_where=IS_OPEN_DELIVERY,
+)
+HAS_FAILED_DELIVERY = deliveries.c.status == sa.literal_column("'failed'")
+sa.Index(
+    "ix_rqsched_deliveries_failed",
+    deliveries.c.ended_at,
+    deliveries.c.uid,
+    sqlite_where=HAS_FAILED_DELIVERY,
+    postgresql_where=HAS_FAILED_DELIVERY,
 )
 sa.Index("ix_rqsched_deliveries_schedule_uid", deliveries.c.schedule_uid, deliveries.c.uid)
 

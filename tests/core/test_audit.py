@@ -12,7 +12,7 @@ from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
 from rqsched.core.fire import decide_fire_failed
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.repair import decide_drain, decide_retime
+from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.core.retry_on_request import decide_retry_on_request
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
@@ -40,6 +40,7 @@ OURS = {
     "ScheduleCompleted",
     "ScheduleDied",
     "ScheduleRecovered",
+    "ScheduleOverdue",
     "RunFailed",
     "RunRetrying",
     "RunLost",
@@ -60,6 +61,8 @@ def every_event() -> list[Event]:
     hourly, two = active(), [run(1), run(2, "buffered")]
     asked = replace(run(1, "buffered"), attempt=2, asked_attempt=2)
     dying = active(policies=Policies(retry=RetryPolicy(0, then="dead")))
+    expecting = active(notifications='{"expect_success_within":60}')
+    silent = replace(expecting, overdue_at=NOON, last_success_at=NOON - MINUTE, last_error="boom")
     retrying = active(policies=Policies(retry=RetryPolicy(1)))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
@@ -85,7 +88,8 @@ def every_event() -> list[Event]:
         settle(dying, AttemptResult(AttemptOutcome.FAILED, error="boom")),
         settle(hourly, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
-        settle(replace(hourly, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
+        decide_overdue(silent, now=NOON),
+        settle(replace(silent, overdue_since=NOON, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
         decide_retry_on_request(hourly, [run(2)], run(1, "failed"), now=NOON, reason="repaired"),
         decide_drain(holding(hourly, asked), [asked], now=NOON),
     ]

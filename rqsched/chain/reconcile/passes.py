@@ -10,7 +10,7 @@ from dataclasses import asdict
 from redis.exceptions import RedisError
 
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
-from rqsched.chain.reconcile import links, runs, schedules
+from rqsched.chain.reconcile import links, notifications, runs, schedules
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
@@ -86,6 +86,8 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         runs.settle_lost(runtime),
         runs.drain(runtime),
         runs.repair_targets(runtime, everything=everything),
+        schedules.find_overdue(runtime),
+        notifications.redeliver(runtime),
     ]
     errors: list[BaseException] = []
     for section in sections:

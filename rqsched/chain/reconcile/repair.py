@@ -47,6 +47,10 @@ class Recovered:
     """Interrupted backfills that were continued."""
     targets: int = 0
     """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
+    overdue: int = 0
+    """Schedules found to be without a success for as long as they allow."""
+    notifications: int = 0
+    """Notifications enqueued again, and attempts failed whose process vanished."""
     failed: int = 0
     """Rows that could not be repaired now; the log says why."""
 
@@ -82,7 +86,7 @@ def repair_schedule(
         if schedule is None:
             return None
         change = decide(connection, schedule, runtime.now())
-        changes.write(connection, [change])
+        runtime.notifier.write(connection, [change])
         return change
 
     try:

@@ -12,7 +12,7 @@ from rqsched.chain import backfill
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
-from rqsched.core.repair import decide_replan, decide_retime
+from rqsched.core.repair import decide_overdue, decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import backfills, changes, metadata, reconcile_queries
@@ -36,6 +36,17 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     uid = schedule.awaiting_run_uid
     awaited = None if uid is None else changes.find_run(connection, uid)
     return decide_replan(schedule, awaited, now=now)
+
+
+def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
+    """Record each schedule for which no run succeeded as long as it allows, once."""
+    for uids in pages(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
+        found = [repair_schedule(runtime, uid, _note_overdue) for uid in uids]
+        yield Recovered(len(uids), overdue=found.count(True), failed=found.count(None))
+
+
+def _note_overdue(_: Connection, schedule: Schedule, now: datetime) -> Change:
+    return decide_overdue(schedule, now=now)
 
 
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:

@@ -235,6 +235,10 @@ class WorkflowResponse(Schema):
     queue: str | None
     connection: str | None
     timeout: int | None
+    on_failure: str | None
+    """The workflow that is told of failures of its runs."""
+    on_recovery: str | None
+    """The workflow that is told of the first success after them."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
 

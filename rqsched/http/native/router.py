@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from rqsched.core.ids import iso_utc
+from rqsched.core.payload import loads
 from rqsched.http.dependencies import Read
 from rqsched.http.native import runs, schedules
 from rqsched.http.native.responses import WorkflowsResponse
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.
 router.include_router(schedules.router)
 router.include_router(runs.router)
 
-_SHOWN = ("name", "queue", "connection", "timeout")
+_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery")
 """What is shown of a workflow; where its code lives stays with the workers."""
 
 
@@ -36,5 +37,6 @@ def list_workflows(call: Read) -> Response:
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
     registered_at = workflow.get("registered_at")
-    shown = {name: workflow.get(name) for name in _SHOWN}
+    known = {**loads(workflow.get("options") or "{}"), **workflow}
+    shown = {name: known.get(name) for name in _SHOWN}
     return shown | {"registered_at": registered_at and iso_utc(registered_at)}

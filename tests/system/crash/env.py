@@ -17,19 +17,21 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from rqsched import Scheduler
-from rqsched.chain import execution, firing
+from rqsched.chain import delivering, execution, firing
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.core.ids import LinkId, RetryLinkId, RunJobId, parse_run_job_id
+from rqsched.core import audit
+from rqsched.core.ids import DeliveryJobId, LinkId, RetryLinkId, RunJobId, parse_delivery_job_id, parse_run_job_id
 from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.store.database import Patience
-from rqsched.store.tables import metadata
+from rqsched.store.tables import deliveries, metadata
 from rqsched.testing import ManualClock
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import Story, read_stories
-from tests.system.crash.workflows import AttemptFailedError, executed
+from tests.system.crash.workflows import AttemptFailedError, executed, notified, take_notes
 
 RUN_QUEUE = "rq:queue:default"
+TOLD = frozenset({audit.RUN_FAILED, audit.RUN_LOST, audit.OVERDUE})
 MOST_ROUNDS = 20
 BEYOND_GRACE = timedelta(seconds=6)
 BETWEEN_PASSES = timedelta(seconds=16)
@@ -40,13 +42,15 @@ class CrashEnv:
 
     def __init__(self, database_url: str, redis_url: str, folder: Path, start: datetime) -> None:
         self.clock = ManualClock(start)
-        self.scheduler = Scheduler(database_url=database_url, redis_url=redis_url, clock=self.clock)
+        self.scheduler = Scheduler(database_url=database_url, redis_url=redis_url, clock=self.clock, run_timeout=60)
         self.runtime = self.scheduler.runtime
         self.runtime.database.patience = Patience(first=timedelta(milliseconds=1))
         if self.runtime.database.is_sqlite:
             sa.event.listen(self.runtime.database.engine, "connect", _do_not_sync)
         self.redis = self.runtime.transport.redis
         self.log = folder / "executed"
+        self.notes = folder / "notified"
+        take_notes(self.notes)
         self.job: str | None = None
         """The job or link that a process of the flow has taken from Redis."""
 
@@ -67,17 +71,29 @@ class CrashEnv:
     def execute_next(self) -> bool:
         """Execute the first job of the run queue; False when there is none."""
         text = self.next_job()
-        job = None if text is None else parse_run_job_id(text)
-        if job is None:
+        if text is None:
             return False
         with suppress(AttemptFailedError, UnknownJobError):  # unknown: a purge died before it withdrew the job
-            execution.execute(self.runtime, job)
+            self.execute(text)
         return True
+
+    def execute(self, text: str) -> None:
+        """Execute a job of the run queue: a run, or a notification."""
+        job, delivery = parse_run_job_id(text), parse_delivery_job_id(text)
+        if job is not None:
+            execution.execute(self.runtime, job)
+        if delivery is not None:
+            delivering.execute(self.runtime, delivery)
 
     def work(self) -> None:
         """Let a worker empty the run queue."""
         while self.execute_next():
             pass
+
+    def notifications(self) -> list[Any]:
+        """Return the row of each notification there is, the oldest first."""
+        statement = sa.select(deliveries).order_by(deliveries.c.created_at, deliveries.c.uid)
+        return list(self.runtime.database.read(lambda connection: connection.execute(statement).all()))
 
     def stories(self) -> list[Story]:
         return read_stories(self.runtime)
@@ -102,9 +118,21 @@ class CrashEnv:
             reconcile()
         else:
             raise AssertionError(f"runs are still open after {MOST_ROUNDS} rounds\n{self._lines()}")
+        self._check_notifications()
         self._fire_next(reconcile)
         check_invariants(self.runtime)
         i8_executions(self.runtime, executed(self.log))
+
+    def _check_notifications(self) -> None:
+        """Each event that somebody is told of has one notification, and its message arrived."""
+        arrived = {uid for uid, _ in notified(self.notes)}
+        rows = self.notifications()
+        for story in self.stories():
+            found = sorted(row.event_type for row in rows if row.schedule_uid == story.schedule.uid)
+            owed = [event.event_type for event in story.events if event.event_type in TOLD]
+            if story.schedule.definition.parsed_notifications.on_failure is not None:
+                assert found == sorted(owed), f"told of {found}, not of {owed}\n{story.lines()}"
+        assert [row for row in rows if row.status != "succeeded" or row.uid not in arrived] == []
 
     def _deliver_again(self) -> None:
         """Deliver every link and every run job there ever was a second time: a Redis or a worker that comes back."""
@@ -115,9 +143,15 @@ class CrashEnv:
             for job in (job for run in story.runs for job in _jobs(run)):
                 with suppress(AttemptFailedError):
                     execution.execute(self.runtime, job)
+        for row in self.notifications():
+            for attempt in range(1, row.attempt + 1):
+                with suppress(AttemptFailedError):
+                    delivering.execute(self.runtime, DeliveryJobId(row.uid, attempt))
 
     def _is_anything_open(self) -> bool:
         """Runs that wait because their owner paused the schedule do not count."""
+        if any(row.status in {"pending", "running"} for row in self.notifications()):
+            return True
         return any(
             run.status in OPEN and not (run.status is RunStatus.BUFFERED and not story.schedule.is_active)
             for story in self.stories()
@@ -149,7 +183,9 @@ class CrashEnv:
         tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
         keys = {key.decode(): self._value(key) for key in self._keys()}
         ordered = sorted((repr(item) for item in keys.items()), key=_blank)
-        text = "\n".join([repr(tables), *ordered, str(self.clock.now()), str(executed(self.log))])
+        text = "\n".join(
+            [repr(tables), *ordered, str(self.clock.now()), str(executed(self.log)), str(notified(self.notes))]
+        )
         numbers: dict[str, str] = {}
         return _UID.sub(lambda match: numbers.setdefault(match[0].upper(), f"uid{len(numbers)}"), text)
 
@@ -179,7 +215,8 @@ class CrashEnv:
         rows = self.runtime.database.read(_read_rows)
         keys = {key: (self._dump(key), max(self.redis.pttl(key), 0)) for key in self._keys()}
         log = self.log.read_text() if self.log.exists() else ""
-        return Snapshot(rows, keys, self.clock.now(), log)
+        notes = self.notes.read_text() if self.notes.exists() else ""
+        return Snapshot(rows, keys, self.clock.now(), log, notes)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Everything is as it was."""
@@ -191,6 +228,7 @@ class CrashEnv:
             pipe.execute()
         self.clock.set(snapshot.at)
         self.log.write_text(snapshot.log)
+        self.notes.write_text(snapshot.notes)
 
 
 @dataclass(frozen=True)
@@ -201,6 +239,7 @@ class Snapshot:
     keys: dict[bytes, tuple[bytes, int]]
     at: datetime
     log: str
+    notes: str
 
     @property
     def uids(self) -> list[str]:

@@ -6,6 +6,7 @@ A flow's steps are counted by running it, so a new statement in the code is cras
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +24,7 @@ from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
 from tests.system.crash.env import CrashEnv
-from tests.system.crash.workflows import WORK, AttemptFailedError
+from tests.system.crash.workflows import NOTIFY, NOTIFY_IN_VAIN, WORK, AttemptFailedError
 
 START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
 FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
@@ -359,8 +360,45 @@ RUNS = [
     Flow("the last run of max_runs ends", popped(max_runs=1), execute, is_atomic=False),
     Flow("a horse dies under its worker", running(), lose, is_whole=False),
 ]
+
+
+def fails_for_good(on_failure: str) -> dict[str, Any]:
+    """A schedule whose first run fails, and who is told."""
+    return {"fails": 9, "retry": RetryPolicy(max_retries=0), "on_failure": on_failure}
+
+
+def owing(on_failure: str) -> Callable[[CrashEnv], None]:
+    """The first run has failed, and a worker has taken the job of its notification."""
+
+    def prepare(env: CrashEnv) -> None:
+        popped(**fails_for_good(on_failure))(env)
+        execute(env)
+        env.job = env.next_job()
+        assert (env.job or "").startswith("delivery-")
+
+    return prepare
+
+
+def notify(env: CrashEnv) -> None:
+    """Execute the job of a notification."""
+    with suppress(AttemptFailedError):
+        env.execute(env.job or "")
+
+
+def without_success(env: CrashEnv) -> None:
+    """No run has succeeded for as long as the schedule allows."""
+    make(env, **fails_for_good(NOTIFY), expect_success_within="2m")
+    env.clock.advance(timedelta(minutes=3))
+
+
+NOTIFICATIONS = [
+    Flow("a run fails and somebody is told", popped(**fails_for_good(NOTIFY)), execute, is_atomic=False),
+    Flow("a notification is delivered", owing(NOTIFY), notify, is_atomic=False),
+    Flow("a notification fails and is repeated", owing(NOTIFY_IN_VAIN), notify, is_atomic=False, is_whole=False),
+    Flow("an overdue schedule is found", without_success, lambda env: env.scheduler.recover(), is_atomic=False),
+]
 RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RECOVER]
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *NOTIFICATIONS, *RECOVER]

@@ -56,6 +56,10 @@ BESIDE_POSTGRES = {
     "retry",
     "a run succeeds",
     "a run ends and the next is drained",
+    "a run fails and somebody is told",
+    "a notification is delivered",
+    "a notification fails and is repeated",
+    "an overdue schedule is found",
 }
 """What `make test` crashes beside PostgreSQL too: one of each kind; `make proofs` crashes everything beside both."""
 
@@ -178,4 +182,5 @@ def digest(env: CrashEnv) -> Counter[str]:
         found[f"{name} {schedule.status.value} n={schedule.n} next={schedule.next_run_at}"] += 1
         found.update(f"{name} {event.event_type}" for event in story.events)
         found.update(f"{name} run {run.number} {run.kind.value} {run.status.value}" for run in story.runs)
+    found.update(f"{row.kind} of {row.event_type} {row.status} {row.attempt}" for row in env.notifications())
     return found

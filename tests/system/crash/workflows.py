@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rqsched import current_run
 
 WORK = f"{__name__}.work"
+NOTIFY = f"{__name__}.notify"
+NOTIFY_IN_VAIN = f"{__name__}.notify_in_vain"
+_notes: list[Path] = []
+"""The file of messages: one of the process, for a message names no path."""
 
 
 class AttemptFailedError(Exception):
@@ -27,3 +32,28 @@ def executed(log: Path) -> list[tuple[str, int]]:
     """Read the log: (run uid, attempt) for each time the workflow began."""
     lines = log.read_text().splitlines() if log.exists() else []
     return [(uid, int(attempt)) for uid, attempt in (line.split() for line in lines)]
+
+
+def take_notes(path: Path) -> None:
+    """Let `notify` write to this file."""
+    _notes[:] = [path]
+
+
+def notify(message: dict[str, Any]) -> None:
+    """Note a message before anything else."""
+    with _notes[0].open("a") as lines:
+        lines.write(f"{message['id']} {message['event']}\n")
+
+
+def notify_in_vain(message: dict[str, Any]) -> None:
+    """Note a message; it does not get through the first time."""
+    is_first = message["id"] not in {uid for uid, _ in notified(_notes[0])}
+    notify(message)
+    if is_first:
+        raise AttemptFailedError(message["id"])
+
+
+def notified(log: Path) -> list[tuple[str, str]]:
+    """Read the messages: (id, event) for each time one arrived."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(uid, event) for uid, event in (line.split() for line in lines)]

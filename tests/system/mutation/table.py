@@ -166,9 +166,11 @@ ORDER = (
         (
             Edit(
                 "rqsched/chain/firing.py",
-                "    changes.write(connection, [result.change for result in fired if result.change is not None])\n",
+                "    runtime.notifier.write(connection, [result.change for result in fired if result.change "
+                "is not None])\n",
                 "    runtime.publish([result.change for result in fired if result.change is not None])\n"
-                "    changes.write(connection, [result.change for result in fired if result.change is not None])\n",
+                "    runtime.notifier.write(connection, [result.change for result in fired if result.change "
+                "is not None])\n",
             ),
             Edit(
                 "rqsched/chain/firing.py",
@@ -184,8 +186,8 @@ ORDER = (
         (
             Edit(
                 "rqsched/chain/settling.py",
-                "            changes.write(connection, [decided])\n",
-                "            runtime.publish([decided])\n            changes.write(connection, [decided])\n",
+                "            runtime.notifier.write(connection, [decided])\n",
+                "            runtime.publish([decided])\n            runtime.notifier.write(connection, [decided])\n",
             ),
             Edit("rqsched/chain/settling.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
         ),
@@ -446,4 +448,38 @@ PRUNING = (
 )
 """What was deleted is not run again."""
 
-MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING)
+
+NOTIFICATIONS = (
+    _edit(
+        "a notification is attempted whatever its row says",
+        "store/deliveries.py",
+        "deliveries.c.attempt == job.attempt, is_pending | is_mine)",
+        "is_pending | is_mine | sa.true())",
+        _CHAIN + "notifications.py::test_a_delivery_is_attempted_once_however_often_its_job_is_delivered[sqlite]",
+    ),
+    _edit(
+        "the token of a notification does not count",
+        "store/deliveries.py",
+        "where(deliveries.c.uid == uid, deliveries.c.token == token, is_running)",
+        "where(deliveries.c.uid == uid)",
+        _CHAIN + "notifications.py::test_a_process_that_lost_its_delivery_says_nothing_about_it_any_more[sqlite]",
+    ),
+    _edit(
+        "reconcile enqueues no notification",
+        "chain/reconcile/passes.py",
+        "        notifications.redeliver(runtime),\n",
+        "",
+        _CHAIN + "notifications.py::test_an_attempt_whose_process_vanished_is_repeated[sqlite]",
+        _CRASH.format("a run fails and somebody is told"),
+    ),
+    _edit(
+        "an overdue schedule is told of in each pass",
+        "core/repair.py",
+        "    builder.set(overdue_at=None, overdue_since=schedule.overdue_at)\n",
+        "    builder.set(overdue_since=schedule.overdue_at)\n",
+        _CHAIN + "notifications.py::test_a_schedule_without_a_success_in_time_is_overdue_once[sqlite]",
+    ),
+)
+"""Who is told of failures: once, and whatever dies."""
+
+MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS)

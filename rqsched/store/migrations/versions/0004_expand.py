@@ -168,6 +168,9 @@ def _create_deliveries() -> None:
         sa.Column("destination", sa.Text, nullable=False),
         sa.Column("event_type", sa.String(64), nullable=False),
         sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("attempt", sa.Integer, server_default="1", nullable=False),
         sa.Column("token", sa.String(26)),
@@ -183,4 +186,5 @@ def _create_deliveries() -> None:
         sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_deliveries")),
     )
     _index("ix_rqsched_deliveries_open", "rqsched_deliveries", ["due_at", "uid"], "status IN ('pending', 'running')")
+    _index("ix_rqsched_deliveries_failed", "rqsched_deliveries", ["ended_at", "uid"], "status = 'failed'")
     op.create_index("ix_rqsched_deliveries_schedule_uid", "rqsched_deliveries", ["schedule_uid", "uid"])

@@ -1,0 +1,133 @@
+"""Delivering: a process claims a notification, delivers it, and records whether it arrived.
+
+It happens in a job of its own, on a worker: never in the dispatcher, and never in the job of the run that it is about.
+An attempt that fails is repeated after a backoff, and the delivery is given up after the last one, visibly. A message
+may arrive twice (its process died after it had sent it); its `id` is the same then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+
+from rq.timeouts import get_default_death_penalty_class
+
+from rqsched.chain import receivers
+from rqsched.chain.execution import describe_error
+from rqsched.chain.notifier import LEASE_SECONDS
+from rqsched.chain.runtime import Runtime
+from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
+from rqsched.core.ids import DeliveryJobId, new_uid
+from rqsched.store import deliveries
+from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+_PAGE = 500
+_OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
+
+
+class _OutOfTimeError(BaseException):
+    """An attempt took too long. Not an Exception: a workflow that catches those would continue."""
+
+
+def execute(runtime: Runtime, job: DeliveryJobId) -> DeliveryStatus | None:
+    """Attempt one delivery from claim to recorded end; None when there was nothing to do.
+
+    The error of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too;
+    that a receiver does not answer is recorded and logged.
+    """
+    token = new_uid(runtime.now())
+    delivery = runtime.database.transact(partial(_claim, runtime, job=job, token=token))
+    if delivery is None:
+        _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
+        return None
+    try:
+        _deliver(runtime, delivery)
+    except _OutOfTimeError as error:
+        return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}" if _is_http(delivery) else f"timeout: {error}")
+    except receivers.NoAnswerError as error:
+        return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}")
+    except receivers.SendingError as error:
+        return _fail(runtime, delivery, token, str(error))
+    except BaseException as error:
+        _fail(runtime, delivery, token, describe_error(error).partition("\n")[0])
+        raise
+    now = runtime.now()
+    runtime.database.transact(lambda connection: deliveries.succeed(connection, delivery, token, now))
+    return DeliveryStatus.SUCCEEDED
+
+
+def _is_http(delivery: Delivery) -> bool:
+    return delivery.kind in _OVER_HTTP
+
+
+def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
+    """Claim a delivery that makes sense now; one whose receiver does not answer others waits with those."""
+    now = runtime.now()
+    found = deliveries.find(connection, job.uid)
+    if found is None:
+        return None
+    until = now + timedelta(seconds=runtime.notifier.seconds(found) + LEASE_SECONDS)
+    worker = f"{socket.gethostname()}:{os.getpid()}"[-255:]
+    delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
+    if delivery is None:
+        return None
+    if delivery.kind in PINGS and deliveries.is_superseded(connection, delivery):
+        deliveries.succeed(connection, delivery, token, now)
+        return None
+    again_at = deliveries.silent_until(connection, delivery, now) if _is_http(delivery) else None
+    if again_at is not None:
+        deliveries.put_off(connection, delivery, token, again_at)
+        return None
+    return delivery
+
+
+def _deliver(runtime: Runtime, delivery: Delivery) -> None:
+    seconds = runtime.notifier.seconds(delivery)
+    message = json.loads(delivery.payload)
+    with get_default_death_penalty_class()(seconds, _OutOfTimeError):
+        if delivery.kind is DeliveryKind.WORKFLOW:
+            runtime.workflows.resolve(delivery.destination)([message], {})
+        else:
+            receivers.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
+
+
+def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> DeliveryStatus:
+    """Record that an attempt failed, and tell operators; the last one is an error."""
+    now, error = runtime.now(), error[:MAX_ERROR]
+    again_at = runtime.database.transact(lambda c: deliveries.fail(c, delivery, token, error, now))
+    level, fate = (logging.ERROR, "is given up") if again_at is None else (logging.WARNING, "is tried again")
+    text = "%s of %s to a %s %s: %s"
+    _log.log(
+        level,
+        text,
+        delivery.event_type,
+        delivery.schedule_uid,
+        delivery.kind.value,
+        fate,
+        error,
+        extra={"action": "delivery_failed"},
+    )
+    return DeliveryStatus.FAILED if again_at is None else DeliveryStatus.PENDING
+
+
+def repair(runtime: Runtime) -> Iterator[tuple[int, int]]:
+    """Enqueue deliveries that are due and not on their queue, and fail attempts whose process vanished.
+
+    Yields how many rows were compared and how many were repaired, page by page.
+    """
+    now, cursor = runtime.now(), None
+    while True:
+        rows, cursor = runtime.database.read(partial(deliveries.due, now=now, after=cursor, limit=_PAGE))
+        silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
+        lost = runtime.database.transact(partial(deliveries.lose, silent=silent, now=now)) if silent else 0
+        waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
+        yield len(rows), lost + runtime.notifier.enqueue(waiting, runtime.now())
+        if cursor is None:
+            return

@@ -1,0 +1,119 @@
+"""The notifier: what Changes owe is written in their transactions, and put on queues after the commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import groupby
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from rqsched.config import Settings
+from rqsched.core.deliveries import Configured, Delivery, DeliveryKind, deliveries_of, deliveries_of_start
+from rqsched.core.ids import DeliveryJobId
+from rqsched.core.model import Change, Run, Schedule
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes as store
+from rqsched.store import deliveries, registered_workflows
+from rqsched.store.database import Connection, Database
+from rqsched.transport.job_queue import JobSpec
+from rqsched.transport.transport import Transport
+from rqsched.workflows import Registry
+
+_log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60
+"""How long an attempt may take to record its end beyond its timeout, before it counts as lost."""
+
+
+def configured_by(settings: Settings) -> Configured:
+    """Return what the settings want told of every schedule."""
+    return Configured(
+        webhook=settings.webhook_url,
+        heartbeat=settings.heartbeat_url,
+        sentry=settings.sentry_checkins,
+        queue=settings.notification_queue,
+    )
+
+
+class Parts(Protocol):
+    """What a notifier uses of its process's runtime."""
+
+    settings: Settings
+    """What is told of every schedule, and the default queue and timeouts."""
+    database: Database
+    """Where deliveries are recorded."""
+    transport: Transport
+    """Where their jobs go."""
+    workflows: Registry
+    """What this process knows of the workflows that are notified."""
+
+
+class Notifier:
+    """Writes and dispatches the deliveries of one process's Changes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._configured = configured_by(parts.settings)
+
+    def write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write Changes and what they owe, in the caller's transaction."""
+        store.write(connection, changes)
+        owed = [delivery for change in changes for delivery in deliveries_of(change, self._configured)]
+        deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
+
+    def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
+        """Write what the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
+        owed = deliveries_of_start(schedule, run, self._configured, now)
+        deliveries.record(connection, owed)
+        return [delivery.uid for delivery in owed]
+
+    def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:
+        """Send a workflow's message where the workflow runs, when it names a place itself."""
+        if delivery.kind is not DeliveryKind.WORKFLOW:
+            return delivery
+        known = self._parts.workflows.get(delivery.destination)
+        row = None if known else registered_workflows.find(connection, delivery.destination)
+        routing = known.defaults if known else row or {}
+        delivery = replace(delivery, timeout=routing.get("timeout"))
+        if routing.get("queue") is None or self._parts.settings.notification_queue is not None:
+            return delivery
+        return replace(delivery, queue=routing["queue"], connection=routing.get("connection"))
+
+    def follow(self, changes: Iterable[Change], now: datetime) -> None:
+        """Put on their queues what committed Changes owe."""
+        self.dispatch([one.uid for change in changes for one in deliveries_of(change, self._configured)], now)
+
+    def dispatch(self, uids: Sequence[str], now: datetime) -> None:
+        """Put deliveries on their queues; what cannot be put there now reconcile enqueues."""
+        if not uids:
+            return
+        try:
+            waiting = self._parts.database.read(lambda connection: deliveries.pending(connection, uids))
+            self.enqueue(waiting, now)
+        except (BackendUnavailableError, RedisError) as error:
+            text = "%d notifications follow later: %s"
+            _log.warning(text, len(uids), error, extra={"action": "follow_failed"})
+
+    def enqueue(self, waiting: Iterable[Delivery], now: datetime) -> int:
+        """Put the jobs of pending deliveries on their queues unless they are live; returns how many were written."""
+
+        def where(delivery: Delivery) -> tuple[str, str]:
+            return delivery.connection or "", delivery.queue or ""
+
+        written = 0
+        for (connection, queue), some in groupby(sorted(waiting, key=where), where):
+            jobs = [
+                JobSpec(str(DeliveryJobId(one.uid, one.attempt)), self.seconds(one) + LEASE_SECONDS) for one in some
+            ]
+            written += self._parts.transport.enqueue(jobs, queue or None, connection or None, now=now)
+        return written
+
+    def seconds(self, delivery: Delivery) -> int:
+        """Return how long an attempt may take."""
+        is_workflow = delivery.kind is DeliveryKind.WORKFLOW
+        default = self._parts.settings.run_timeout if is_workflow else self._parts.settings.notification_timeout
+        return delivery.timeout or max(1, int(default.total_seconds()))

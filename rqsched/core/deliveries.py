@@ -1,0 +1,289 @@
+"""Deliveries: what a Change owes to whom, as rows that its transaction writes and RQ jobs deliver. Pure.
+
+A delivery is computed from the Change alone, and so is its uid: the transaction that records an event writes its
+deliveries, and whoever publishes the Change, once or again, names the same ones (docs/notifications.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from rqsched.core import audit
+from rqsched.core.audit import Event
+from rqsched.core.ids import derived_uid, iso_utc
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.core.notifications import ALARMS, Notifications
+from rqsched.core.policy import RetryPolicy
+from rqsched.core.settle import has_failed_last
+
+BACKOFF = RetryPolicy(
+    base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
+)
+"""How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
+PING_RETRIES = 3
+"""How often a heartbeat or check-in is repeated: one that comes late says what is no longer true."""
+MAX_ERROR = 600
+"""Characters of a failed attempt's error that are kept."""
+NO_ANSWER = "no answer: "
+"""How the error of an attempt begins whose destination could not be reached or took too long: others wait with it."""
+STARTED, SUCCEEDED, FAILED = "started", "succeeded", "failed"
+"""What a heartbeat or check-in says; `event_type` of its delivery."""
+
+
+class DeliveryKind(StrEnum):
+    """How a delivery reaches its destination."""
+
+    WORKFLOW = "workflow"
+    """A workflow of the application is run with the message."""
+    WEBHOOK = "webhook"
+    """The message is posted to a URL, signed."""
+    HEARTBEAT = "heartbeat"
+    """A URL is pinged."""
+    SENTRY = "sentry"
+    """A check-in of one of Sentry's monitors."""
+
+
+PINGS = frozenset({DeliveryKind.HEARTBEAT, DeliveryKind.SENTRY})
+"""They tell a state, not an event: an older one that has not arrived is left out, and none is kept once it has."""
+
+
+class DeliveryStatus(StrEnum):
+    """Where a delivery is."""
+
+    PENDING = "pending"
+    """It waits for a worker, or for its next attempt."""
+    RUNNING = "running"
+    """A process delivers it."""
+    SUCCEEDED = "succeeded"
+    """It arrived."""
+    FAILED = "failed"
+    """Every attempt failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message to one destination."""
+
+    uid: str
+    """Computed from the Change, the kind and the destination: the same message is one delivery."""
+    schedule_uid: str
+    """The schedule it is about."""
+    run_uid: str | None
+    """The run it is about; None when it is about the schedule only."""
+    kind: DeliveryKind
+    """How it is delivered."""
+    destination: str
+    """The workflow's name, the URL or the monitor's slug."""
+    event_type: str
+    """The audit event, or what a ping says."""
+    payload: str
+    """JSON: the message."""
+    created_at: datetime
+    """When its transaction wrote it."""
+    due_at: datetime
+    """When it is to be attempted; while it is attempted, when it counts as lost."""
+    status: DeliveryStatus = DeliveryStatus.PENDING
+    """Where it is."""
+    attempt: int = 1
+    """The current attempt, from 1."""
+    queue: str | None = None
+    """The queue of its jobs; None for the default one."""
+    connection: str | None = None
+    """The named Redis of that queue; None for the main one."""
+    timeout: int | None = None
+    """Seconds an attempt may take; None leaves it to the settings."""
+    error: str | None = None
+    """Why the newest attempt failed; None when none has."""
+    worker: str | None = None
+    """The process of the newest attempt; None before the first."""
+    started_at: datetime | None = None
+    """When the newest attempt began; None before the first."""
+    ended_at: datetime | None = None
+    """When it arrived or was given up; None before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What the settings want told of every schedule."""
+
+    webhook: str | None = None
+    """The URL that ALARMS are posted to; None posts none."""
+    heartbeat: str | None = None
+    """The URL that is pinged; `{namespace}` and `{schedule_id}` stand for the schedule's. None pings none."""
+    sentry: bool = False
+    """Whether each schedule's runs check in at Sentry, under the schedule's id."""
+    queue: str | None = None
+    """The queue of deliveries; None delivers on the queue of the run, or of the workflow that is run."""
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether only schedules themselves say what is told."""
+        return self.webhook is None and self.heartbeat is None and not self.sentry
+
+
+def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
+    """Return what a Change owes: messages about its events, and pings about the runs that end in it."""
+    if not (change.events or change.changed_runs) or _wants_nothing(change.after, configured):
+        return []
+    return [*_messages(change, configured), *_pings(change, configured)]
+
+
+def deliveries_of_start(schedule: Schedule, run: Run, configured: Configured, now: datetime) -> list[Delivery]:
+    """Return what the start of an attempt owes: pings that say so."""
+    if _wants_nothing(schedule, configured):
+        return []
+    return list(_pings_of(schedule, run, STARTED, configured, now))
+
+
+def _wants_nothing(schedule: Schedule, configured: Configured) -> bool:
+    definition = schedule.definition
+    defaults = definition.parsed_defaults
+    is_plain = definition.notifications == "{}" and not ("on_failure" in defaults or "on_recovery" in defaults)
+    return is_plain and configured.wants_nothing
+
+
+def _messages(change: Change, configured: Configured) -> Iterator[Delivery]:
+    first = change.after.event_sequence - len(change.events) + 1
+    for index, event in enumerate(change.events):
+        for kind, destination in _receivers(change, event, configured):
+            yield _message(change, event, first + index, kind, destination, configured)
+
+
+def _receivers(change: Change, event: Event, configured: Configured) -> Iterator[tuple[DeliveryKind, str]]:
+    """Yield who gets an event: the workflow of a failure or a recovery, and the webhook."""
+    definition = change.after.definition
+    wanted, defaults = definition.parsed_notifications, definition.parsed_defaults
+    if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.OVERDUE}:
+        workflow = wanted.on_failure or defaults.get("on_failure")
+    else:
+        is_recovery = event.type == audit.RUN_SUCCEEDED and _was_told(change.before)
+        workflow = (wanted.on_recovery or defaults.get("on_recovery")) if is_recovery else None
+    if workflow is not None:
+        yield DeliveryKind.WORKFLOW, workflow
+    webhook = wanted.webhook or configured.webhook
+    if webhook is not None and event.type in (wanted.events or ALARMS):
+        yield DeliveryKind.WEBHOOK, webhook
+
+
+def _was_told(before: Schedule | None) -> bool:
+    """Return whether the success follows a failure that was told, not only a failed attempt of the same run."""
+    return before is not None and (has_failed_last(before) or before.overdue_since is not None)
+
+
+def _message(
+    change: Change, event: Event, sequence: int, kind: DeliveryKind, destination: str, configured: Configured
+) -> Delivery:
+    schedule, now = change.after, change.after.updated_at
+    uid = derived_uid(now, schedule.uid, sequence, kind.value, destination)
+    run = next((run for _, run in change.changed_runs if run.uid == event.run_uid), None)
+    data = {**event.payload, **_named(schedule)}
+    message = {"id": uid, "event": event.type, "sequence": sequence, "recorded_at": iso_utc(now), "data": data}
+    return _delivery(uid, schedule, run, kind, destination, event.type, message, configured, now)
+
+
+def _named(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "schedule_id": schedule.schedule_id,
+        "schedule_uid": schedule.uid,
+        "namespace": schedule.namespace,
+        "workflow": schedule.definition.workflow,
+    }
+
+
+_ENDS = {RunStatus.SUCCEEDED: SUCCEEDED, RunStatus.FAILED: FAILED, RunStatus.LOST: FAILED}
+
+
+def _pings(change: Change, configured: Configured) -> Iterator[Delivery]:
+    for before, run in change.changed_runs:
+        said = _ENDS.get(run.status)
+        if said is not None and before.status is not run.status:
+            yield from _pings_of(change.after, run, said, configured, change.after.updated_at)
+
+
+def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
+    """Yield the pings about a run; a backfilled one says nothing about whether the schedule works now."""
+    if run.kind is RunKind.BACKFILL:
+        return
+    wanted = schedule.definition.parsed_notifications
+    for kind, destination in _monitors(schedule, wanted, configured):
+        uid = derived_uid(now, run.uid, run.attempt, said, kind.value, destination)
+        data = {
+            "workflow_run_id": run.uid,
+            "attempt": run.attempt,
+            "error": (run.error or "").partition("\n")[0][:MAX_ERROR] if said == FAILED else None,
+            "duration_seconds": _duration(run, now) if said != STARTED else None,
+            **_named(schedule),
+        }
+        message = {"id": uid, "event": said, "recorded_at": iso_utc(now), "data": _without_none(data)}
+        yield _delivery(uid, schedule, run, kind, destination, said, message, configured, now)
+
+
+def _without_none(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _duration(run: Run, now: datetime) -> float | None:
+    return None if run.started_at is None else round((now - run.started_at).total_seconds(), 3)
+
+
+def _monitors(schedule: Schedule, wanted: Notifications, configured: Configured) -> Iterator[tuple[DeliveryKind, str]]:
+    heartbeat = wanted.heartbeat or _filled_in(configured.heartbeat, schedule)
+    if heartbeat is not None:
+        yield DeliveryKind.HEARTBEAT, heartbeat
+    slug = wanted.sentry or (schedule.schedule_id if configured.sentry else None)
+    if slug is not None:
+        yield DeliveryKind.SENTRY, slug
+
+
+def _filled_in(template: str | None, schedule: Schedule) -> str | None:
+    """Put a schedule's namespace and id into a URL; they cannot leave their place in the path."""
+    if template is None:
+        return None
+    named = {"namespace": schedule.namespace, "schedule_id": schedule.schedule_id}
+    for name, value in named.items():
+        template = template.replace("{" + name + "}", quote(value, safe=""))
+    return template
+
+
+def _delivery(
+    uid: str,
+    schedule: Schedule,
+    run: Run | None,
+    kind: DeliveryKind,
+    destination: str,
+    event_type: str,
+    message: dict[str, Any],
+    configured: Configured,
+    now: datetime,
+) -> Delivery:
+    """Put a message on its queue: that of the settings, else that of the run, which some worker serves."""
+    definition, defaults = schedule.definition, schedule.definition.parsed_defaults
+    queue = run.queue if run else definition.queue or defaults.get("queue")
+    connection = run.connection if run else definition.connection or defaults.get("connection")
+    is_external = definition.executor != "rq"  # its queue may be one that no RQ worker serves
+    return Delivery(
+        uid=uid,
+        schedule_uid=schedule.uid,
+        run_uid=run.uid if run else None,
+        kind=kind,
+        destination=destination,
+        event_type=event_type,
+        payload=dumps(message),
+        created_at=now,
+        due_at=now,
+        queue=configured.queue or (None if is_external else queue),
+        connection=None if configured.queue or is_external else connection,
+    )
+
+
+def next_attempt_at(delivery: Delivery, now: datetime) -> datetime | None:
+    """Return when a delivery whose attempt failed is tried again; None when it is given up."""
+    retries = PING_RETRIES if delivery.kind in PINGS else BACKOFF.max_retries
+    if delivery.attempt > retries:
+        return None
+    return now + BACKOFF.delay(delivery.attempt, interval=timedelta(minutes=1), salt=delivery.uid)

@@ -1,0 +1,174 @@
+"""Notifications: what a schedule wants told about its runs, and to whom. Values only.
+
+A schedule's row holds them as one JSON text of what differs from the defaults; docs/notifications.md has the words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from rqsched.core.audit import (
+    CONTRACT,
+    DIED,
+    FIRE_FAILED,
+    OVERDUE,
+    RUN_BLOCKED,
+    RUN_FAILED,
+    RUN_LOST,
+    RUN_SUCCEEDED,
+)
+from rqsched.core.payload import dumps
+from rqsched.errors import InvalidInputError
+
+ALARMS = (RUN_FAILED, RUN_LOST, RUN_BLOCKED, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
+"""The events a webhook gets unless `events` says otherwise."""
+MAX_EXPECTATION = timedelta(days=3660)
+"""The longest `expect_success_within`."""
+MAX_URL = 2_000
+"""Characters of a URL."""
+_URL = re.compile(r"[\x21-\x7e]+")
+_WORKFLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
+_SLUG = re.compile(r"[A-Za-z0-9_-]{1,128}")
+TARGETS = ("webhook", "events", "heartbeat", "sentry")
+"""The keys of the option `notifications`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """What one schedule wants told."""
+
+    on_failure: str | None = None
+    """The workflow that is run when a run failed or was lost, and when the schedule is overdue."""
+    on_recovery: str | None = None
+    """The workflow that is run at the first success after that."""
+    expect_success_within: timedelta | None = None
+    """The schedule is overdue when no run succeeded for so long; None expects nothing."""
+    webhook: str | None = None
+    """The URL that events are posted to; None leaves it to the settings."""
+    events: tuple[str, ...] = ()
+    """The events the webhook gets; empty is ALARMS."""
+    heartbeat: str | None = None
+    """The URL that is pinged when a run starts, succeeds and fails; None leaves it to the settings."""
+    sentry: str | None = None
+    """The slug of the monitor in Sentry that gets check-ins; None leaves it to the settings."""
+
+    def dumps(self) -> str:
+        """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
+        span = self.expect_success_within
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"expect_success_within": span and span.total_seconds(), "events": list(self.events)}
+        return dumps({name: value for name, value in values.items() if value})
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def loads(text: str) -> Notifications:
+        """Read that text back; the same text gives the same object. What a newer release added is ignored."""
+        known = {field.name for field in fields(Notifications)}
+        given = {name: value for name, value in json.loads(text).items() if name in known}
+        if "expect_success_within" in given:
+            given["expect_success_within"] = timedelta(seconds=given["expect_success_within"])
+        return Notifications(**given | {"events": tuple(given.get("events", ()))})
+
+    def plain(self) -> dict[str, Any]:
+        """Return the option `notifications` for people; of a URL, which may hold a secret, only where it leads."""
+        urls = {name: hidden(url) for name in ("webhook", "heartbeat") if (url := getattr(self, name))}
+        others = {"events": list(self.events), "sentry": self.sentry}
+        return urls | {name: value for name, value in others.items() if value}
+
+    def with_options(self, options: Mapping[str, Any]) -> Notifications:
+        """Return these notifications with the options given now; raises InvalidInputError that names the option."""
+        changes: dict[str, Any] = {
+            name: workflow_name(name, options[name]) for name in ("on_failure", "on_recovery") if name in options
+        }
+        if "expect_success_within" in options:
+            changes["expect_success_within"] = _expectation(options["expect_success_within"])
+        if "notifications" in options:
+            changes |= _targets(options["notifications"])
+        return replace(self, **changes)
+
+
+OPTIONS = frozenset({"on_failure", "on_recovery", "expect_success_within", "notifications"})
+"""The options of a schedule that are kept here."""
+
+
+def hidden(url: str) -> str:
+    """Return where a URL leads, without its path and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/..."
+
+
+def workflow_name(name: str, value: Any) -> str | None:
+    """Check the name of a workflow that a notification runs; raises InvalidInputError."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _WORKFLOW.fullmatch(value):
+        raise InvalidInputError(name, f"{value!r} is not the name of a workflow; write one, such as 'alert_team'")
+    return value
+
+
+def checked_url(name: str, value: Any) -> str:
+    """Check a URL that is called: http or https, a host, no password; raises InvalidInputError."""
+    if not isinstance(value, str) or not _URL.fullmatch(value) or len(value) > MAX_URL:
+        raise InvalidInputError(name, f"must be a URL of at most {MAX_URL} printable characters without blanks")
+    try:
+        parts = urlsplit(value)
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        has_host = False
+    if not has_host or parts.scheme not in {"http", "https"}:
+        raise InvalidInputError(name, "must be a whole URL, such as https://example.com/hook")
+    if parts.username is not None or parts.fragment:
+        raise InvalidInputError(name, "must hold neither a user and password nor a fragment")
+    return value
+
+
+def _expectation(value: Any) -> timedelta | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= MAX_EXPECTATION:
+        raise InvalidInputError(
+            "expect_success_within", f"must be a duration above 0 and of at most {MAX_EXPECTATION.days} days"
+        )
+    return value
+
+
+def _targets(value: Any) -> dict[str, Any]:
+    """Read the option `notifications`: what it does not name is left to the settings."""
+    if not isinstance(value, Mapping | None):
+        raise InvalidInputError("notifications", f"must be an object, not {type(value).__name__}")
+    given = dict(value or {})
+    if unknown := sorted(set(map(str, given)) - set(TARGETS)):
+        raise InvalidInputError(f"notifications.{unknown[0]}", f"is not known; known are {', '.join(TARGETS)}")
+    urls = {name: given.get(name) for name in ("webhook", "heartbeat")}
+    return {
+        **{name: None if url is None else checked_url(f"notifications.{name}", url) for name, url in urls.items()},
+        "events": _events(given.get("events")),
+        "sentry": _slug(given.get("sentry")),
+    }
+
+
+def _events(names: Any) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError("notifications.events", f"must be a list of events, such as {list(ALARMS[:2])}")
+    if unknown := [name for name in names if name not in CONTRACT]:
+        known = ", ".join(sorted(CONTRACT))
+        raise InvalidInputError("notifications.events", f"{unknown[0]!r} is not an event; the events are {known}")
+    return tuple(dict.fromkeys(names))
+
+
+def _slug(value: Any) -> str | None:
+    if value is None or value is False:
+        return None
+    if not isinstance(value, str) or not _SLUG.fullmatch(value):
+        raise InvalidInputError("notifications.sentry", "must be a monitor's slug: 1 to 128 of A-Z a-z 0-9 _ -")
+    return value
