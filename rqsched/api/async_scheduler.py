@@ -123,6 +123,8 @@ class AsyncScheduler:
     list = _of_scheduler(Scheduler.list, _page)
     sync = _of_scheduler(Scheduler.sync, _same)
     history = _of_scheduler(Scheduler.history, _same)
+    run = _of_scheduler(Scheduler.run, _same)
+    retry_failed = _of_scheduler(Scheduler.retry_failed, _same)
     recover = _of_scheduler(Scheduler.recover, _same)
     tick = _of_scheduler(Scheduler.tick, _same)
     prune = _of_scheduler(Scheduler.prune, _same)

@@ -213,12 +213,17 @@ class RunHandle:
         request already is left as it is. Raises RunStateError for one that has succeeded or not ended, or whose
         schedule is deleted.
 
+        >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
         2
         """
         require_note(reason, "reason")
         self._run = retrying.retry_run(self._runtime, self._run.uid, reason=reason, context=context)
         return self
+
+    def require_retryable(self) -> None:
+        """Check that `retry` would be accepted now; raises what it would raise. Writes nothing."""
+        retrying.require_retryable(self._runtime, self._run.uid)
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""

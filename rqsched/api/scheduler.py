@@ -6,29 +6,32 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from rqsched import signals
 from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F, Synced
+from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import fire_due, operations, pruning, reconcile
+from rqsched.chain import fire_due, operations, pruning, reconcile, retrying
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.pruning import Pruned, Pruning
 from rqsched.chain.reconcile import Progress, Recovered
+from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.chain.unfollowed import follow_unfollowed
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
-from rqsched.core.model import Definition, Schedule, ScheduleStatus
+from rqsched.core.model import Definition, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
-from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import BackendUnavailableError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import Cron, Every
 from rqsched.store import changes, listing, schema_version
 from rqsched.store.database import Connection
-from rqsched.store.listing import Filters
+from rqsched.store.listing import FailedRuns
 from rqsched.timing import Timing, When, unfold
 from rqsched.workflows import Registry
 
@@ -40,27 +43,6 @@ SYNC_BATCH = 200
 Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
-
-
-class ListFilters(TypedDict, total=False):
-    """Which schedules `list` and `iter` show; everything given must match."""
-
-    status: str | Sequence[str] | None
-    """One status or several; without it every schedule that is not deleted."""
-    workflow: str | None
-    """The name of the workflow."""
-    namespace: str | None
-    """Default: RQSCHED_NAMESPACE."""
-    labels: Mapping[str, str] | None
-    """Labels the schedule has, perhaps among others."""
-    search_attributes: Mapping[str, Any] | None
-    """Search attributes the schedule has, perhaps among others."""
-    owner: str | None
-    """Who owns it."""
-    managed_by: str | None
-    """`sync`: the schedules that a sync made."""
-    text: str | None
-    """A part of the id, in any case."""
 
 
 class Scheduler:
@@ -388,33 +370,13 @@ class Scheduler:
             filters: Everything given must match.
         """
         listing.require_limit(limit)
-        wanted = self._filters(**filters)
+        wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
         page = self.runtime.database.read(
             lambda connection: listing.list_schedules(
                 connection, wanted, limit=limit, cursor=cursor, newest_first=newest_first
             )
         )
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
-
-    def _filters(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        **others: Any,
-    ) -> Filters:
-        statuses = (status,) if isinstance(status, str) else tuple(status or ())
-        for name in statuses:
-            _require_status(name)
-        return Filters(
-            namespace=self._namespace(namespace),
-            statuses=statuses,
-            labels=labels or {},
-            search_attributes=search_attributes or {},
-            **others,
-        )
 
     def iter(self, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` with these filters shows, page by page."""
@@ -435,6 +397,48 @@ class Scheduler:
     def newest(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
         """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
         return self._found(listing.find_newest, schedule_id, namespace)
+
+    def run(self, uid: str, namespace: str | None = None) -> RunHandle:
+        """Find a run by its uid, of whichever schedule; raises RunNotFoundError."""
+        found = self.runtime.database.read(lambda c: listing.find_run_in(c, self._namespace(namespace), uid))
+        if found is None:
+            raise RunNotFoundError(uid)
+        return RunHandle(self.runtime, found)
+
+    def retry_failed(
+        self,
+        since: datetime | timedelta,
+        *,
+        until: datetime | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        namespace: str | None = None,
+        bound: int = retrying.DEFAULT_BOUND,
+        dry_run: bool = False,
+        reason: str | None = None,
+        progress: Callable[[RetryRow], None] | None = None,
+        context: CommandContext | None = None,
+    ) -> Sequence[RetryRow]:
+        """Retry every run that failed or was lost since an instant (or so long ago), as `RunHandle.retry` does.
+
+        >>> scheduler.retry_failed(timedelta(hours=1), reason="the mail server is back", dry_run=True)
+        []
+
+        Oldest end first; where the overlap policy allows one at a time, those of a schedule run one after another.
+        Returns a row for each; `dry_run` writes nothing. Raises InvalidLimitError when there are more than `bound`,
+        with nothing written. Interrupted, call it again: what was retried has not failed any more.
+        """
+        require_note(reason, "reason")
+        now, where = self.runtime.now(), self._namespace(namespace)
+        wanted = FailedRuns(now - since if isinstance(since, timedelta) else since, where, until, schedule_id, workflow)
+        if dry_run:
+            return retrying.find_failed(self.runtime, wanted, bound)
+        rows = []
+        for row in retrying.retry_failed(self.runtime, wanted, bound=bound, reason=reason, context=context):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows
 
     def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
@@ -488,12 +492,6 @@ class Scheduler:
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
         return pruning.prune_history(self.runtime, before, namespace)
-
-
-def _require_status(name: str) -> None:
-    known = [status.value for status in ScheduleStatus]
-    if name not in known:
-        raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
 
 
 def _require_distinct(declarations: Iterable[Declaration]) -> None:

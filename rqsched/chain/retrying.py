@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rqsched.chain.runtime import Runtime
+from rqsched.core import retry_on_request
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, RunKind, RunStatus
 from rqsched.core.retry_on_request import FAILED, decide_retry_on_request, is_asked
-from rqsched.errors import ConflictError, InvalidLimitError, NotFoundError, RunNotFoundError, RunStateError
+from rqsched.errors import (
+    ConflictError,
+    InvalidInputError,
+    InvalidLimitError,
+    NotFoundError,
+    RunNotFoundError,
+    RunStateError,
+)
 from rqsched.store import changes, dead_letters, fanout_targets, listing
 from rqsched.store.database import Connection
 from rqsched.store.listing import FailedRuns
@@ -36,6 +45,10 @@ class RetryRow:
     """`started`, `buffered` (it waits for the run ahead of it) or `skipped`; `would_retry` in a dry run."""
     reason: str | None = None
     """Why it was skipped: it was retried or deleted meanwhile."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-native values."""
+        return asdict(self)
 
 
 def retry_run(
@@ -80,6 +93,9 @@ def retry_run(
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
     """Return what a bulk retry would retry, oldest end first; raises InvalidLimitError when it is more than `bound`."""
+    for name, instant in (("since", wanted.since), ("until", wanted.until)):
+        if instant is not None and instant.tzinfo is None:
+            raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
     if isinstance(bound, bool) or bound < 1:
         raise InvalidLimitError("bound", "must be at least 1")
     found = runtime.database.read(lambda connection: listing.failed_runs(connection, wanted, bound + 1))
@@ -88,6 +104,20 @@ def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND
             "bound", f"more than {bound} runs have failed since then; name a later instant or a schedule, or raise it"
         )
     return [RetryRow(run.uid, schedule_id, run.instance_id, "would_retry") for schedule_id, run in found]
+
+
+def require_retryable(runtime: Runtime, run_uid: str) -> None:
+    """Check that a run could be retried now; raises what `retry_run` would. Writes nothing."""
+
+    def read(connection: Connection) -> None:
+        run = changes.find_run(connection, run_uid)
+        schedule = None if run is None else changes.find(connection, run.schedule_uid)
+        if run is None or schedule is None:
+            raise RunNotFoundError(run_uid)
+        if not is_asked(run):
+            retry_on_request.require_retryable(schedule, run)
+
+    runtime.database.read(read)
 
 
 def retry_failed(

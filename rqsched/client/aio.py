@@ -109,6 +109,7 @@ class AsyncClient:
     count = _awaited(sync.Client.count)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
+    retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)
 
     async def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
@@ -132,6 +133,7 @@ class AsyncRunHandle(RunView):
         self.description = description
 
     refresh = _awaited(sync.RunHandle.refresh)
+    retry = _awaited(sync.RunHandle.retry)
     cancel = _awaited(sync.RunHandle.cancel)
     terminate = _awaited(sync.RunHandle.terminate)
 

@@ -13,7 +13,7 @@ import httpx
 
 from rqsched.api.description import Description
 from rqsched.client import responses
-from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, RetriedRun, RunDescription, TriggerResult
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import Page
@@ -167,6 +167,23 @@ def run(schedule_id: str, uid: str) -> Request[RunDescription]:
 def end_run(schedule_id: str, uid: str, operation: str) -> Request[RunDescription]:
     """Cancel or terminate a run."""
     return Request("POST", _path(schedule_id, "runs", uid, operation), _run, is_repeatable=True)
+
+
+def retry_run(schedule_id: str, uid: str, reason: str | None) -> Request[RunDescription]:
+    """Retry a run; one that is being retried is left as it is, but one that failed again would be retried twice."""
+    return Request("POST", _path(schedule_id, "runs", uid, "retry"), _run, _given({"reason": reason}))
+
+
+def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Request[list[RetriedRun]]:
+    """Retry what failed since an instant, or so long ago."""
+    start = since.total_seconds() if isinstance(since, timedelta) else iso_utc(since)
+    given = {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in body.items()}
+    path, is_read = f"{_BASE}runs/retry/", bool(body.get("dry_run"))
+    return Request("POST", path, _retried, _given({"since": start, **given}), is_repeatable=is_read)
+
+
+def _retried(response: httpx.Response) -> list[RetriedRun]:
+    return [responses.read(RetriedRun, item) for item in response.json()["items"]]
 
 
 def declaration(workflow: str, spec: SpecLike, options: Options, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,8 @@ class RunDescription:
     """The key of the trigger that made it; None otherwise."""
     backfill_uid: str | None
     """The backfill that made it; None otherwise."""
+    asked_attempt: int | None = None
+    """The attempt that an operator asked for last; None when nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,22 @@ class TriggerResult:
     """The run; None when there is none."""
     buffer_depth: int | None
     """How many runs wait in the buffer; None unless this one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedRun:
+    """What a bulk retry did with one run."""
+
+    run_uid: str
+    """The run."""
+    schedule_id: str
+    """Its schedule."""
+    instance_id: str
+    """Its instance id."""
+    outcome: str
+    """`started`, `buffered`, `skipped`; `would_retry` in a dry run."""
+    reason: str | None = None
+    """Why it was skipped; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx
@@ -13,7 +13,7 @@ from rqsched.api.description import Description
 from rqsched.client import http, requests
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, RetriedRun, RunDescription, TriggerResult
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
@@ -147,6 +147,24 @@ class Client:
         """List the registered workflows, with their defaults."""
         return self.send(requests.workflows())
 
+    def retry_failed(
+        self,
+        since: datetime | timedelta,
+        *,
+        until: datetime | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        bound: int = 500,
+        dry_run: bool = False,
+        reason: str | None = None,
+    ) -> Sequence[RetriedRun]:
+        """Retry every run that failed or was lost since an instant, or so long ago; returns a row for each.
+
+        Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
+        """
+        more = {"schedule_id": schedule_id, "workflow": workflow, "bound": bound, "dry_run": dry_run}
+        return self.send(requests.retry_failed(since, {"until": until, **more, "reason": reason}))
+
     def backfill(self, uid: str) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
         return self.send(requests.backfill_progress(uid))
@@ -163,6 +181,10 @@ class RunHandle(RunView):
     def refresh(self) -> RunHandle:
         """Read the run again."""
         return self._client.send(requests.run(self._schedule_id, self.uid).then(self._keep))
+
+    def retry(self, reason: str | None = None) -> RunHandle:
+        """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated."""
+        return self._client.send(requests.retry_run(self._schedule_id, self.uid, reason).then(self._keep))
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""

@@ -298,6 +298,14 @@ def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[st
     return [(row.uid, row.n) for row in connection.execute(statement)]
 
 
+def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
+    """Read a run of any schedule of a namespace by its uid."""
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    is_there = sa.select(schedules.c.uid).where(*is_parent).exists()
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid.upper(), is_there)).first()
+    return None if row is None else to_run(row)
+
+
 def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
     """Read one run of a schedule by uid, number or instance id."""
     by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)

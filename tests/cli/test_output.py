@@ -25,6 +25,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "runs": ["runs", "a"],
     "cancel": ["cancel", "a", "1"],
     "terminate": ["terminate", "a", "1"],
+    "retry": ["retry", "--failed", "--since", "1h", "--dry-run"],
     "pause": ["pause", "a"],
     "resume": ["resume", "paused"],
     "restart": ["restart", "done"],

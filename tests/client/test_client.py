@@ -80,12 +80,29 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     made.trigger()
     assert [run.status for run in made.runs(limit=1).items] == ["pending"]
     assert made.run("2").cancel().status == made.run("2").terminate().status == "cancelled"
+    again = made.run("2").retry("by mistake")
+    assert (again.status, again.description.attempt, again.description.asked_attempt) == ("pending", 2, 2)
+    with pytest.raises(errors.RunStateError, match="is succeeded"):
+        made.run("1").retry()
     assert made.upcoming(2) == [datetime(2026, 1, 15, 12, minute, tzinfo=UTC) for minute in (1, 2)]
     made.delete(reason="done")
     with pytest.raises(errors.ScheduleNotFoundError):
         made.describe()
-    assert [event.sequence for event in made.iter_history()] == list(range(1, 7))
+    assert [event.sequence for event in made.iter_history()] == list(range(1, 8))
     check_invariants(any_web.env.runtime)
+
+
+def test_client_retries_all_that_failed(client: Client, any_web: Web) -> None:
+    any_web.create(retry={"max_retries": 0})
+    any_web.env.failing = True
+    any_web.env.run_next(any_web.env.scheduler.get("report"))
+    (planned,) = client.retry_failed(timedelta(hours=1), schedule_id="report", dry_run=True)
+    assert (planned.schedule_id, planned.outcome) == ("report", "would_retry")
+    with pytest.raises(errors.InvalidInputError, match="bound"):
+        client.retry_failed(any_web.env.clock.now(), bound=5_000)
+    (done,) = client.retry_failed(any_web.env.clock.now(), reason="repaired")
+    assert (done.run_uid, done.outcome, done.reason) == (planned.run_uid, "started", None)
+    assert client.retry_failed(timedelta(hours=1), workflow="other") == []
 
 
 def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:

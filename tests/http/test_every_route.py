@@ -41,7 +41,8 @@ READ = {
 }  # fmt: skip
 OPERATE = {
     *(f"POST {ONE}{name}/" for name in ("pause", "resume", "restart", "trigger", "backfill")),
-    *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate")),
+    *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
+    "POST /api/v1/runs/retry/",
     *(f"POST {JOBS}{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
     f"PATCH {CRON}/{{name}}",
     "DELETE /ojs/v1/jobs/{job_id}",

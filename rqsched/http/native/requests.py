@@ -252,6 +252,37 @@ class BackfillRequest(RequestBody):
     )
 
 
+class RetryRunRequest(RequestBody):
+    """Why a run is run again."""
+
+    reason: Note | None = Field(default=None, description="Recorded with the audit event.")
+
+
+def _read_since(value: Any) -> datetime | timedelta:
+    try:
+        return read_instant(value)
+    except ValueError:
+        if isinstance(value, str) and value[:4].isdigit() and "-" in value:
+            raise
+        return read_span(value)
+
+
+_SINCE_SCHEMA = {"anyOf": [{"type": "string", "format": "date-time"}, *_SPAN_SCHEMA["anyOf"]]}
+Since = Annotated[datetime | timedelta, BeforeValidator(_read_since), WithJsonSchema(_SINCE_SCHEMA)]
+"""An instant, or how long ago."""
+
+
+class RetryFailedRequest(RetryRunRequest):
+    """Which failed and lost runs to run again."""
+
+    since: Since = Field(description="Ended at or after this instant, or so long ago.")
+    until: Instant | None = Field(default=None, description="Ended before this instant.")
+    schedule_id: Id | None = Field(default=None, description="Only of this schedule.")
+    workflow: Name | None = Field(default=None, description="Only of this workflow.")
+    dry_run: bool = Field(default=False, description="Return what would be retried; write nothing.")
+    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more runs than this.")
+
+
 class BatchDeleteRequest(RequestBody):
     """Which schedules to delete; ids that do not exist are ignored."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, get_type_hints
@@ -11,6 +12,7 @@ from pydantic import create_model
 from rqsched.api.build_description import describe
 from rqsched.api.description import Description
 from rqsched.api.schedule_handle import TriggerResult
+from rqsched.chain.retrying import RetryRow
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
@@ -116,6 +118,8 @@ class RunResponse(Schema):
     error: str | None
     idempotency_key: str | None
     backfill_uid: str | None
+    asked_attempt: int | None
+    """The attempt that an operator asked for last; None when nobody did."""
 
 
 def run_response(run: Run) -> dict[str, Any]:
@@ -123,6 +127,38 @@ def run_response(run: Run) -> dict[str, Any]:
     fields = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
     fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
     return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+
+
+class RetryRowResponse(Schema):
+    """What a bulk retry did with one run."""
+
+    run_uid: str
+    schedule_id: str
+    instance_id: str
+    outcome: str
+    """`started`, `buffered`, `skipped`, or `would_retry` in a dry run."""
+    reason: str | None
+
+
+class RetryFailedResponse(Schema):
+    """What a bulk retry did, oldest end first."""
+
+    matched: int
+    """How many runs were failed or lost."""
+    started: int
+    """Those that are on their queues now."""
+    buffered: int
+    """Those that wait for the run ahead of them."""
+    skipped: int
+    """Those that changed meanwhile."""
+    items: list[RetryRowResponse]
+
+
+def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
+    """Return what a bulk retry did."""
+    outcomes = [row.outcome for row in rows]
+    counts = {name: outcomes.count(name) for name in ("started", "buffered", "skipped")}
+    return {"matched": len(rows), **counts, "items": [row.to_dict() for row in rows]}
 
 
 class RunsResponse(Schema):

@@ -24,15 +24,17 @@ from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import BackendUnavailableError, BackfillNotFoundError, InvalidLimitError
 from rqsched.http.dependencies import Call, Operate, Read
 from rqsched.http.native.convert import statuses_of
-from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, ScheduleId
+from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, RetryFailedRequest, RetryRunRequest, ScheduleId
 from rqsched.http.native.responses import (
     BackfillResponse,
     EventsResponse,
+    RetryFailedResponse,
     RunResponse,
     RunsResponse,
     UpcomingResponse,
     backfill_response,
     event_response,
+    retry_failed_response,
     run_response,
 )
 from rqsched.http.openapi import PROBLEM
@@ -103,6 +105,35 @@ def cancel(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
 def terminate(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
     """End a run and kill its process. Returns the run."""
     return JSONResponse(run_response(call.newest(schedule_id).run(run).terminate().state))
+
+
+@router.post(
+    "/schedules/{schedule_id}/runs/{run}/retry/", response_model=RunResponse, responses=PROBLEM.of(409), tags=["runs"]
+)
+def retry(call: Operate, schedule_id: ScheduleId, run: RunId, body: RetryRunRequest | None = None) -> Response:
+    """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
+    reason = body.reason if body else None
+    return JSONResponse(run_response(call.newest(schedule_id).run(run).retry(reason, context=call.context).state))
+
+
+@router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
+def retry_failed(call: Operate, body: RetryFailedRequest) -> Response:
+    """Retry every run that failed or was lost since an instant, at most 1000 a request; those of one schedule in turn.
+
+    More than `bound` is 422 and retries none. What was retried has not failed any more, so it may be sent again.
+    """
+    rows = call.scheduler.retry_failed(
+        body.since,
+        until=body.until,
+        schedule_id=body.schedule_id,
+        workflow=body.workflow,
+        namespace=call.namespace,
+        bound=body.bound,
+        dry_run=body.dry_run,
+        reason=body.reason,
+        context=call.context,
+    )
+    return JSONResponse(retry_failed_response(rows))
 
 
 @router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])

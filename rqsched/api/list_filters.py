@@ -1,0 +1,53 @@
+"""What `Scheduler.list` may be asked: filters of schedules, as keyword arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from rqsched.core.model import ScheduleStatus
+from rqsched.errors import InvalidInputError
+from rqsched.store.listing import Filters
+
+
+class ListFilters(TypedDict, total=False):
+    """Which schedules `list` and `iter` show; everything given must match."""
+
+    status: str | Sequence[str] | None
+    """One status or several; without it every schedule that is not deleted."""
+    workflow: str | None
+    """The name of the workflow."""
+    namespace: str | None
+    """Default: RQSCHED_NAMESPACE."""
+    labels: Mapping[str, str] | None
+    """Labels the schedule has, perhaps among others."""
+    search_attributes: Mapping[str, Any] | None
+    """Search attributes the schedule has, perhaps among others."""
+    owner: str | None
+    """Who owns it."""
+    managed_by: str | None
+    """`sync`: the schedules that a sync made."""
+    text: str | None
+    """A part of the id, in any case."""
+
+
+def to_filters(
+    where: str,
+    /,
+    *,
+    status: str | Sequence[str] | None = None,
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    search_attributes: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Filters:
+    """Return the filters of one namespace (`where`, whatever was named); raises InvalidInputError."""
+    del namespace
+    statuses = (status,) if isinstance(status, str) else tuple(status or ())
+    known = [one.value for one in ScheduleStatus]
+    for name in statuses:
+        if name not in known:
+            raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
+    return Filters(
+        namespace=where, statuses=statuses, labels=labels or {}, search_attributes=search_attributes or {}, **others
+    )
