@@ -21,7 +21,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.ids import new_uid
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
@@ -190,11 +190,13 @@ class ScheduleHandle(ScheduleView):
         note: str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
+        paused: bool | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
         """Change what is given and leave the rest; the next time moves only when spec or jitter changed.
 
-        Raises VersionConflictError when `if_version` is given and the schedule has changed since.
+        `paused` also pauses it, or makes a paused or dead one fire again, in the same transaction. Raises
+        VersionConflictError when `if_version` is given and the schedule has changed since.
         """
         require_note(note)
         timing: SpecLike | None = None
@@ -207,16 +209,14 @@ class ScheduleHandle(ScheduleView):
         wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
         operations.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
 
-        def decide(_: Any, schedule: Schedule, operation: str) -> Any:
+        def decide(connection: Any, schedule: Schedule, operation: str) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
-            return lifecycle.decide_update(
-                schedule,
-                definition,
-                now=self._runtime.now(),
-                note=note,
-                tzdata=tzdata_version(),
-                context=context,
-                operation=operation,
+            now = self._runtime.now()
+            change = lifecycle.decide_update(
+                schedule, definition, now=now, note=note, tzdata=tzdata_version(), context=context, operation=operation
+            )
+            return (
+                change if paused is None else operations.switched(connection, change, paused, now, context, operation)
             )
 
         return self._operate(decide, if_version)

@@ -266,6 +266,29 @@ def _switched(connection: Connection, schedule: Schedule, request: Request, now:
     return unchanged(schedule)
 
 
+def switched(
+    connection: Connection,
+    change: Change,
+    paused: bool,
+    now: datetime,
+    context: CommandContext | None,
+    operation: str,
+) -> Change:
+    """Add to a change of a schedule that it is paused then, or fires again if it is paused or dead."""
+    schedule = change.after
+    if paused:
+        if not schedule.is_active:
+            return change
+        return combined(change, lifecycle.decide_pause(schedule, now=now, context=context, operation=operation))
+    decide = {ScheduleStatus.PAUSED: lifecycle.decide_resume, ScheduleStatus.DEAD: lifecycle.decide_restart}.get(
+        schedule.status
+    )
+    if decide is None:
+        return change
+    runs = open_runs(connection, schedule)
+    return combined(change, decide(schedule, runs, now=now, context=context, operation=operation))
+
+
 def _declared(known: Schedule, request: Request) -> Definition:
     """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
     return replace(request.definition, managed_by=known.definition.managed_by)

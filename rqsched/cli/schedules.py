@@ -19,6 +19,7 @@ from rqsched.core.model import ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
 from rqsched.core.schedule_options import Options
+from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)
 
@@ -120,6 +121,8 @@ def update(
         **metadata.options(),
     }
     spec = timing.changed(handle.state.spec, unset or ())
+    if not options and spec is None and workflow is None and note is None:
+        raise InvalidInputError("update", "has nothing to change; give at least one option, such as --cron or --note")
     handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, **options)
     session.report(handle, "unchanged" if handle.state.version == before else "updated")
 
@@ -165,13 +168,15 @@ def list_schedules(
 
 
 def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None) -> None:
-    writer = session.writer
+    writer, namespace = session.writer, session.namespace or session.scheduler.settings.namespace
     if writer.is_lines:
         writer.lines(_fields(handle) for handle in handles)
     elif not writer.is_table:
-        writer.json({"schedules": [_fields(handle) for handle in handles], "next_page_token": token})
+        found = [_fields(handle) for handle in handles]
+        writer.json({"namespace": namespace, "schedules": found, "next_page_token": token})
     else:
         rows = [_row(handle) for handle in handles]
+        writer.say(f"Namespace: {namespace}")
         if not rows:
             writer.say("No schedules.")
             return

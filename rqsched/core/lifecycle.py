@@ -84,6 +84,8 @@ def decide_create(
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     builder.plan(next_occurrence(schedule, now))
     builder.record(audit.CREATED, **_declared_payload(builder.schedule))
+    if paused:
+        builder.record(audit.PAUSED, reason=note, paused_at=now)
     complete_if_over(builder)
     return builder.build(operation)
 

@@ -10,11 +10,11 @@ from typing import Any
 from rqsched.errors import InvalidPayloadError
 
 ARGUMENT_BYTES = 256 * 1024
-"""The limit of args and kwargs together, as JSON."""
+"""The limit of args and kwargs together, in characters of their JSON."""
 MEMO_BYTES = 256 * 1024
-"""The limit of a memo, of search attributes and of a command context, each as JSON."""
+"""The limit of a memo, of search attributes and of a command context, each in characters of its JSON."""
 NOTE_BYTES = 4 * 1024
-"""The limit of a note or description, as JSON."""
+"""The limit of a note or description, in characters."""
 MAX_LABELS = 64
 """How many labels a schedule may have."""
 MAX_LABEL_CHARACTERS = 255
@@ -29,15 +29,23 @@ def dumps(value: object) -> str:
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_READABLE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def json_text(field: str, value: Any, limit: int) -> str:
-    """Write a value as canonical JSON of at most `limit` bytes; raises InvalidPayloadError saying what is wrong."""
+    """Write a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError saying what is wrong.
+
+    Counted are the characters that were given: how JSON escapes a letter makes it no longer.
+    """
     _require_native(field, value, 0)
     text = dumps(value)
-    if len(text) > limit:
-        raise InvalidPayloadError(field, f"is {len(text)} bytes as JSON; the limit is {limit}. Store it elsewhere")
+    if len(text) > limit and (size := _size(value, text)) > limit:
+        raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}. Store it elsewhere")
     return text
+
+
+def _size(value: Any, text: str) -> int:
+    return len(value) if isinstance(value, str) else len(_READABLE.encode(value)) if "\\u" in text else len(text)
 
 
 def _require_native(field: str, value: Any, depth: int) -> None:

@@ -279,8 +279,8 @@ class Policies:
         return replace(self, retry=replace(self.retry, then=stored.retry.then))
 
     def plain(self) -> dict[str, Any]:
-        """Return every policy as JSON-native values; spans are seconds."""
-        plain = self._raw()
+        """Return every policy as JSON-native values; spans are seconds. Open Job Spec's only where they are set."""
+        plain = {name: value for name, value in self._raw().items() if name not in _OJS or value != _DEFAULTS[name]}
         plain["retry"]["then"] = plain["retry"]["then"] or Exhausted.CONTINUE.value
         return plain
 
@@ -362,4 +362,5 @@ def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
         raise InvalidPolicyError(name, f"{value!r} is not one of {', '.join(kind)}") from None
 
 
+_OJS = frozenset({"retry_spread", "final_errors", "dead_letter", "on_delete"})
 _DEFAULTS = Policies()._raw()

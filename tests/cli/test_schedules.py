@@ -163,7 +163,8 @@ def test_update_of_another_version_is_a_conflict(cli: Cli) -> None:
 
 def test_list_has_the_columns_of_the_durable_workflow_cli(cli: Cli) -> None:
     cli("create", "a", HELLO, "--once", "2099-01-01T00:00:00Z")
-    head, row = cli("list").out.splitlines()
+    namespace, head, row = cli("list").out.splitlines()
+    assert namespace == "Namespace: default"
     assert [part.strip() for part in head.split("  ") if part.strip()] == [
         "Schedule ID",
         "Workflow Type",
@@ -214,8 +215,14 @@ def test_list_filters(cli: Cli, words: list[str], found: list[str]) -> None:
 
 
 def test_an_empty_list_says_so(cli: Cli) -> None:
-    assert cli("list").out == "No schedules.\n"
-    assert cli("list", "-o", "json").json == {"schedules": [], "next_page_token": None}
+    assert cli("list").out == "Namespace: default\nNo schedules.\n"
+    empty: dict[str, object] = {"namespace": "default", "schedules": [], "next_page_token": None}
+    assert cli("list", "-o", "json").json == empty
+
+
+def test_an_update_of_nothing_is_a_usage_error(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--interval", "1h")
+    assert "nothing to change" in cli("update", "a", code=2).err
 
 
 def test_describe_shows_the_fields_and_the_next_fires(cli: Cli) -> None:

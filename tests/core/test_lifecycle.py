@@ -75,6 +75,7 @@ def test_an_interval_counts_from_its_registration() -> None:
 def test_a_schedule_may_begin_paused_and_then_has_no_next_time() -> None:
     change = decide_create(IDENTITY, definition(), now=NOON, paused=True)
     assert (change.after.status, change.after.next_run_at, change.after.paused_at) == ("paused", None, NOON)
+    assert types(change) == ["Created", "Paused"]
     assert event(change, "Created")["next_fire_at"] is None
 
 

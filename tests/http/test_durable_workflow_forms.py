@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.test_durable_workflow import PATH, created, detail
 from tests.http.test_durable_workflow_edges import asked_by_clients, refused
+from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb, Web
 
@@ -111,7 +112,39 @@ def test_a_put_changes_what_it_names_and_nothing_else(control_plane: Web, name: 
 def test_a_note_beyond_a_thousand_characters_is_refused_and_nothing_happens(control_plane: Web, operation: str) -> None:
     created(control_plane, paused=operation == "resume")
     refused(control_plane.post(f"{ONE}/{operation}", {"note": "x" * 1_001}), 422, "validation_failed")
-    assert len(events(control_plane)) == 1
+    types = [event["event_type"] for event in events(control_plane)]
+    assert types == ["ScheduleCreated", *(["SchedulePaused"] if operation == "resume" else [])]
+
+
+def test_an_update_that_also_pauses_is_one_operation(control_plane: Web) -> None:
+    created(control_plane)
+    control_plane("PUT", ONE, {"jitter_seconds": 5, "paused": True})
+    assert [event["event_type"] for event in events(control_plane)][1:] == ["ScheduleUpdated", "SchedulePaused"]
+    assert control_plane.env.scheduler.get("invoices").state.paused_at is not None
+
+    bad = {"spec": {"cron_expressions": ["61 * * * *"]}, "paused": False}
+    refused(control_plane("PUT", ONE, bad), 422, "invalid_cron")
+    assert detail(control_plane)["status"] == "paused"
+    control_plane("PUT", ONE, {"jitter_seconds": 0, "paused": False})
+    assert (detail(control_plane)["status"], detail(control_plane)["jitter_seconds"]) == ("active", 0)
+
+
+def test_a_backfill_that_takes_long_continues_after_the_response(control_plane: Web) -> None:
+    created(control_plane, spec={"intervals": [{"every": "PT1M", "offset": "PT0S"}]}, overlap_policy="allow_all")
+    week = {"start_time": "2026-01-08T13:20:00Z", "end_time": "2026-01-15T12:00:00Z"}
+    answer = control_plane.post(f"{ONE}/backfill", week).json()
+    assert (answer["outcome"], answer["status"]) == ("backfill_started", "running")
+    assert len(answer["results"]) == answer["fires_attempted"] < 10_000
+    path = f"/api/v1/backfills/{answer['backfill_id']}/"
+    wait_until(lambda: control_plane.get(path).json()["status"] == "done", what="the backfill to end", timeout=120)
+    assert control_plane.get(path).json()["started"] == 10_000
+
+
+def test_older_names_of_timeouts_are_read_as_seconds(control_plane: Web) -> None:
+    created(control_plane, action={"workflow_type": "note", "workflow_run_timeout": 40})
+    created(control_plane, "other", action={"workflow_type": "note", "workflow_execution_timeout": 50})
+    timeouts = [control_plane.env.scheduler.get(name).describe().timeout for name in ("invoices", "other")]
+    assert timeouts == [40, 50]
 
 
 def test_a_page_holds_50_schedules_unless_it_is_asked_for_more(control_plane: Web) -> None:
@@ -148,7 +181,15 @@ def test_under_skip_the_occurrences_of_a_backfill_wait_for_each_other_and_count_
     assert [row["outcome"] for row in answer["results"]] == ["started", "started"]
     runs = control_plane.env.scheduler.get("invoices").runs().items
     assert [run.status for run in runs] == ["buffered", "pending"]
-    assert detail(control_plane)["info"]["buffered_actions"] == 1
+    waiting = runs[0].state
+    assert detail(control_plane)["info"]["buffered_actions"] == [
+        {
+            "workflow_id": waiting.instance_id,
+            "run_id": waiting.uid,
+            "occurrence_time": "2026-01-15T10:00:00Z",
+            "buffered_at": "2026-01-15T12:00:00Z",
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +228,7 @@ def test_each_command_is_recorded_with_who_sent_it(control_plane: Web, command: 
     answer = control_plane(method, ONE + path, body, headers={"User-Agent": "sdk/2", "X-Request-Id": "r-7"})
     assert answer.status_code == 200, answer.text
 
-    recorded = events(control_plane)[1]["payload"]["command_context"]
+    recorded = events(control_plane)[2 if command == "resume" else 1]["payload"]["command_context"]
 
     context = recorded["context"]
     assert recorded["source"] == "control_plane"

@@ -21,10 +21,12 @@ from rqsched.spec.spec import Spec
 _TIMEOUTS = (
     "run_timeout_seconds",
     "workflow_run_timeout_seconds",
+    "workflow_run_timeout",
     "execution_timeout_seconds",
     "workflow_execution_timeout_seconds",
+    "workflow_execution_timeout",
 )
-"""The tightest first: an attempt may take no longer than its run."""
+"""The tightest first: an attempt may take no longer than its run. Those without a unit are older names, in seconds."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 
 

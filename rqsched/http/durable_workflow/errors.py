@@ -17,10 +17,21 @@ _REASONS = {"invalid_input": "validation_failed", "malformed": "malformed_reques
 class ReasonError(HttpError):
     """An error of this surface: a status and a stable reason."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, field: str | None = None) -> None:
         self.status = status
         self.code = reason
+        self.field = field
         super().__init__(message)
+
+
+class PageTokenError(ReasonError):
+    """A page token that is malformed, or belongs to another list."""
+
+    def __init__(
+        self, status: int, reason: str, message: str, *, last_safe_cursor: dict[str, Any] | None = None
+    ) -> None:
+        self.last_safe_cursor = last_safe_cursor
+        super().__init__(status, reason, message, field="next_page_token")
 
 
 class TriggerFailedError(ReasonError):
@@ -42,7 +53,11 @@ def render(problem: Problem, request_id: str) -> Response:
     if isinstance(problem.error, TriggerFailedError):
         body |= {"schedule_id": problem.error.schedule_id, "outcome": "trigger_failed", "reason": problem.error.kind}
     if problem.fields:
-        body["errors"] = _by_field(problem.fields)
+        body |= {"field": problem.fields[0].field, "errors": _by_field(problem.fields)}
+    elif isinstance(problem.error, ReasonError) and problem.error.field is not None:
+        body |= {"field": problem.error.field, "errors": {problem.error.field: [problem.detail]}}
+    if isinstance(problem.error, PageTokenError):
+        body["last_safe_cursor"] = problem.error.last_safe_cursor
     return JSONResponse(body, status_code=problem.status, headers=dict(problem.headers))
 
 

@@ -10,11 +10,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.errors import InvalidPayloadError
-from rqsched.http.durable_workflow.errors import ReasonError
-from rqsched.store.listing import Filters
+from rqsched.errors import InvalidLimitError, InvalidPayloadError
+from rqsched.http.durable_workflow.errors import PageTokenError, ReasonError
+from rqsched.store.listing import Filters, read_cursor
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)
@@ -38,9 +39,13 @@ def _statuses(status: str | None) -> tuple[str, ...]:
     if status is None:
         return SHOWN
     if status not in _STATUSES:
-        raise ReasonError(422, "invalid_status", f"status: {status!r} is not one of active, paused.")
+        raise ReasonError(422, "invalid_status", f"status: {status!r} is not one of active, paused.", field="status")
     # A dead schedule shows as paused.
     return (_STATUSES[status], "dead") if status == "paused" else (_STATUSES[status],)
+
+
+def _invalid_query(message: str) -> ReasonError:
+    return ReasonError(422, "invalid_query", message, field="query")
 
 
 def _terms(query: str) -> list[tuple[str, Any]]:
@@ -49,17 +54,17 @@ def _terms(query: str) -> list[tuple[str, Any]]:
     while query[position:].strip():
         match = _TERM.match(query, position)
         if match is None:
-            raise ReasonError(422, "invalid_query", 'query: use Field = "value" AND Field = "value".')
+            raise _invalid_query('query: use Field = "value" AND Field = "value".')
         found.append((match[1], _value(match[2])))
         position = match.end()
         if not query[position:].strip():
             break
         following = _AND.match(query, position)
         if following is None:
-            raise ReasonError(422, "invalid_query", "query: equalities may only be joined by AND.")
+            raise _invalid_query("query: equalities may only be joined by AND.")
         position = following.end()
         if not query[position:].strip():
-            raise ReasonError(422, "invalid_query", "query: an equality is missing after AND.")
+            raise _invalid_query("query: an equality is missing after AND.")
     return found
 
 
@@ -68,7 +73,7 @@ def _value(text: str) -> Any:
     try:
         json_text("query", value, MEMO_BYTES)  # a driver may refuse to compare with what cannot be stored
     except InvalidPayloadError as error:
-        raise ReasonError(422, "invalid_query", str(error)) from None
+        raise _invalid_query(str(error)) from None
     return value
 
 
@@ -77,7 +82,7 @@ def _read_value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ReasonError(422, "invalid_query", f"query: {text} is not a valid string.") from None
+            raise _invalid_query(f"query: {text} is not a valid string.") from None
     if text.startswith("'"):
         return text[1:-1]
     try:
@@ -115,14 +120,28 @@ def decode_token(token: str | None, namespace: str, filters: Filters) -> str | N
     try:
         cursor, of_namespace, digest = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     except (ValueError, TypeError, RecursionError, binascii.Error):
-        raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.") from None
+        raise PageTokenError(400, "invalid_page_token", "next_page_token is malformed.") from None
     if not isinstance(cursor, str):
-        raise ReasonError(400, "invalid_page_token", "next_page_token is malformed.")
+        raise PageTokenError(400, "invalid_page_token", "next_page_token is malformed.")
     if of_namespace != namespace:
-        raise ReasonError(403, "page_token_namespace_mismatch", "next_page_token belongs to another namespace.")
+        raise PageTokenError(403, "page_token_namespace_mismatch", "next_page_token belongs to another namespace.")
     if digest != _digest(filters):
-        raise ReasonError(409, "page_token_filter_mismatch", "next_page_token belongs to other filters.")
+        raise PageTokenError(
+            409,
+            "page_token_filter_mismatch",
+            "next_page_token belongs to other filters; start again without it.",
+            last_safe_cursor=_position(cursor),
+        )
     return cursor
+
+
+def _position(cursor: str) -> dict[str, Any] | None:
+    """Return where the other list stood, for a client that wants to go on from there."""
+    try:
+        created_at, uid = read_cursor(cursor)
+    except InvalidLimitError:
+        return None
+    return {"created_at": iso_utc(created_at), "schedule_ulid": uid}
 
 
 def _digest(filters: Filters) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rqsched.api.schedule_handle import TriggerResult
+from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Refusals, Schema
@@ -58,6 +59,7 @@ def _sdk_fields(schedule: Schedule) -> dict[str, Any]:
     """Return what the SDK reads at the top level of items and details, by its names."""
     return {
         "spec": spec_form(schedule),
+        "action": action_form(schedule),
         "failures_count": schedule.error_count,
         "next_fire_at": _at(schedule.due_at),
         "last_fired_at": _at(schedule.last_run_at),
@@ -68,36 +70,55 @@ def _sdk_fields(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def detail(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
-    """Return all details of a schedule."""
+def detail(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) -> dict[str, Any]:
+    """Return all details of a schedule, its newest runs and those that wait."""
     definition = schedule.definition
     return {
         **item(schedule),
         "namespace": schedule.namespace,
-        "action": action_form(schedule),
         "state": {
             "status": status_of(schedule),
             "paused": status_of(schedule) == "paused",
             "note": note_of(schedule),
         },
-        "info": _info(schedule, recent),
+        "info": _info(schedule, recent, waiting),
         "memo": loads(definition.memo),
         "search_attributes": loads(definition.search_attributes),
     }
 
 
-def _info(schedule: Schedule, recent: Sequence[Run]) -> dict[str, Any]:
+def _info(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) -> dict[str, Any]:
     return {
         "next_fire": _at(schedule.due_at),
         "last_fire": _at(schedule.last_run_at),
         "fires_count": schedule.run_count,
         "failures_count": schedule.error_count,
         "recent_actions": [_recent(run) for run in recent],
-        "buffered_actions": schedule.buffer_depth + schedule.backfill_waiting,
+        "buffered_actions": [_waiting(run) for run in waiting],
         "skipped_trigger_count": schedule.skipped_count,
         "last_skip_reason": schedule.last_skip_reason,
         "last_skipped_at": _at(schedule.last_skipped_at),
     }
+
+
+def _waiting(run: Run) -> dict[str, Any]:
+    return {
+        "workflow_id": run.instance_id,
+        "run_id": run.uid,
+        "occurrence_time": iso_utc(run.occurrence_at),
+        "buffered_at": iso_utc(run.created_at),
+    }
+
+
+_OUTCOMES = {RunKind.SCHEDULED: "scheduled", RunKind.MANUAL: "triggered", RunKind.BACKFILL: "backfilled"}
+
+
+def _outcome_of(run: Run) -> str:
+    """Return how a run came to start: by its kind, or because the run ahead of it ended."""
+    if run.status is RunStatus.BUFFERED:
+        return "buffered"
+    has_waited = run.attempt == 1 and run.queued_at is not None and run.queued_at > run.created_at
+    return "drained" if has_waited and run.kind is not RunKind.BACKFILL else _OUTCOMES[run.kind]
 
 
 def _recent(run: Run) -> dict[str, Any]:
@@ -106,7 +127,7 @@ def _recent(run: Run) -> dict[str, Any]:
     return {
         "workflow_id": run.instance_id,
         "run_id": run.uid,
-        "outcome": "buffered" if run.status is RunStatus.BUFFERED else "triggered",
+        "outcome": _outcome_of(run),
         "status": run.status.value,
         "fired_at": iso_utc(fired_at),
         "occurrence_time": iso_utc(run.occurrence_at),
@@ -147,17 +168,27 @@ def action_form(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def event(record: AuditRecord) -> dict[str, Any]:
+def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
     """Return an audit event."""
     return {
         "id": f"{record.schedule_uid}:{record.sequence}",
         "sequence": record.sequence,
         "event_type": record.event_type,
-        "payload": record.payload,
+        "payload": _payload(record, schedule_id),
         "workflow_instance_id": record.workflow_instance_id,
         "workflow_run_id": record.workflow_run_id,
         "recorded_at": iso_utc(record.recorded_at),
     }
+
+
+def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
+    """Return an event's payload; of a start its outcome says what asked for the run, as the instance id does."""
+    if record.event_type != audit.TRIGGERED or record.payload.get("outcome") != "triggered":
+        return record.payload
+    named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
+    is_asked = named.startswith("manual:")
+    outcome = "triggered" if is_asked else "backfilled" if named.startswith("backfill:") else "scheduled"
+    return record.payload | {"outcome": outcome}
 
 
 def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
@@ -211,6 +242,7 @@ class Item(Schema):
     max_runs: int | None
     remaining_actions: int | None
     spec: SpecForm
+    action: dict[str, Any]
     failures_count: int
     next_fire_at: datetime | None
     last_fired_at: datetime | None
@@ -240,11 +272,20 @@ class RecentAction(Schema):
 
     workflow_id: str
     run_id: str
-    outcome: Literal["triggered", "buffered"]
+    outcome: Literal["scheduled", "triggered", "backfilled", "drained", "buffered"]
     status: str
     fired_at: datetime
     occurrence_time: datetime
     fire_lag_ms: int
+
+
+class BufferedAction(Schema):
+    """A run that waits for the one ahead of it."""
+
+    workflow_id: str
+    run_id: str
+    occurrence_time: datetime
+    buffered_at: datetime
 
 
 class Info(Schema):
@@ -255,7 +296,7 @@ class Info(Schema):
     fires_count: int
     failures_count: int
     recent_actions: list[RecentAction] = Field(max_length=10)
-    buffered_actions: int
+    buffered_actions: list[BufferedAction] = Field(max_length=100)
     skipped_trigger_count: int
     last_skip_reason: str | None
     last_skipped_at: datetime | None
@@ -265,7 +306,6 @@ class DetailResponse(Item):
     """All details of a schedule."""
 
     namespace: str
-    action: dict[str, Any]
     state: State
     info: Info
     memo: dict[str, Any]
@@ -304,6 +344,9 @@ class BackfilledResponse(Schema):
 
     schedule_id: str
     outcome: Literal["backfill_started"]
+    backfill_id: str
+    """It continues after the response when the range is large; the native API reads its progress by this id."""
+    status: str
     fires_attempted: int
     results: list[BackfilledFire]
 
@@ -354,8 +397,12 @@ class RefusalResponse(Schema):
     message: str
     reason: str
     request_id: str
+    field: str | None = None
+    """The refused field."""
     errors: dict[str, list[str]] | None = None
     """The messages of refused fields, by field."""
+    last_safe_cursor: dict[str, Any] | None = None
+    """Where the list of a page token stood that belongs to other filters."""
     schedule_id: str | None = None
     outcome: Literal["trigger_failed"] = "trigger_failed"
 

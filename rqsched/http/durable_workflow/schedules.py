@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
+from time import monotonic
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -10,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
+from rqsched.chain.backfill import Range
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
@@ -17,6 +20,7 @@ from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
+from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.durable_workflow import convert, query, requests, responses
 from rqsched.http.durable_workflow.convert import command_context
@@ -32,6 +36,12 @@ router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencie
 
 ScheduleId = Annotated[str, Path(max_length=255)]
 RECENT = 10
+"""The newest runs that a description lists."""
+MOST_WAITING = 100
+"""The waiting runs that it lists."""
+WITHIN_REQUEST = timedelta(seconds=2)
+"""How long a backfill runs within its request; the rest continues after the response."""
+DEFAULT_EVENTS = 100
 
 
 @router.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
@@ -105,8 +115,10 @@ def _executor(call: Call, workflow: str) -> str:
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     handle = _find(call, schedule_id)
-    recent = handle.runs(limit=RECENT).items
-    return JSONResponse(responses.detail(handle.state, [run.state for run in recent]))
+    recent = [run.state for run in handle.runs(limit=RECENT).items]
+    has_waiting = handle.state.buffer_depth or handle.state.backfill_waiting
+    newest = handle.runs(limit=MOST_WAITING, statuses=("buffered",)).items if has_waiting else []
+    return JSONResponse(responses.detail(handle.state, recent, [run.state for run in reversed(newest)]))
 
 
 @router.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
@@ -116,9 +128,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, r
     context = command_context(call, request, schedule_id, "update")
     workflow, options = _changes(call, handle, body)
     spec = None if body.spec is None else convert.spec_of(body.spec)
-    handle.update(workflow, spec, note=body.note, context=context, **options)
-    if body.paused is not None:
-        _switch(handle, paused=body.paused, note=None, context=context)
+    handle.update(workflow, spec, note=body.note, context=context, paused=body.paused, **options)
     return _outcome(schedule_id, "updated")
 
 
@@ -139,7 +149,8 @@ def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -
 @router.delete("/{schedule_id}", response_model=responses.OutcomeResponse)
 def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     """Delete softly: history stays."""
-    _find(call, schedule_id).delete(context=command_context(call, request, schedule_id, "delete"))
+    context = command_context(call, request, schedule_id, "delete")
+    _find(call, schedule_id).delete(reason="deleted", context=context)
     return _outcome(schedule_id, "deleted")
 
 
@@ -203,41 +214,57 @@ def trigger(
 
 @router.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
 def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
-    """Fire the past occurrences of a range."""
+    """Fire the past occurrences of a range; what takes longer than two seconds continues after the response."""
     requests.require_range(body.start_time, body.end_time)
     handle = _find(call, schedule_id)
-    result = handle.backfill(
-        body.start_time,
-        body.end_time,
-        overlap=OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None,
-        context=command_context(call, request, schedule_id, "backfill"),
+    overlap = OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None
+    context = command_context(call, request, schedule_id, "backfill")
+    rows: list[dict[str, Any]] = []
+    until = monotonic() + WITHIN_REQUEST.total_seconds()
+    for done, chunk in handle.iter_backfill(Range(body.start_time, body.end_time, overlap, context=context)):
+        rows += map(responses.backfilled, chunk)
+        if monotonic() >= until and not done.is_done:
+            continue_later(call.scheduler.runtime, done.uid)
+            break
+    return JSONResponse(
+        {
+            "schedule_id": schedule_id,
+            "outcome": "backfill_started",
+            "backfill_id": done.uid,
+            "status": done.status,
+            "fires_attempted": len(rows),
+            "results": rows,
+        }
     )
-    rows = [responses.backfilled(row) for row in result.rows]
-    outcome = {"outcome": "backfill_started", "fires_attempted": len(rows), "results": rows}
-    return JSONResponse({"schedule_id": schedule_id, **outcome})
 
 
 @router.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
 def history(
     call: Read,
     schedule_id: ScheduleId,
-    limit: int = 100,
+    limit: Annotated[str | None, Query(max_length=32, description="1 to 500; 100 when it is not a number.")] = None,
     after_sequence: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Response:
     """Read audit events in order; works on deleted schedules."""
     handle, after = call.newest(schedule_id), _sequence(after_sequence)
-    wanted = min(max(limit, 1), MAX_PAGE)
+    wanted = _limit(limit)
     records = handle.history(limit=wanted, after_sequence=after)
     has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
     return JSONResponse(
         {
             "schedule_id": schedule_id,
             "namespace": call.namespace,
-            "events": [responses.event(record) for record in records],
+            "events": [responses.event(record, handle.schedule_id) for record in records],
             "next_cursor": records[-1].sequence if has_more else None,
             "has_more": has_more,
         }
     )
+
+
+def _limit(text: str | None) -> int:
+    """Read how many events; what is no positive number is the default, and too many are reduced."""
+    is_number = text is not None and text.isascii() and text.isdigit() and 0 < len(text) <= 18
+    return min(int(text or 0) or DEFAULT_EVENTS, MAX_PAGE) if is_number else DEFAULT_EVENTS
 
 
 def _sequence(text: str | None) -> int:

@@ -6,8 +6,6 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -16,12 +14,12 @@ from starlette.responses import JSONResponse, Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
-from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
-from rqsched.errors import BackendUnavailableError, BackfillNotFoundError, InvalidLimitError
+from rqsched.errors import BackfillNotFoundError, InvalidLimitError
+from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Call, Operate, Read
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, RetryFailedRequest, RetryRunRequest, ScheduleId
@@ -42,9 +40,6 @@ from rqsched.http.strict_json import StrictRoute
 from rqsched.store import changes
 from rqsched.store.backfills import Backfill
 
-_log = logging.getLogger(__name__)
-_CONTINUING = threading.BoundedSemaphore(2)
-"""How many backfills this process continues at once after its responses; further ones wait."""
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
 
@@ -164,9 +159,8 @@ def start_backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
         return JSONResponse(backfill_response(first, rows))
-    runtime, uid = call.scheduler.runtime, first.uid
-    threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
-    location = str(request.url_for("read_backfill", uid=uid))
+    continue_later(call.scheduler.runtime, first.uid)
+    location = str(request.url_for("read_backfill", uid=first.uid))
     return JSONResponse(backfill_response(first), 202, {"Location": location})
 
 
@@ -185,18 +179,6 @@ def _preview(handle: ScheduleHandle, body: BackfillRequest, overlap: OverlapPoli
         "already_run": outcomes.count("already_run"),
         "rows": [row.to_dict() for row in rows],
     }
-
-
-def _continue(runtime: Runtime, uid: str) -> None:
-    """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
-    try:
-        with _CONTINUING:
-            for _ in backfill.resume(runtime, uid):
-                pass
-    except BackendUnavailableError as error:
-        _log.warning("backfill %s continues later: %s", uid, error, extra={"action": "backfill_interrupted"})
-    except Exception:  # noqa: BLE001 - a thread's boundary
-        _log.exception("backfill %s continues later", uid, extra={"action": "backfill_interrupted"})
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
