@@ -35,7 +35,7 @@ def fire(link_id: str | None = None) -> Retry | None:
     A link that came early, or whose schedule another process holds, comes again: RQ is told when.
     """
     runtime = current_runtime()
-    fired = firing.fire(runtime, [link_id or _job_id()])[0]
+    fired = firing.fire(runtime, [link_id or _job_id()], skip_locked=True)[0]
     reconcile_in_turn(runtime)
     if fired.again_at is None:
         return None

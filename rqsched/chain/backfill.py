@@ -16,7 +16,7 @@ from itertools import islice
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.model import Change, Schedule, ScheduleStatus
-from rqsched.core.overlap import for_backfill
+from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.start_on_request import BackfillRow, decide_backfill, preview_backfill
@@ -109,20 +109,32 @@ def no_pause() -> None:
 
 
 def iterate(
-    runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks
+    runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did."""
+    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did.
+
+    With `skip_locked` it ends where another process holds the schedule; a later pass of reconcile continues it.
+    """
     while not backfill.is_done:
-        backfill, rows, change = runtime.database.transact(partial(_chunk, runtime, backfill.uid))
+        fired = runtime.database.transact(partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
+        if fired is None:
+            return
+        backfill, rows, change = fired
         runtime.publish([change])
         yield backfill, rows
         if not backfill.is_done:
             pause()
 
 
-def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill, list[BackfillRow], Change]:
+def _chunk(
+    runtime: Runtime, uid: str, connection: Connection, *, skip_locked: bool
+) -> tuple[Backfill, list[BackfillRow], Change] | None:
     known = backfills.find(connection, uid)
-    schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
+    schedule = None
+    if known is not None:
+        schedule = changes.lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
+        if schedule is None and changes.find(connection, known.schedule_uid) is not None:
+            return None
     backfill = backfills.find(connection, uid)  # again, now under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)
@@ -132,21 +144,27 @@ def _chunk(runtime: Runtime, uid: str, connection: Connection) -> tuple[Backfill
         stopped = replace(backfill, status="stopped", reason="deleted", updated_at=runtime.now())
         backfills.save(connection, stopped)
         return stopped, [], Change(schedule, schedule)
-    return _fire_chunk(runtime, connection, backfill, schedule)
+    return _fire_chunk(runtime, connection, backfill, schedule, skip_locked=skip_locked)
 
 
 def _fire_chunk(
-    runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule
-) -> tuple[Backfill, list[BackfillRow], Change]:
+    runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule, *, skip_locked: bool
+) -> tuple[Backfill, list[BackfillRow], Change] | None:
     nominals = list(islice(schedule.spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
     # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
-    sees_backfill = for_backfill(overlap or schedule.policies.overlap) is not OverlapPolicy.ALLOW_ALL
+    policy = for_backfill(overlap or schedule.policies.overlap)
+    sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
     ran = changes.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
+    found = {schedule.uid: changes.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid]}
+    if may_end_others(schedule, policy):
+        found = changes.lock_open_runs(connection, found, skip_locked=skip_locked)
+    if schedule.uid not in found:
+        return None
     change, rows = decide_backfill(
         schedule,
-        changes.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid],
+        found[schedule.uid],
         nominals,
         now=runtime.now(),
         backfill_uid=backfill.uid,
@@ -202,7 +220,7 @@ def get_backfill(runtime: Runtime, uid: str) -> Backfill:
 
 
 def resume(
-    runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks
+    runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Continue an interrupted backfill; yields what `iterate` does.
 
@@ -211,4 +229,4 @@ def resume(
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
-    return iterate(runtime, backfill, pause=pause)
+    return iterate(runtime, backfill, pause=pause, skip_locked=skip_locked)

@@ -240,7 +240,7 @@ def _dump(result: Any) -> str:
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
-    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
+    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
 
     def is_mine(run: Run) -> bool:
         return run.token == claim.token and run.status is RunStatus.RUNNING

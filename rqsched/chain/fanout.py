@@ -137,7 +137,7 @@ def _handle(runtime: Runtime, target: Target) -> bool:
 
 def _finish(runtime: Runtime, target: Target, token: str, status: TargetStatus, error: str | None = None) -> None:
     """Record the end through an SQL outage as long as a run's may last."""
-    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5))
+    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
     finish = partial(fanout_targets.finish, uid=target.uid, token=token, status=status, now=runtime.now(), error=error)
     runtime.database.transact(finish, patience=patience)
 

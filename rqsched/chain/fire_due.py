@@ -35,7 +35,11 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     retries, _ = runtime.database.read(lambda connection: reconcile_queries.retrying(connection, instant, None, limit))
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    fired = [result for chunk in chunks for result in firing.fire(frozen, chunk, must_follow=False)]
+    fired = [result for chunk in chunks for result in firing.fire(frozen, chunk, skip_locked=True, must_follow=False)]
+    # What another process holds at this moment comes last: if that is frozen, waiting for it holds up nothing else.
+    locked = [result.id for result in fired if result.outcome == "locked"]
+    fired = [result for result in fired if result.outcome != "locked"]
+    fired += firing.fire(frozen, locked, must_follow=False) if locked else []
     if now is None:
         reconcile_in_turn(runtime)
     return [row for result in fired for row in _rows(runtime, result)]

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
-from rqsched.core.model import Change, RunStatus, Schedule
+from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.core.overlap import may_end_others
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes
 from rqsched.store.database import Connection
@@ -82,7 +83,9 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     except Exception as error:  # noqa: BLE001
         _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
         fired = [
-            result for uid in batch.uids for result in _fire_alone(runtime, _only(batch, uid), must_follow=must_follow)
+            result
+            for uid in batch.uids
+            for result in _fire_alone(runtime, _only(batch, uid), skip_locked=skip_locked, must_follow=must_follow)
         ]
     if any(result.outcome == "foreign" for result in fired):
         fired = _disown(runtime, fired)
@@ -128,7 +131,7 @@ def _decide(runtime: Runtime, connection: Connection, batch: _Batch, *, skip_loc
     retries = [link for uid, links in batch.retries.items() if uid in locked for link in links]
     fired += [_fire_retry(connection, link, locked[link.uid], now) for link in retries]
     main = [(link, locked[uid]) for uid, link in batch.main.items() if uid in locked]
-    fired += _fire_main(connection, main, now=now, env=runtime.settings.env)
+    fired += _fire_main(connection, main, now=now, env=runtime.settings.env, skip_locked=skip_locked)
     runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
     return fired
 
@@ -148,7 +151,7 @@ def _put_off_absent(
 
 
 def _fire_main(
-    connection: Connection, links: Sequence[tuple[LinkId, Schedule]], *, now: datetime, env: str
+    connection: Connection, links: Sequence[tuple[LinkId, Schedule]], *, now: datetime, env: str, skip_locked: bool
 ) -> list[Fired]:
     """Put aside what is stale or early, and decide about the others from their open runs."""
     fired: list[Fired] = []
@@ -160,14 +163,28 @@ def _fire_main(
             fired.append(Fired(str(link), "early", schedule.due_at))
         else:
             ready.append((link, schedule))
-    runs = changes.open_runs(connection, [schedule for _, schedule in ready])
+    runs = _open_runs(connection, [schedule for _, schedule in ready], skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for _, schedule in ready if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
     for link, schedule in ready:
+        if (open_runs := runs.get(schedule.uid)) is None:
+            fired.append(Fired(str(link), "locked", now + LOCKED_AGAIN))
+            continue
         context = FireContext(env, ran.get(schedule.uid, frozenset()))
-        change = decide_fire(schedule, runs.get(schedule.uid, []), now=now, context=context)
+        change = decide_fire(schedule, open_runs, now=now, context=context)
         fired.append(Fired(str(link), "fired", change=change))
     return fired
+
+
+def _open_runs(connection: Connection, ready: Sequence[Schedule], *, skip_locked: bool) -> dict[str, list[Run]]:
+    """Read the open runs of due schedules, and lock those that a fire may end; without the schedules it must wait for.
+
+    Only such a fire needs the rows: a run that another process claims or keeps alive just now holds up no other.
+    """
+    found = changes.open_runs(connection, ready)
+    runs = {schedule.uid: found[schedule.uid] for schedule in ready}
+    ending = {schedule.uid: runs.pop(schedule.uid) for schedule in ready if may_end_others(schedule)}
+    return runs | changes.lock_open_runs(connection, ending, skip_locked=skip_locked)
 
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:
@@ -194,29 +211,29 @@ def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, n
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))
 
 
-def _fire_alone(runtime: Runtime, batch: _Batch, *, must_follow: bool) -> list[Fired]:
+def _fire_alone(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
     """Fire one schedule's links; an error is recorded on the schedule, which is due again after a backoff."""
     try:
-        return _fire_together(runtime, batch, skip_locked=False, must_follow=must_follow)
+        return _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
     except BackendUnavailableError:
         raise
     except Exception as error:  # noqa: BLE001
         uid = batch.uids[0]
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
         text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-        change = _record_failure(runtime, batch.main.get(uid), text)
+        change = _record_failure(runtime, batch.main.get(uid), text, skip_locked=skip_locked)
         again_at = runtime.now() + FAILED_AGAIN
         main = [Fired(str(link), "failed", None if change else again_at, change, text) for link in batch.main.values()]
         others = [*batch.extra, *(link for links in batch.retries.values() for link in links)]
         return main + [Fired(str(link), "failed", again_at, error=text) for link in others]
 
 
-def _record_failure(runtime: Runtime, link: LinkId | None, error: str) -> Change | None:
+def _record_failure(runtime: Runtime, link: LinkId | None, error: str, *, skip_locked: bool) -> Change | None:
     if link is None:
         return None
 
     def work(connection: Connection) -> Change | None:
-        schedule = changes.lock_one(connection, link.uid)
+        schedule = changes.lock_one(connection, link.uid, skip_locked=skip_locked)
         if schedule is None or is_stale(schedule, link.n):
             return None
         change = decide_fire_failed(schedule, error, now=runtime.now())

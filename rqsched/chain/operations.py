@@ -21,7 +21,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
 from rqsched.core.notifications import Notifications
-from rqsched.core.overlap import StartResult, refused
+from rqsched.core.overlap import StartResult, may_end_others, refused
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.start_on_request import Trigger, decide_trigger
@@ -294,9 +294,12 @@ def _declared(known: Schedule, request: Request) -> Definition:
     return replace(request.definition, managed_by=known.definition.managed_by)
 
 
-def open_runs(connection: Connection, schedule: Schedule) -> list[Run]:
-    """Read what a decision about a locked schedule must see."""
-    return changes.open_runs(connection, [schedule])[schedule.uid]
+def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:
+    """Read what a decision about a locked schedule must see, and lock what it may end; `overlap` is its own policy."""
+    found = {schedule.uid: changes.open_runs(connection, [schedule])[schedule.uid]}
+    if may_end_others(schedule, overlap):
+        found = changes.lock_open_runs(connection, found)
+    return found[schedule.uid]
 
 
 def trigger(
@@ -325,7 +328,7 @@ def trigger(
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
         change, outcome = decide_trigger(
-            schedule, open_runs(connection, schedule), wanted, now=runtime.now(), context=context
+            schedule, open_runs(connection, schedule, overlap), wanted, now=runtime.now(), context=context
         )
         runtime.notifier.write(connection, [change])
         return change, outcome

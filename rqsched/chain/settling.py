@@ -22,13 +22,17 @@ def settle_run(
     *,
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
+    skip_locked: bool = False,
 ) -> Change | None:
-    """End an attempt under the schedule's lock if `fence` still holds then; None when another process was first."""
+    """End an attempt under the schedule's lock if `fence` still holds then.
+
+    Returns None when another process was first, or holds the lock (`skip_locked`).
+    """
     decided: Change | None = None
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
         nonlocal decided
-        found = changes.lock_with_schedule(connection, run_uid)
+        found = changes.lock_with_schedule(connection, run_uid, skip_locked=skip_locked)
         if found is None:
             return None, False
         schedule, run = found

@@ -129,6 +129,11 @@ def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int,
     return OverlapDecision("buffer", blocking=blocking)
 
 
+def may_end_others(schedule: Schedule, overlap: OverlapPolicy | None = None) -> bool:
+    """Return whether a request, under the schedule's policy or another, may end the runs that are unfinished."""
+    return (overlap or schedule.policies.overlap) in REPLACING
+
+
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
     """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy

@@ -54,9 +54,9 @@ def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = Fal
     return [to_schedule(row) for row in connection.execute(statement)]
 
 
-def lock_one(connection: Connection, uid: str) -> Schedule | None:
-    """Lock and read one schedule; None when there is no such row."""
-    found = lock(connection, [uid])
+def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:
+    """Lock and read one schedule; None when there is no such row, or another transaction holds it (`skip_locked`)."""
+    found = lock(connection, [uid], skip_locked=skip_locked)
     return found[0] if found else None
 
 
@@ -89,10 +89,11 @@ def find(connection: Connection, uid: str) -> Schedule | None:
 def open_runs(
     connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
 ) -> dict[str, list[Run]]:
-    """Lock and read the runs a decision about these locked schedules must see.
+    """Read the runs a decision about these locked schedules must see.
 
     That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them) and the
-    first waiting one of each kind.
+    first waiting one of each kind. Which they are changes only under the locks of the schedules, so that these rows
+    need no lock unless the decision ends them: see `lock_open_runs`.
     """
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
@@ -101,7 +102,6 @@ def open_runs(
         SELECT_RUNS.where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
         .where(IS_OPEN, IS_UNFINISHED)
         .order_by(runs.c.uid)
-        .with_for_update(key_share=True)
     )
     if not with_backfill:
         statement = statement.where(runs.c.kind != RunKind.BACKFILL.value)
@@ -126,18 +126,43 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
     return [to_run(row) for statement in first for row in connection.execute(statement)]
 
 
-def lock_run(connection: Connection, uid: str) -> Run | None:
-    """Lock and read one run; its schedule must be locked already."""
-    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid).with_for_update(key_share=True)).first()
-    return None if row is None else to_run(row)
+def lock_open_runs(
+    connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
+) -> dict[str, list[Run]]:
+    """Lock what `open_runs` read, by schedule uid, and read it anew: for a decision that ends unfinished runs.
+
+    With `skip_locked` a schedule is left out when another transaction holds one of its runs. The run alone must never
+    be left out: a decision that does not see it would take the schedule for idle.
+    """
+    unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
+    wanted = sorted(run for uids in unfinished.values() for run in uids)
+    locked = {run.uid: run for run in _lock_runs(connection, wanted, skip_locked=skip_locked)}
+    return {
+        uid: [locked.get(run.uid, run) for run in listed]
+        for uid, listed in found.items()
+        if all(run in locked for run in unfinished[uid])
+    }
 
 
-def lock_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
-    """Lock a run after its schedule, in the order that never deadlocks; None when there is no such run."""
+def _lock_runs(connection: Connection, uids: Sequence[str], *, skip_locked: bool = False) -> list[Run]:
+    if not uids:
+        return []
+    statement = SELECT_RUNS.where(one_of(runs.c.uid, uids, connection)).order_by(runs.c.uid)
+    locked = connection.execute(statement.with_for_update(key_share=True, skip_locked=skip_locked))
+    return [to_run(row) for row in locked]
+
+
+def lock_with_schedule(
+    connection: Connection, run_uid: str, *, skip_locked: bool = False
+) -> tuple[Schedule, Run] | None:
+    """Lock a run after its schedule, in the order that never deadlocks.
+
+    Returns None when there is no such run, or another transaction holds one of the two (`skip_locked`).
+    """
     known = find_run(connection, run_uid)
-    schedule = None if known is None else lock_one(connection, known.schedule_uid)
-    run = None if schedule is None else lock_run(connection, run_uid)
-    return None if schedule is None or run is None else (schedule, run)
+    schedule = None if known is None else lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
+    found = [] if schedule is None else _lock_runs(connection, [run_uid], skip_locked=skip_locked)
+    return (schedule, found[0]) if schedule is not None and found else None
 
 
 def find_run(connection: Connection, uid: str) -> Run | None:
@@ -147,9 +172,9 @@ def find_run(connection: Connection, uid: str) -> Run | None:
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
-    """Lock and read the `number`-th run of a locked schedule."""
+    """Read the `number`-th run of a locked schedule; while that is locked, only a pending or running one changes."""
     statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
-    row = connection.execute(statement.with_for_update(key_share=True)).first()
+    row = connection.execute(statement).first()
     return None if row is None else to_run(row)
 
 
@@ -315,19 +340,16 @@ def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
-    """Take the next delivery number of pending runs whose delivery is dead; returns those still pending then."""
-    again = []
-    for run in sorted(dead, key=lambda run: run.uid):
-        taken = connection.execute(
-            sa.update(runs)
-            .where(
-                runs.c.uid == run.uid,
-                runs.c.status == "pending",
-                runs.c.attempt == run.attempt,
-                runs.c.delivery == run.delivery,
-            )
-            .values(delivery=run.delivery + 1)
-        )
-        if taken.rowcount == 1:
-            again.append(replace(run, delivery=run.delivery + 1))
+    """Take the next delivery number of pending runs whose delivery is dead; returns those still pending then.
+
+    A run that another transaction holds is left out: it is being claimed, or its process is frozen.
+    """
+    deliveries = {run.uid: (run.attempt, run.delivery) for run in dead}
+    locked = _lock_runs(connection, sorted(deliveries), skip_locked=True)
+    again = [
+        replace(run, delivery=run.delivery + 1)
+        for run in locked
+        if run.status is RunStatus.PENDING and (run.attempt, run.delivery) == deliveries[run.uid]
+    ]
+    update_rows(connection, runs, [{"uid": run.uid, "delivery": run.delivery} for run in again])
     return again

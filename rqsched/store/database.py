@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 import tenacity
@@ -73,16 +73,29 @@ class Patience:
     """The first wait; each later one is twice as long."""
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
+    repeats_timeouts: bool = False
+    """Also repeat what the server cancelled because it took too long: right for a few rows, wrong for a batch."""
 
     def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
         """Return the tenacity loop; it re-raises the last error when the time is over."""
         return tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self.total),
+            stop=self._is_over,
             wait=tenacity.wait_exponential(multiplier=self.first.total_seconds(), max=self.longest.total_seconds())
             + tenacity.wait_random(0, self.first.total_seconds()),
             retry=tenacity.retry_if_exception(is_transient),
             reraise=True,
         )
+
+    def _is_over(self, state: tenacity.RetryCallState) -> bool:
+        """Say whether the time is over; a connection found lost gets one more attempt, on another.
+
+        A process that was frozen, or waited for a server that fell silent, has no time left when it notices.
+        """
+        error = state.outcome and state.outcome.exception()
+        was_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        if self.total and was_lost and state.attempt_number == 1:
+            return False
+        return (state.seconds_since_start or 0.0) >= self.total.total_seconds()
 
 
 def is_transient(error: BaseException) -> bool:
@@ -104,6 +117,10 @@ def _passes(state: str) -> bool:
     """Return whether a failure of this SQLSTATE may pass without a change of the statement."""
     is_outage = state.startswith(_OUTAGES) or state == _READ_ONLY_SERVER
     return state in _CONFLICTS or (is_outage and state not in _ABOUT_THE_STATEMENT)
+
+
+def _was_cancelled(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "57014"
 
 
 def reason_of(error: SQLAlchemyError) -> str:
@@ -131,9 +148,31 @@ def make_engine(url: str) -> Engine:
     """Open an engine; no connection is made before it is used."""
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _sqlite_engine(url)
-    return sa.create_engine(
-        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
-    )
+    from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
+
+    return postgres.make_engine(url)
+
+
+@contextmanager
+def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
+    """Let each statement of the open transaction take `for_at_most`; None lifts every limit, those of locks too.
+
+    See `postgres.SESSION`; on SQLite, which has no such limits, nothing changes.
+    """
+    if connection.dialect.name == "sqlite":
+        yield
+        return
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    limit = 0 if for_at_most is None else int(for_at_most.total_seconds() * 1_000)
+    for name in names if for_at_most is None else names[:1]:
+        connection.exec_driver_sql(f"SET LOCAL {name} = {limit}")
+    raw = cast("Any", connection.connection.driver_connection)
+    usual = raw.answer_seconds
+    raw.answer_seconds = None if for_at_most is None else usual + for_at_most.total_seconds()
+    try:
+        yield
+    finally:
+        raw.answer_seconds = usual
 
 
 def _sqlite_engine(url: str) -> Engine:
@@ -229,11 +268,16 @@ class Database:
             return {_READ_ONLY: True}
         return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def _patiently(self, attempt: Callable[[], T], patience: Patience | None) -> T:
+    def _patiently(self, attempt: Callable[[], T], own: Patience | None) -> T:
+        patience = own or self.patience
+
+        def may_pass(error: BaseException) -> bool:
+            return is_transient(error) or (patience.repeats_timeouts and _was_cancelled(error))
+
         try:
-            return (patience or self.patience).retrying(is_transient)(attempt)
+            return patience.retrying(may_pass)(attempt)
         except SQLAlchemyError as error:
-            if is_transient(error):
+            if may_pass(error):
                 raise DatabaseUnavailableError(
                     f"the database does not answer ({reason_of(error)}); try again later."
                 ) from error

@@ -213,15 +213,23 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
 def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
     """Fail running targets whose deadline was before an instant; returns how many."""
-    statement = sa.update(targets).where(_is_running(), targets.c.deadline_at < before)
-    return connection.execute(statement.values(**_failed(LOST, now))).rowcount
+    return _fail_free(connection, (_is_running(), targets.c.deadline_at < before), LOST, now)
 
 
 def give_up(connection: Connection, now: datetime) -> int:
     """Fail waiting targets whose run ended without success, and returns how many: none will dispatch them."""
     ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
-    statement = sa.update(targets).where(_is_waiting(), ended.exists())
-    return connection.execute(statement.values(**_failed(GIVEN_UP, now))).rowcount
+    return _fail_free(connection, (_is_waiting(), ended.exists()), GIVEN_UP, now)
+
+
+def _fail_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], error: str, now: datetime) -> int:
+    """Fail the targets found, but for those that another transaction holds: the next pass finds them."""
+    free = sa.select(targets.c.uid).where(*found).order_by(targets.c.uid)
+    uids = list(connection.execute(free.with_for_update(skip_locked=True)).scalars())
+    if uids:
+        failed = sa.update(targets).where(one_of(targets.c.uid, uids, connection))
+        connection.execute(failed.values(**_failed(error, now)))
+    return len(uids)
 
 
 def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:

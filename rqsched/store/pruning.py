@@ -7,7 +7,7 @@ pruners take turns, and no backfill or retry reads a run that goes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import RunKind, RunStatus
 from rqsched.core.pruning import Oldest, RunMark
 from rqsched.store.changes import lock_one, one_of
+from rqsched.store.database import without_limits
 from rqsched.store.tables import (
     IS_OPEN_TARGET,
     audit_events,
@@ -28,14 +29,17 @@ from rqsched.store.tables import (
 )
 
 _BELONGINGS = (runs, targets, backfills, deliveries, audit_events, idempotency_keys)
+_LONGEST = timedelta(minutes=10)
+"""How long one DELETE of a purge may take: a schedule may have any number of rows."""
 
 
 def purge_schedule(connection: Connection, uid: str) -> None:
     """Delete a schedule's row with its runs, targets, backfills, deliveries, audit events and idempotency keys."""
     lock_one(connection, uid)
-    for table in _BELONGINGS:
-        connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
-    connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
+    with without_limits(connection, for_at_most=_LONGEST):
+        for table in _BELONGINGS:
+            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 
 
 def oldest(

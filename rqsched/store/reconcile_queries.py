@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import LinkId
 from rqsched.core.model import Run, RunStatus
+from rqsched.store.changes import one_of
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
 from rqsched.store.tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, IS_WATCHED, constant, runs, schedules
 
@@ -103,21 +104,31 @@ def _runs(
     return rows, rows[-1].uid if len(rows) == limit else None
 
 
-def compare_heartbeats(connection: Connection, now: datetime, before: datetime) -> None:
-    """Compare the heartbeats of running runs with those seen last; skips runs that were seen after `before`.
+def compare_heartbeats(
+    connection: Connection, now: datetime, before: datetime, after: str | None, limit: int
+) -> tuple[list[str], str | None]:
+    """Compare the heartbeats of a page of running runs with those seen last; returns their uids.
 
+    Skips runs that were seen after `before`, and those that another transaction holds, which the next pass compares.
     `sightings` counts how often in a row a run was seen without a new heartbeat.
     """
+    statement = sa.select(runs.c.uid).where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
+    statement = statement.where(runs.c.seen_at.is_(None) | (runs.c.seen_at <= before) | (runs.c.seen_at > now))
+    if after is not None:
+        statement = statement.where(runs.c.uid > after)
+    ordered = statement.order_by(runs.c.uid).limit(limit).with_for_update(key_share=True, skip_locked=True)
+    uids = list(connection.execute(ordered).scalars())
+    if not uids:
+        return [], None
+    compared = sa.update(runs).where(one_of(runs.c.uid, uids, connection))
     connection.execute(
-        sa.update(runs)
-        .where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
-        .where(runs.c.seen_at.is_(None) | (runs.c.seen_at <= before) | (runs.c.seen_at > now))
-        .values(
+        compared.values(
             seen_at=now,
             seen_beat=runs.c.beat,
             sightings=sa.case((runs.c.beat == runs.c.seen_beat, runs.c.sightings + 1), else_=0),
         )
     )
+    return uids, uids[-1] if len(uids) == limit else None
 
 
 def without_heartbeat(

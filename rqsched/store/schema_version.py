@@ -15,7 +15,7 @@ from rqsched.clock import SystemClock
 from rqsched.core.ids import new_uid
 from rqsched.errors import SchemaError
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.metadata import claim_value
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
@@ -75,6 +75,11 @@ def upgrade(database: Database) -> str | None:
 
 
 def _upgrade(connection: Connection) -> str | None:
+    with without_limits(connection):
+        return _upgrade_in_turn(connection)
+
+
+def _upgrade_in_turn(connection: Connection) -> str | None:
     _wait_for_turn(connection)
     current = _current(connection)
     if SchemaStatus(current, HEAD).is_current:

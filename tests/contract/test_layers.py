@@ -31,6 +31,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "rqsched.store.schema_version",
         "rqsched.store.migrations.runner",
     ): "alembic costs 0.1 s of import that a current schema need not pay",
+    ("rqsched.store.database", "rqsched.store.postgres"): "the postgres extra is optional",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",

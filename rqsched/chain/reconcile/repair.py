@@ -65,11 +65,14 @@ class Recovered:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
-def pages(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+def pages(
+    runtime: Runtime, page: Callable[..., tuple[list[Any], Any]], *, is_writing: bool = False
+) -> Iterator[list[Any]]:
     """Yield pages of rows; `page` reads up to `limit` rows after a cursor and returns where the next page starts."""
+    process = runtime.database.transact if is_writing else runtime.database.read
     cursor: Any = None
     while True:
-        rows, cursor = runtime.database.read(partial(page, after=cursor, limit=BATCH))
+        rows, cursor = process(partial(page, after=cursor, limit=BATCH))
         if rows:
             yield rows
         if cursor is None:
@@ -79,10 +82,13 @@ def pages(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Itera
 def repair_schedule(
     runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]
 ) -> bool | None:
-    """Decide about one schedule under its lock, write, publish; True when something changed, None when it failed."""
+    """Decide about one schedule under its lock, write, publish; True when something changed, None when it failed.
+
+    A schedule that another process holds is left to the next pass.
+    """
 
     def work(connection: Connection) -> Change | None:
-        schedule = changes.lock_one(connection, uid)
+        schedule = changes.lock_one(connection, uid, skip_locked=True)
         if schedule is None:
             return None
         change = decide(connection, schedule, runtime.now())

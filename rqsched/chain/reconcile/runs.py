@@ -40,7 +40,9 @@ def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
     """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
     now = runtime.now()
     interval = runtime.settings.reconcile_interval
-    runtime.database.transact(lambda connection: reconcile_queries.compare_heartbeats(connection, now, now - interval))
+    compare = partial(reconcile_queries.compare_heartbeats, now=now, before=now - interval)
+    for uids in pages(runtime, compare, is_writing=True):
+        yield Recovered(checked=len(uids))
     for runs in pages(runtime, partial(reconcile_queries.without_heartbeat, sightings=SIGHTINGS)):
         yield _lose(runtime, runs, "no sign of life from its worker")
     for runs in pages(runtime, partial(reconcile_queries.silent, now=now, usual=runtime.settings.ojs_visibility)):
@@ -68,7 +70,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     if runtime.database.read(lambda connection: changes.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
-    return settle_run(runtime, run.uid, lost, fence=is_still_lifeless) is not None
+    return settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True) is not None
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:

@@ -85,7 +85,7 @@ def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recove
 def _resume(runtime: Runtime, uid: str, pause: backfill.Pause) -> Iterator[Recovered]:
     try:
         yield Recovered(backfills=1)
-        for _, rows in backfill.resume(runtime, uid, pause=pause):
+        for _, rows in backfill.resume(runtime, uid, pause=pause, skip_locked=True):
             yield Recovered(checked=len(rows))
     except BackendUnavailableError:
         raise

@@ -62,10 +62,26 @@ FENCES = (
     _edit(
         "nobody locks the schedule",
         "store/changes.py",
-        ".with_for_update(key_share=True, skip_locked=skip_locked)",
-        "",
+        ".order_by(schedules.c.uid)\n        .with_for_update(key_share=True, skip_locked=skip_locked)",
+        ".order_by(schedules.c.uid)",
         _STORE + "transactions.py::test_two_processes_that_add_one_under_the_lock_lose_no_update[postgres]",
         "tests/system/concurrency/test_starters.py::test_of_many_who_trigger_under_skip_one_starts_a_run[postgres]",
+    ),
+    _edit(
+        "open runs that another transaction holds are not seen",
+        "store/changes.py",
+        ".order_by(runs.c.uid)\n    )\n    if not with_backfill",
+        ".order_by(runs.c.uid)\n        .with_for_update(skip_locked=True)\n    )\n    if not with_backfill",
+        _STORE + "locks.py::test_open_runs_that_another_transaction_holds_are_read_without_waiting",
+        _CHAIN + "locked.py::test_schedule_whose_run_is_being_claimed_skips_and_starts_no_second_run",
+    ),
+    _edit(
+        "a run that another transaction holds is not replaced, its successor starts all the same",
+        "store/changes.py",
+        "        if all(run in locked for run in unfinished[uid])\n",
+        "",
+        _STORE + "locks.py::test_schedule_is_left_out_where_one_of_the_runs_to_lock_is_held",
+        _CHAIN + "locked.py::test_schedule_that_would_replace_a_held_run_is_left_for_the_next_turn[cancel_other]",
     ),
     _edit(
         "a run starts whatever delivery asks",
@@ -347,10 +363,12 @@ RECONCILE = (
     _edit(
         "reconcile delivers again under the same number",
         "store/changes.py",
-        "            .values(delivery=run.delivery + 1)\n        )\n        if taken.rowcount == 1:\n"
-        "            again.append(replace(run, delivery=run.delivery + 1))\n",
-        "            .values(delivery=run.delivery)\n        )\n        if taken.rowcount == 1:\n"
-        "            again.append(run)\n",
+        """        replace(run, delivery=run.delivery + 1)
+        for run in locked
+""",
+        """        run
+        for run in locked
+""",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
     ),
     _edit(

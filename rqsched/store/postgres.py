@@ -1,0 +1,109 @@
+"""Connections to PostgreSQL on which nothing waits for ever: not this process, and not others for what it has locked.
+
+The server ends what a frozen process holds: each session of ours is opened with limits of its own. A server that has
+fallen silent is noticed here: a connection that has brought no answer for `ANSWER_SECONDS` is closed, and its
+transaction repeated on another. Connections of an application are never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, TypeVar, cast
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.abc import PQGen
+from sqlalchemy.engine import Engine
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 3
+"""How long opening a connection may take, for each address of the server; a URL may say otherwise."""
+ANSWER_SECONDS = 10.0
+"""After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
+so that a server that lives always answers first."""
+SESSION = {
+    "statement_timeout": "8s",
+    "lock_timeout": "4s",
+    "idle_in_transaction_session_timeout": "8s",
+    "tcp_user_timeout": "8s",
+}
+"""The limits of each session. A process may freeze while it waits for a lock (4 s), between two statements (8 s), or
+with rows on their way to it (8 s: then no timeout of SQL is looked at, and only TCP ends the session)."""
+_REFUSED = "startup parameter"
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is closed when the server does not answer, whatever keeps the network from saying so."""
+
+    answer_seconds: float | None = ANSWER_SECONDS
+    """How long one answer may take to come, or to continue; None for ever."""
+
+    def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
+        """Wait as psycopg does, but not for ever."""
+        return super().wait(self._bounded(gen), *args, **options)
+
+    def _bounded(self, gen: PQGen[T]) -> PQGen[T]:
+        seconds = math.inf if self.answer_seconds is None else self.answer_seconds
+        heard_at = monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = monotonic()
+                elif monotonic() - heard_at >= seconds:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer for {seconds:g} s: the connection is closed")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def session_options() -> str:
+    """Return the start-up options that set the limits of a session."""
+    return " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+
+
+def make_engine(url: str) -> Engine:
+    """Open an engine whose connections are bounded; none is made before it is used."""
+    engine = sa.create_engine(
+        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
+    )
+    sa.event.listen(engine, "do_connect", _connector())
+    return engine
+
+
+def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]:
+    """Return what opens the connections of one engine; it remembers that start-up options are refused."""
+    is_limited = True
+
+    def connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
+        nonlocal is_limited
+        del dialect, record
+        plain = {"connect_timeout": CONNECT_SECONDS, **options}
+        if is_limited:
+            # Those of the URL or the environment come last, and win.
+            others = options.get("options") or os.environ.get("PGOPTIONS", "")
+            try:
+                return BoundedConnection.connect(*args, **{**plain, "options": f"{session_options()} {others}".strip()})
+            except psycopg.OperationalError as error:
+                if _REFUSED not in str(error):
+                    raise
+                is_limited = False
+                _log.warning(
+                    "a pooler refuses start-up options (%s): set %s for the role, or what a frozen process has locked "
+                    "stays locked until it wakes",
+                    str(error).partition("\n")[0],
+                    ", ".join(SESSION),
+                    extra={"action": "session_unlimited"},
+                )
+        return BoundedConnection.connect(*args, **plain)
+
+    return connect
