@@ -29,7 +29,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from rqsched.core.retention import HOW_TO_SAY, Retention
-from rqsched.errors import ConfigError, InvalidPolicyError
+from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError
+from rqsched.spec.duration import to_span
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,11 @@ def _as_seconds(value: object) -> object:
     try:
         return timedelta(seconds=float(str(value)))
     except (ValueError, OverflowError):
-        raise ValueError("write a number of seconds, such as 15 or 0.5") from None
+        pass
+    try:
+        return to_span(str(value))
+    except InvalidDurationError:
+        raise ValueError("write a number of seconds, such as 15 or 0.5, or a length such as 10m or 30d") from None
 
 
 def _as_json_object(value: object) -> object:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidSpecError
-from rqsched.spec.duration import require_interval
+from rqsched.spec.duration import SpanLike, require_interval
 from rqsched.spec.spec import Cron, Every, Member, Spec, SpecLike
 
 _Self = TypeVar("_Self", bound="Timing")
@@ -83,7 +83,7 @@ class Timing:
         self._month_days = (str(day),)
         return self.daily_at(at)
 
-    def every(self: _Self, interval: timedelta | str) -> _Self:
+    def every(self: _Self, interval: SpanLike) -> _Self:
         """Happen at an interval: anchored at registration; narrowed by `between` or days, aligned to the local day."""
         self._interval = require_interval(interval)
         return self
@@ -127,7 +127,7 @@ class Timing:
         """Skip an occurrence while an earlier run is unfinished."""
         return self.option(overlap=OverlapPolicy.SKIP)
 
-    def jitter(self: _Self, most: timedelta | str) -> _Self:
+    def jitter(self: _Self, most: SpanLike) -> _Self:
         """Delay each fire by up to so long."""
         return self.option(jitter=most)
 

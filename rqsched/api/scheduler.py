@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, Unpack
 
@@ -28,6 +28,7 @@ from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
+from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.spec import Cron, Every
 from rqsched.store import changes, listing, schema_version
 from rqsched.store.database import Connection
@@ -135,7 +136,8 @@ class Scheduler:
         Args:
             schedule_id: 1 to 255 of `A-Z a-z 0-9 . _ : -`, a letter or digit first; unique in its namespace.
             workflow: A registered name, the registered function or class, or a dotted path.
-            spec: When: `Cron`, `Every`, `Once`, a `timedelta`, a cron expression, a `Spec` for several, or a `Timing`.
+            spec: When: `Cron`, `Every`, `Once`, a `timedelta` or aware `datetime`, text such as `0 2 * * *` or `10m`, a
+                `Spec` for several, or a `Timing`.
             note: Free text kept with the schedule, at most 4 KiB.
             namespace: Default: RQSCHED_NAMESPACE.
             paused: Create it paused; nothing fires before `resume()`.
@@ -151,7 +153,7 @@ class Scheduler:
             catch_up_window: Occurrences later than this count as missed; default no limit, 60 s under `skip`.
             catch_up_limit: The most occurrences one fire starts under `missed="all"`; default 100.
             catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
-            jitter: The most a fire is delayed, as a `timedelta`; default none.
+            jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
             total_repeats: Done after so many successful runs; default no limit.
@@ -314,9 +316,9 @@ class Scheduler:
 
     def every(
         self,
-        interval: timedelta | str,
+        interval: SpanLike,
         *,
-        offset: timedelta | str | None = None,
+        offset: SpanLike | None = None,
         id: str | None = None,  # noqa: A002 - as users say it
         name: str | None = None,
         **options: Unpack[DeclarationOptions],
@@ -407,7 +409,7 @@ class Scheduler:
 
     def retry_failed(
         self,
-        since: datetime | timedelta,
+        since: datetime | SpanLike,
         *,
         until: datetime | None = None,
         schedule_id: str | None = None,
@@ -430,7 +432,9 @@ class Scheduler:
         """
         require_note(reason, "reason")
         now, where = self.runtime.now(), self._namespace(namespace)
-        wanted = FailedRuns(now - since if isinstance(since, timedelta) else since, where, until, schedule_id, workflow)
+        wanted = FailedRuns(
+            since if isinstance(since, datetime) else now - to_span(since), where, until, schedule_id, workflow
+        )
         if dry_run:
             return retrying.find_failed(self.runtime, wanted, bound)
         rows = []

@@ -15,7 +15,8 @@ import tenacity
 
 from rqsched.core.jitter import fraction
 from rqsched.core.retention import Retention
-from rqsched.errors import InvalidPolicyError
+from rqsched.errors import InvalidDurationError, InvalidPolicyError
+from rqsched.spec.duration import SpanLike, to_span
 
 MAX_BASE = timedelta(hours=1)
 """An interval longer than this does not stretch the first retry (Pipelit document)."""
@@ -114,7 +115,10 @@ class RetryPolicy:
     max_retries: int = 3
     """Further attempts after the first; 0 means user code runs at most once."""
     base: timedelta | None = None
-    """The first delay; None takes the schedule's interval up to one hour, 60 s for cron."""
+    """The first delay; None takes the schedule's interval up to one hour, 60 s for cron.
+
+    Lengths may be given as text such as `30s`, or as a number of seconds.
+    """
     factor: float = 2.0
     """The growth from one delay to the next, at least 1."""
     cap: timedelta | None = None
@@ -134,14 +138,16 @@ class RetryPolicy:
         if self.then is not None:
             object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
         _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
+        for name in ("base", "cap", "jitter"):
+            object.__setattr__(self, name, _length(f"retry.{name}", getattr(self, name)))
         is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
         _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
         for name in ("base", "cap"):
             value = getattr(self, name)
             is_delay = value is None or (_is_positive(value) and value <= MAX_DELAY)
-            _require(is_delay, f"retry.{name}", f"must be a positive timedelta of at most {MAX_DELAY.days} days")
+            _require(is_delay, f"retry.{name}", f"must be a positive length of at most {MAX_DELAY.days} days")
         is_span = isinstance(self.jitter, timedelta) and timedelta(0) <= self.jitter <= MAX_DELAY
-        _require(is_span, "retry.jitter", f"must be a timedelta from 0 to {MAX_DELAY.days} days")
+        _require(is_span, "retry.jitter", f"must be a length from 0 to {MAX_DELAY.days} days")
         both = self.base is not None and self.cap is not None
         _require(not both or self.cap >= self.base, "retry.cap", "must not be below base")  # type: ignore[operator]
         limit = self.max_consecutive_failures
@@ -210,6 +216,7 @@ class Policies:
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
+        object.__setattr__(self, "catch_up_window", _length("catch_up_window", self.catch_up_window))
         self._check_values()
         self._check_combinations()
 
@@ -218,7 +225,7 @@ class Policies:
         _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
         window, limit = self.catch_up_window, self.catch_up_limit
-        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive timedelta")
+        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive length")
         _require(
             _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
             "catch_up_limit",
@@ -344,6 +351,13 @@ def _at_attempt(attempt: int) -> tenacity.RetryCallState:
 
 def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _length(name: str, value: SpanLike | None) -> timedelta | None:
+    try:
+        return None if value is None else to_span(value)
+    except InvalidDurationError as error:
+        raise InvalidPolicyError(name, error.reason) from error
 
 
 def _is_positive(value: object) -> bool:

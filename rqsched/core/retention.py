@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -16,7 +15,6 @@ LONGEST_AGE = timedelta(days=36_600)
 """The greatest age."""
 MOST_RUNS = 2**53
 """The greatest number of runs."""
-_DAYS = re.compile(r"([0-9]{1,6})([dw])")
 HOW_TO_SAY = "write an age such as 90d, a number of runs such as 1000, both, or 0 to keep everything"
 """The form of a retention, for messages."""
 
@@ -61,9 +59,8 @@ class Retention:
 
 
 def _age(word: str) -> timedelta:
-    short = _DAYS.fullmatch(word)
     try:
-        age = timedelta(days=int(short[1]) * (7 if short[2] == "w" else 1)) if short else parse_span(word)
+        age = parse_span(word)
     except InvalidDurationError as error:
         raise InvalidPolicyError("retention", f"{word!r} is not a valid age: {error.reason}") from None
     if not YOUNG <= age <= LONGEST_AGE:

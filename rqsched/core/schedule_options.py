@@ -13,7 +13,7 @@ from rqsched.core.notifications import OPTIONS
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
-from rqsched.spec.duration import parse_span
+from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.spec import Spec, SpecLike
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
@@ -47,13 +47,13 @@ class Options(TypedDict, total=False):
     """The most runs that wait under `buffer_all`."""
     missed: MissedPolicy | str
     """See MissedPolicy; default `fire_once`."""
-    catch_up_window: timedelta | None
+    catch_up_window: SpanLike | None
     """Occurrences later than this count as missed."""
     catch_up_limit: int
     """The most occurrences one fire starts under `missed="all"`; default 100."""
     catch_up: CatchUp | str
     """Where `resume()` continues; default `next`."""
-    jitter: timedelta
+    jitter: SpanLike
     """The most a fire is delayed."""
     max_runs: int | None
     """How many runs may start."""
@@ -265,13 +265,7 @@ def _span(field: str) -> Callable[[Any], timedelta]:
 
 
 def _span_or_none(field: str, value: Any) -> timedelta | None:
-    if value is None or isinstance(value, timedelta):
-        return value
-    if isinstance(value, str):
-        return parse_span(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    raise InvalidInputError(field, f"{value!r} is not a duration; give a timedelta, seconds or text such as '30s'")
+    return None if value is None else to_span(value, field)
 
 
 def _jitter(value: Any) -> timedelta:

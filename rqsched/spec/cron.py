@@ -70,6 +70,8 @@ _MONTHDAY = _Field("day of month", 1, 31)
 _MONTH = _Field("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC")
 _WEEKDAY = _Field("day of week", 0, 6, "SUN MON TUE WED THU FRI SAT")
 
+_ANY = {"*", "?"}
+"""A day field so written leaves the days to the other one; `?` is how Quartz says it."""
 _ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?")
 _MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
 _NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
@@ -243,18 +245,24 @@ def _expanded(text: str) -> str:
 def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
     months = _values(_MONTH, month)
     month_text = "*" if len(months) == 12 else ",".join(map(str, months))
-    # POSIX cron: two restricted day fields are a union; a field that names all its days restricts nothing.
-    by_monthday, nearest = _monthday_walks(monthday)
-    by_weekday = _weekday_walks(weekday)
-    if by_monthday is None and by_weekday is None:
+    # A day field restricts the days unless it is written `*` or `?`, also when it names them all; two that restrict
+    # are a union.
+    walks, nearest, is_any_day = list[str](), "", monthday in _ANY and weekday in _ANY
+    if monthday not in _ANY:
+        plain, nearest = _monthdays(monthday)
+        walks += [f"0 0 {','.join(sorted(plain))} {month_text} *"] if plain else []
+        is_any_day = len(plain - {"L"}) == 31
+    if weekday not in _ANY:
+        days, special = _weekdays(weekday)
+        walks += [f"0 0 * {month_text} {one}" for one in (",".join(map(str, sorted(days))), *sorted(special)) if one]
+        is_any_day = is_any_day or len(days) == 7
+    if is_any_day:
         return EVERY_DAY if month_text == "*" else DayRule((f"0 0 * {month_text} *",))
-    walks = [f"0 0 {days} {month_text} *" for days in by_monthday or ()]
-    walks += [f"0 0 * {month_text} {days}" for days in by_weekday or ()]
     return DayRule(tuple(walks), f"0 0 {nearest} {month_text} *" if nearest else None)
 
 
-def _monthday_walks(text: str) -> tuple[list[str] | None, str]:
-    """Return the plain days and the days before W; None where the field names every day."""
+def _monthdays(text: str) -> tuple[set[str], str]:
+    """Return the plain days, and the days before W as a list."""
     plain, nearest = set[str](), set[str]()
     for item in _items(_MONTHDAY, text):
         match = _MONTHDAY_ITEM.fullmatch(item)
@@ -263,12 +271,11 @@ def _monthday_walks(text: str) -> tuple[list[str] | None, str]:
             (nearest if match["nearest"] else plain).add(day)
         else:
             plain.update(map(str, _plain(_MONTHDAY, item)))
-    if len(plain - {"L"}) == 31:
-        return None, ""
-    return [",".join(sorted(plain))] if plain else [], ",".join(sorted(nearest))
+    return plain, ",".join(sorted(nearest))
 
 
-def _weekday_walks(text: str) -> list[str] | None:
+def _weekdays(text: str) -> tuple[set[int], set[str]]:
+    """Return the plain days, and those of one week in the month as croniter writes them."""
     plain, special = set[int](), set[str]()
     for item in _items(_WEEKDAY, text):
         if nth := _NTH_WEEKDAY.fullmatch(item):
@@ -277,9 +284,7 @@ def _weekday_walks(text: str) -> list[str] | None:
             special.add(f"L{_WEEKDAY.number(last['day'] or last['other']) % 7}")
         else:
             plain.update(value % 7 for value in _plain(_WEEKDAY, item))
-    if len(plain) == 7:
-        return None
-    return ([",".join(map(str, sorted(plain)))] if plain else []) + sorted(special)
+    return plain, special
 
 
 def _values(field: _Field, text: str) -> tuple[int, ...]:
@@ -311,7 +316,7 @@ def _plain(field: _Field, item: str) -> range:
 
 def _why_unreadable(field: _Field, item: str) -> str:
     if item == "?":
-        return f"'?' is refused in the {field.name} field; write *"
+        return f"'?' stands for a whole day field, not for a {field.name}; write *"
     if re.fullmatch(r"[HR](\(.*\))?(/.*)?", item):
         return f"{item!r} is refused in the {field.name} field, as its meaning is random; name a value"
     if item == "L":

@@ -1,7 +1,8 @@
 """Durations: text to exact `timedelta` and back.
 
-Two spellings: ISO 8601 `PnW` / `PnDTnHnMnS` and the Go-style `1h30m45s` of `@every`. A day is 86 400 s and a week
-seven days, exactly. Months and years have no fixed length and belong in a cron expression, so they are refused
+Two spellings: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A number is
+seconds. A day is 86 400 s and a week seven days, exactly. Months and years have no fixed length and belong in a cron
+expression, so they are refused
 (no library is clean here: isodate reads P1M as nothing, pydantic as 30 days).
 """
 
@@ -9,20 +10,27 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import TypeAlias, cast
 
 from rqsched.errors import InvalidDurationError
 
 SHORTEST = timedelta(seconds=1)
 """The shortest interval a schedule may have."""
 
+SpanLike: TypeAlias = timedelta | str | float
+"""What stands for a length: a timedelta, text such as `30m`, or a number of seconds."""
+
 _LONGEST_TEXT = 64
 _ISO = re.compile(
     r"P(?:(?P<weeks>[0-9]+)W|(?=[0-9T])(?:(?P<days>[0-9]+)D)?"
     r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?(?:(?P<seconds>[0-9]+(?:[.,][0-9]+)?)S)?)?)"
 )
-_GO = re.compile(r"(?=[0-9])(?:(?P<hours>[0-9]+)h)?(?:(?P<minutes>[0-9]+)m)?(?:(?P<seconds>[0-9]+(?:\.[0-9]+)?)s)?")
+_UNITS = re.compile(
+    r"(?=[0-9])(?:(?P<weeks>[0-9]+)w)?(?:(?P<days>[0-9]+)d)?(?:(?P<hours>[0-9]+)h)?(?:(?P<minutes>[0-9]+)m)?"
+    r"(?:(?P<seconds>[0-9]+(?:\.[0-9]+)?)s)?(?:(?P<milliseconds>[0-9]+)ms)?"
+)
 _CALENDAR = re.compile(r"P(?:[0-9.,]+[YMWD])*[0-9.,]+[YM].*", re.IGNORECASE)
-_HOW = "write ISO 8601 such as PT30M or P1DT12H, or hours, minutes and seconds such as 1h30m"
+_HOW = "write units such as 30d, 10m or 1h30m, or ISO 8601 such as PT30M or P1DT12H"
 
 
 def parse_duration(text: str) -> timedelta:
@@ -39,7 +47,7 @@ def parse_duration(text: str) -> timedelta:
 def parse_span(text: str) -> timedelta:
     """Return the exact length of `text`, which may be zero or under a second (an offset, a jitter)."""
     if not isinstance(text, str):
-        raise InvalidDurationError("duration", f"{type(text).__name__} is not text; {_HOW}")
+        raise InvalidDurationError("duration", f"{type(text).__name__} is not a length; {_HOW}")
     shown = text[:_LONGEST_TEXT]
     if _CALENDAR.fullmatch(shown):
         raise InvalidDurationError(
@@ -48,7 +56,7 @@ def parse_span(text: str) -> timedelta:
         )
     if text[:1] in {"-", "+"} or text[:2] in {"P-", "P+"}:
         raise InvalidDurationError("duration", f"{shown!r} has a sign; {_HOW}, without one")
-    match = _ISO.fullmatch(text) or _GO.fullmatch(text)
+    match = _ISO.fullmatch(text) or _UNITS.fullmatch(text)
     if match is None or len(text) > _LONGEST_TEXT:
         raise InvalidDurationError("duration", f"{shown!r} is not a valid duration; {_HOW}")
     return _length_of(match)
@@ -66,15 +74,33 @@ def _given(match: re.Match[str]) -> list[tuple[str, str]]:
     return [(unit, number) for unit, number in match.groupdict().items() if number is not None]
 
 
-def require_interval(value: timedelta | str) -> timedelta:
-    """Return `value` as a length of at least one second; text is parsed by the rules of `parse_duration`."""
-    if isinstance(value, str):
-        value = parse_span(value)
-    if not isinstance(value, timedelta):
-        raise InvalidDurationError("duration", f"{type(value).__name__} is neither a timedelta nor text; {_HOW}")
-    if value < SHORTEST:
-        raise InvalidDurationError("duration", f"{value} is too short; an interval is at least one second (PT1S)")
-    return value
+def require_interval(value: SpanLike) -> timedelta:
+    """Return `value` as a length of at least one second."""
+    length = to_span(value)
+    if length < SHORTEST:
+        raise InvalidDurationError("duration", f"{length} is too short; an interval is at least one second (PT1S)")
+    return length
+
+
+def to_span(value: SpanLike, field: str = "duration") -> timedelta:
+    """Return a timedelta as it is, text as `parse_span` reads it, and a number as seconds.
+
+    Raises InvalidDurationError, which names `field`, for everything else.
+    """
+    try:
+        if isinstance(value, timedelta):
+            return value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return timedelta(seconds=value)
+        return parse_span(cast("str", value))
+    except (OverflowError, ValueError) as error:
+        reason = error.reason if isinstance(error, InvalidDurationError) else f"{value!r} seconds is not a length"
+        raise InvalidDurationError(field, reason) from error
+
+
+def is_duration(text: str) -> bool:
+    """Return whether text is meant as a length, as `10m`, `P1M` and `1h 30m` are; it may be refused as one."""
+    return re.match(r"P[0-9T]|[0-9]+(\.[0-9]+)?(w|d|h|ms?|s)", text) is not None
 
 
 def format_duration(value: timedelta) -> str:

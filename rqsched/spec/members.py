@@ -14,11 +14,12 @@ from typing import TypeAlias
 
 from rqsched.errors import InvalidCronError, InvalidSpecError
 from rqsched.spec.cron import parse_cron
-from rqsched.spec.duration import format_short, parse_duration, parse_span, require_interval
+from rqsched.spec.duration import SpanLike, format_short, is_duration, parse_duration, require_interval, to_span
 from rqsched.spec.timeline import Grid, Moment, Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_timezone
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EVERY = re.compile(r"[ \t]*@every[ \t]+(?P<length>[^ \t]+)[ \t]*", re.IGNORECASE)
 
 
@@ -57,10 +58,8 @@ class Cron(Timeline):
         match = _EVERY.fullmatch(self.expression) if isinstance(self.expression, str) else None
         if match is None:
             return None
-        if match["length"].startswith("P"):
-            raise InvalidCronError(
-                "cron", f"{self.expression!r} is refused; write hours, minutes, seconds: @every 1h30m"
-            )
+        if match["length"].startswith("P") or re.search(r"[0-9][wd]", match["length"]):
+            raise InvalidCronError("cron", f"{self.expression!r} is refused; write units from h to ms: @every 1h30m")
         return parse_duration(match["length"])
 
     @property
@@ -83,7 +82,7 @@ class Cron(Timeline):
 
 @dataclass(frozen=True, init=False)
 class Every(Timeline):
-    """An interval: `Every(timedelta(minutes=30))`, `Every("PT30M")`, `Every("30m")`.
+    """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
     Anchored by default: it counts from `anchor`, else from its registration. Giving `offset`, also zero, aligns it to
     the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour. `from_completion=True` counts from the
@@ -102,14 +101,14 @@ class Every(Timeline):
 
     def __init__(
         self,
-        every: timedelta | str,
+        every: SpanLike,
         *,
-        offset: timedelta | str | None = None,
+        offset: SpanLike | None = None,
         anchor: datetime | None = None,
         from_completion: bool = False,
     ) -> None:
         object.__setattr__(self, "every", require_interval(every))
-        phase = offset if offset is None or isinstance(offset, timedelta) else parse_span(offset)
+        phase = None if offset is None else to_span(offset, "offset")
         object.__setattr__(self, "offset", phase)
         object.__setattr__(self, "anchor", None if anchor is None else require_utc(anchor, "anchor"))
         object.__setattr__(self, "from_completion", from_completion)
@@ -167,6 +166,8 @@ class Once(Timeline):
 
 Member: TypeAlias = Cron | Every | Once
 """One part of a Spec."""
+MemberLike: TypeAlias = Member | str | timedelta | datetime
+"""What stands for a member: one itself, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
 
 
 def is_plain(cron: Cron) -> bool:
@@ -189,12 +190,26 @@ def iso_text(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def require_member(value: Member | str | timedelta) -> Member:
-    """Return the member that `value` stands for: cron text, an interval, or a member itself."""
+def parse_instant(value: object, field: str) -> datetime:
+    """Return an aware instant that is given as one or as ISO 8601 text; raises InvalidSpecError for all else."""
+    try:
+        return require_utc(datetime.fromisoformat(value) if isinstance(value, str) else value, field)  # type: ignore[arg-type]
+    except ValueError as error:
+        if isinstance(error, InvalidSpecError):
+            raise
+        raise InvalidSpecError(
+            field, f"{value!r} is not a valid instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
+        ) from error
+
+
+def require_member(value: MemberLike) -> Member:
+    """Return the member that `value` stands for: a member itself, a length, an instant, or text of one or of a cron."""
     if isinstance(value, (Cron, Every, Once)):
         return value
-    if isinstance(value, timedelta):
+    if isinstance(value, timedelta) or (isinstance(value, str) and is_duration(value)):
         return Every(value)
+    if isinstance(value, datetime):
+        return Once(value)
     if isinstance(value, str):
-        return Cron(value)
+        return Once(parse_instant(value, "spec")) if _DATE.match(value) else Cron(value)
     raise InvalidSpecError("spec", f"{type(value).__name__} is not part of a spec; give Cron, Every or Once")

@@ -14,18 +14,20 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
-from rqsched.errors import InvalidSpecError
+from rqsched.errors import InvalidDurationError, InvalidSpecError
 from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.members import (
     Cron,
     Every,
     Member,
+    MemberLike,
     Once,
     anchored,
     is_from_completion,
     is_plain,
     iso_text,
+    parse_instant,
     require_member,
 )
 from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
@@ -38,7 +40,7 @@ _CRON_BACKOFF, _LONGEST_BACKOFF = timedelta(seconds=60), timedelta(hours=1)
 _MOST_GAPS = 1000
 _Answer = TypeVar("_Answer")
 
-SpecLike: TypeAlias = "Spec | Member | str | timedelta | Mapping[str, Any] | Iterable[Member | str | timedelta]"
+SpecLike: TypeAlias = "Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]"
 """Everything `Spec.coerce` reads."""
 
 
@@ -64,7 +66,7 @@ class Spec(Timeline):
 
     def __init__(
         self,
-        members: Member | str | timedelta | Iterable[Member | str | timedelta],
+        members: MemberLike | Iterable[MemberLike],
         timezone: str = "UTC",
         start_at: datetime | None = None,
         end_at: datetime | None = None,
@@ -155,7 +157,7 @@ class Spec(Timeline):
 
     @classmethod
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
-        """Return the Spec that `value` stands for: cron text, a member, a timedelta, a list of them, JSON, or a Spec.
+        """Return the Spec that `value` stands for: a member, what stands for one, a list of them, JSON, or a Spec.
 
         `timezone` applies where `value` names none; InvalidSpecError when it contradicts the one of a Spec.
         """
@@ -202,8 +204,8 @@ class Spec(Timeline):
         members: list[Member] = [Cron(text) for text in _list(form, "cron_expressions")]
         members += [_cron_from_json(cron) for cron in _list(form, "crons")]
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
-        members += [Once(_instant(at, "instants")) for at in _list(form, "instants")]
-        start_at, end_at = (form.get(key) and _instant(form[key], key) for key in ("start_at", "end_at"))
+        members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
+        start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
         return cls(members, form.get("timezone") or "UTC", start_at, end_at)
 
     @classmethod
@@ -221,8 +223,8 @@ _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at")
 
 
-def _ordered(members: Member | str | timedelta | Iterable[Member | str | timedelta]) -> tuple[Member, ...]:
-    given = [members] if isinstance(members, (str, timedelta, Timeline)) else members
+def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:
+    given = [members] if isinstance(members, (str, timedelta, datetime, Timeline)) else members
     if not isinstance(given, Iterable):
         raise InvalidSpecError(
             "spec", f"{type(given).__name__} is not part of a spec; give Cron, Every, Once or a list of them"
@@ -240,17 +242,6 @@ def _rank(member: Member) -> int:
     if isinstance(member, Cron):
         return 0 if is_plain(member) else 1
     return 2 if isinstance(member, Every) else 3
-
-
-def _instant(value: object, field: str) -> datetime:
-    try:
-        return require_utc(datetime.fromisoformat(value) if isinstance(value, str) else value, field)  # type: ignore[arg-type]
-    except ValueError as error:
-        if isinstance(error, InvalidSpecError):
-            raise
-        raise InvalidSpecError(
-            field, f"{value!r} is not a valid instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
-        ) from error
 
 
 def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
@@ -277,7 +268,7 @@ def _cron_to_json(cron: Cron) -> dict[str, str]:
 def _cron_from_json(form: object) -> Cron:
     given = _known(form, "crons", _CRON_KEYS)
     anchor = given.get("anchor")
-    return Cron(given.get("expression", ""), given.get("timezone"), anchor and _instant(anchor, "anchor"))
+    return Cron(given.get("expression", ""), given.get("timezone"), anchor and parse_instant(anchor, "anchor"))
 
 
 def _interval_to_json(interval: Every) -> dict[str, Any]:
@@ -293,10 +284,12 @@ def _interval_from_json(form: object) -> Every:
     """Read `{"every": ...}` alone as aligned, as the durable-workflow form means it; `"anchor": null` as unanchored."""
     given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
+    if not all(isinstance(length, str) for length in (given.get("every"), offset) if length is not None):
+        raise InvalidDurationError("intervals", "a length is text in this form, such as PT30M or 30m")
     is_aligned = offset is None and "anchor" not in given and not from_completion
     return Every(
         given.get("every", ""),
         offset=timedelta(0) if is_aligned else offset,
-        anchor=anchor and _instant(anchor, "anchor"),
+        anchor=anchor and parse_instant(anchor, "anchor"),
         from_completion=from_completion,
     )

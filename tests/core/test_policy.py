@@ -95,7 +95,7 @@ def test_a_valid_combination_of_policies_survives_its_text(options: dict[str, An
         ("max_successes", 0),
         ("max_successes", 1.5),
         ("catch_up_window", timedelta(0)),
-        ("catch_up_window", 60),
+        ("catch_up_window", "soon"),
         ("catch_up_limit", 0),
         ("catch_up_limit", 1001),
     ],
@@ -118,13 +118,13 @@ def test_a_value_out_of_bounds_is_refused(option: str, value: Any) -> None:
         ("factor", float("inf")),
         ("factor", "2"),
         ("base", timedelta(0)),
-        ("base", 60),
+        ("base", "soon"),
         ("base", timedelta.max),
         ("cap", -SECOND),
-        ("cap", 600),
+        ("cap", True),
         ("cap", timedelta(days=366, microseconds=1)),
         ("jitter", -SECOND),
-        ("jitter", 5),
+        ("jitter", float("nan")),
         ("jitter", timedelta.max),
         ("then", "retry"),
         ("max_consecutive_failures", 0),
@@ -288,3 +288,9 @@ def test_an_error_is_final_by_its_whole_name_or_by_a_prefix_that_ends_in_a_star(
 def test_what_another_surface_may_not_ask_for_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidPolicyError):
         named(**values)
+
+
+def test_lengths_of_policies_may_be_text_or_seconds() -> None:
+    retry = RetryPolicy(base="30s", cap=600, jitter="PT5S")  # type: ignore[arg-type]
+    assert retry == RetryPolicy(base=30 * SECOND, cap=600 * SECOND, jitter=5 * SECOND)
+    assert Policies(catch_up_window="30d").catch_up_window == timedelta(days=30)  # type: ignore[arg-type]

@@ -75,8 +75,11 @@ DAYS = {
     "or-W": ("0 0 15W * 6", ["2026-01-03", "2026-01-10", "2026-01-15", "2026-01-17"]),
     "or-nth": ("0 0 20 * 1#1", ["2026-01-05", "2026-01-20", "2026-02-02", "2026-02-20"]),
     "or-step-weekday": ("0 0 1 * */3", ["2026-01-01", "2026-01-03", "2026-01-04", "2026-01-07"]),
-    "every-day-named": ("0 0 */1 * 1", ["2026-01-05", "2026-01-12", "2026-01-19", "2026-01-26"]),
-    "all-weekdays-named": ("0 0 13 * 0-7", ["2026-01-13", "2026-02-13", "2026-03-13", "2026-04-13"]),
+    "star-monthday": ("0 0 * * 1", ["2026-01-05", "2026-01-12", "2026-01-19", "2026-01-26"]),
+    "star-weekday": ("0 0 13 * *", ["2026-01-13", "2026-02-13", "2026-03-13", "2026-04-13"]),
+    "question-monthday": ("0 0 ? * 1", ["2026-01-05", "2026-01-12", "2026-01-19", "2026-01-26"]),
+    "question-weekday": ("0 0 13 * ?", ["2026-01-13", "2026-02-13", "2026-03-13", "2026-04-13"]),
+    "question-both": ("0 0 ? 2 ?", ["2026-02-01", "2026-02-02", "2026-02-03", "2026-02-04"]),
     "range-to-7": ("0 0 * * 6-7", ["2026-01-03", "2026-01-04", "2026-01-10", "2026-01-11"]),
     "equal-range": ("0 0 * 5-5 7-7", ["2026-05-03", "2026-05-10", "2026-05-17", "2026-05-24"]),
     "range-step": ("0 0 10-20/5 * *", ["2026-01-10", "2026-01-15", "2026-01-20", "2026-02-10"]),
@@ -92,6 +95,29 @@ DAYS = {
 @pytest.mark.parametrize(("expression", "expected"), DAYS.values(), ids=DAYS)
 def test_days_of_the_dialect(expression: str, expected: list[str]) -> None:
     assert days(expression) == expected
+
+
+NAMES_ALL = {
+    "1-31 or Monday": "0 0 1-31 * MON",
+    "*/1 or Monday": "0 0 */1 * 1",
+    "1/1 or Monday": "0 0 1/1 * MON",
+    "a list of all, or Monday": f"0 0 {','.join(map(str, range(1, 32)))} * MON",
+    "the 6th or SUN-SAT": "0 0 6 * SUN-SAT",
+    "the 6th or 0-6": "0 0 6 * 0-6",
+    "the 13th or 0-7": "0 0 13 * 0-7",
+    "the 6th or */1": "0 0 6 * */1",
+    "the last or a list of all": "0 0 L * 0-3,4-6",
+    "all of both": "0 0 1-31 * 0-6",
+    "1-31 alone": "0 0 1-31 * *",
+    "0-6 alone": "0 0 ? * 0-6",
+    "1-30 and L": "0 0 1-30,L * MON,1-6,0",
+}
+
+
+@pytest.mark.parametrize("expression", NAMES_ALL.values(), ids=NAMES_ALL)
+def test_a_day_field_that_names_all_its_days_is_restricted_and_fires_every_day(expression: str) -> None:
+    year = Cron(expression).count_between(at("2025-12-31 12:00"), at("2026-12-31 12:00"))
+    assert year == (365, False)
 
 
 TIMES = {
@@ -161,8 +187,10 @@ REFUSED = {
     "H/15 * * * *": "random",
     "H(0-29) * * * *": "random",
     "R * * * *": "random",
-    "0 0 ? * *": "write *",
-    "0 0 * * ?": "write *",
+    "? 0 * * *": "write *",
+    "0 0 ?,5 * *": "write *",
+    "0 0 * ? *": "write *",
+    "0 0 * * ?/2": "not a valid day of week",
     "L * * * *": "refused",
     "0 0 * * L": "5L",
     "0 0 L-3 * *": "not a valid day of month",

@@ -148,14 +148,14 @@ def union(items: list[tuple[str, Predicate]]) -> tuple[str, Predicate]:
 def monthdays(draw: random.Random) -> tuple[str, Predicate | None]:
     if draw.random() < 0.5:
         text, values = numbers(draw, 1, 31)
-        return text, None if len(values) == 31 else lambda day: day.day in values
+        return text, None if text == "*" else lambda day: day.day in values
     return union([monthday_item(draw) for _ in range(draw.randint(1, 3))])
 
 
 def weekdays(draw: random.Random) -> tuple[str, Predicate | None]:
     if draw.random() < 0.6:
         text, values = numbers(draw, 0, 6)
-        return text, None if len(values) == 7 else lambda day: weekday(day) in values
+        return text, None if text == "*" else lambda day: weekday(day) in values
     return union([weekday_item(draw) for _ in range(draw.randint(1, 3))])
 
 

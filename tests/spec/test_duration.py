@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from rqsched.errors import InvalidDurationError
-from rqsched.spec.duration import format_duration, format_short, parse_duration, parse_span, require_interval
+from rqsched.spec.duration import (
+    SpanLike,
+    format_duration,
+    format_short,
+    parse_duration,
+    parse_span,
+    require_interval,
+    to_span,
+)
 
 LENGTHS = {
     "PT30M": timedelta(minutes=30),
@@ -29,6 +39,12 @@ LENGTHS = {
     "1h2m3s": timedelta(hours=1, minutes=2, seconds=3),
     "90m": timedelta(minutes=90),
     "1.5s": timedelta(seconds=1.5),
+    "30d": timedelta(days=30),
+    "1d12h": timedelta(hours=36),
+    "2w": timedelta(days=14),
+    "1w1d1h1m1s1ms": timedelta(days=8, hours=1, minutes=1, seconds=1, milliseconds=1),
+    "1500ms": timedelta(seconds=1.5),
+    "1s500ms": timedelta(seconds=1.5),
 }
 
 REFUSED = {
@@ -59,8 +75,11 @@ REFUSED = {
     "PT0.999S": "at least one second",
     "1m1h": "not a valid duration",
     "1h 30m": "not a valid duration",
-    "1d": "not a valid duration",
-    "500ms": "not a valid duration",
+    "1D": "not a valid duration",
+    "500ms": "at least one second",
+    "1ms1s": "not a valid duration",
+    "1mo": "not a valid duration",
+    "1.5d": "not a valid duration",
     "1H": "not a valid duration",
     "30": "not a valid duration",
     "1:30:00": "not a valid duration",
@@ -85,7 +104,7 @@ def test_a_text_without_an_exact_length_is_refused_with_its_reason(text: str, re
 
 @pytest.mark.parametrize("value", [None, 30, 1.5, timedelta(seconds=1)], ids=repr)
 def test_a_duration_that_is_not_text_is_refused(value: object) -> None:
-    with pytest.raises(InvalidDurationError, match="is not text"):
+    with pytest.raises(InvalidDurationError, match="is not a length"):
         parse_duration(value)  # type: ignore[arg-type]
 
 
@@ -95,7 +114,7 @@ def test_a_span_may_be_zero_or_under_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [timedelta(0), timedelta(seconds=-5), timedelta(microseconds=999_999), "PT0S", 60, None], ids=repr
+    "value", [timedelta(0), timedelta(seconds=-5), timedelta(microseconds=999_999), "PT0S", 0.5, True, None], ids=repr
 )
 def test_an_interval_is_at_least_one_second(value: object) -> None:
     with pytest.raises(InvalidDurationError):
@@ -119,6 +138,18 @@ def test_an_interval_is_at_least_one_second(value: object) -> None:
 def test_a_length_has_one_canonical_text(length: timedelta, iso: str, short: str) -> None:
     assert (format_duration(length), format_short(length)) == (iso, short)
     assert parse_span(iso) == parse_span(short) == length
+
+
+@pytest.mark.parametrize("value", [90, 90.0, "90s", "PT1M30S", timedelta(seconds=90)], ids=repr)
+def test_a_length_may_be_a_timedelta_text_or_seconds(value: SpanLike) -> None:
+    assert to_span(value) == require_interval(value) == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize("value", [None, True, [1], math.nan, math.inf, 1e40, "soon"], ids=repr)
+def test_what_is_no_length_is_refused_by_the_name_of_its_field(value: Any) -> None:
+    with pytest.raises(InvalidDurationError) as refusal:
+        to_span(value, "jitter")
+    assert refusal.value.field == "jitter"
 
 
 def test_a_negative_length_has_no_text() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, InvalidTimezoneError
-from rqsched.spec.spec import Cron, Every, Once, Spec
+from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -386,3 +386,41 @@ def test_a_stored_spec_with_keys_of_a_newer_release_is_read_without_them() -> No
     assert Spec.from_stored(newer) == spec
     with pytest.raises(InvalidSpecError, match="unknown key 'calendar'"):
         Spec.from_json(newer)
+
+
+STANDS_FOR = {
+    "a length": ("10m", Every("10m")),
+    "days": ("30d", Every(timedelta(days=30))),
+    "an ISO length": ("PT10M", Every("10m")),
+    "a timedelta": (timedelta(minutes=10), Every("10m")),
+    "a cron": ("0 2 * * *", Cron("0 2 * * *")),
+    "an alias": ("@every 10m", Cron("@every 10m")),
+    "an aware datetime": (NOON, Once(NOON)),
+    "an instant": ("2026-01-01T12:00:00Z", Once(NOON)),
+    "an instant in another zone": ("2026-01-01 13:00+01:00", Once(NOON)),
+}
+
+
+@pytest.mark.parametrize(("value", "member"), STANDS_FOR.values(), ids=STANDS_FOR)
+def test_a_plain_value_stands_for_a_member(value: SpecLike, member: Member) -> None:
+    assert Spec.coerce(value) == Spec.coerce([value, member]) == Spec(member)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("P1M", InvalidDurationError),
+        ("0s", InvalidDurationError),
+        ("10m extra", InvalidDurationError),
+        ("2026-01-01", InvalidSpecError),
+        ("2026-01-01T12:00:00", InvalidSpecError),
+        ("2026-13-01T12:00:00Z", InvalidSpecError),
+        (NOON.replace(tzinfo=None), InvalidSpecError),
+        (60, InvalidSpecError),
+        ("soon", InvalidCronError),
+    ],
+    ids=str,
+)
+def test_a_plain_value_that_stands_for_nothing_is_refused(value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        Spec.coerce(value)

@@ -138,7 +138,9 @@ class RetryRequest(RequestBody):
 class TimingRequest(RequestBody):
     """When a schedule fires: any mixture of crons, intervals and instants; or one complete `spec`."""
 
-    spec: JsonObject | None = Field(default=None, description="The durable-workflow spec form.")
+    spec: JsonObject | str | None = Field(
+        default=None, description="The durable-workflow spec form, or one text: a cron, a length or an instant."
+    )
     cron: Crons | None = Field(default=None, description="One cron expression, or several.")
     interval: Span | None = Field(default=None, description="An interval, counted from the registration.")
     interval_seconds: Annotated[int, Field(ge=1, le=10 * 366 * 86_400)] | None = Field(

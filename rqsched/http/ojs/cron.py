@@ -18,7 +18,7 @@ from rqsched.http.ojs import convert, requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
-from rqsched.spec.spec import Spec
+from rqsched.spec.spec import Cron, Spec
 from rqsched.store import listing
 from rqsched.store.listing import Filters
 
@@ -46,7 +46,7 @@ def register(call: Admin, body: Body) -> Response:
     handle, outcome = call.scheduler.upsert(
         name,
         registration.type or "",
-        Spec.coerce(registration.expression or "", "UTC" if registration.timezone is None else registration.timezone),
+        Spec(Cron(registration.expression or ""), "UTC" if registration.timezone is None else registration.timezone),
         namespace=call.namespace,
         paused=None if registration.enabled is None else not registration.enabled,
         context=call.context,
@@ -165,7 +165,7 @@ def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> N
     if workflow is not None:
         changes["executor"] = _executor(call, workflow)
     timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
-    spec = None if registration.expression is None else Spec.coerce(registration.expression, timezone)
+    spec = None if registration.expression is None else Spec(Cron(registration.expression), timezone)
     handle.update(workflow, spec, context=call.context, **changes)
 
 

@@ -21,6 +21,7 @@ from rqsched.http.ojs import convert
 from rqsched.http.ojs.errors import MEDIA_TYPE
 from rqsched.http.openapi import Refusals, Schema
 from rqsched.spec.duration import format_short
+from rqsched.spec.members import Cron as CronMember
 from rqsched.spec.spec import Every, Spec
 
 _POLICIES = {
@@ -66,7 +67,7 @@ def expression_of(schedule: Schedule) -> str:
 
 def _says(expression: str, spec: Spec) -> bool:
     try:
-        return Spec.coerce(expression, spec.timezone).anchored_like(spec) == spec
+        return Spec(CronMember(expression), spec.timezone).anchored_like(spec) == spec
     except InvalidSpecError:
         return False
 
