@@ -1,12 +1,16 @@
 """For plain RQ workers: `rq worker -c rqsched.preload --with-scheduler rqsched default`.
 
 RQ imports this module in the worker, so each work horse is forked with the application and the driver of its database
-already imported (5 links a second without it, 76 with). It opens no connection. Its upper-case names are RQ's settings.
+already imported (5 links a second without it, 76 with). It opens no connection: where it serves a worker, a process of
+its own makes one pass of reconcile. Its upper-case names are RQ's settings.
 """
 
 from __future__ import annotations
 
+import sys
+
 from rqsched import jobs
+from rqsched.chain.boot import recover_apart
 from rqsched.chain.runtime import import_workflows
 from rqsched.config import Settings
 from rqsched.store.database import make_engine
@@ -19,3 +23,6 @@ if _settings.database_url:
 
 if _settings.redis_url:
     REDIS_URL = _settings.redis_url
+
+if {"worker", "worker-pool"} & set(sys.argv[1:]):  # not for `rq info` and its like
+    recover_apart()

@@ -79,6 +79,11 @@ class Dispatcher:
         if not self.prune_some() and is_idle:
             self._wait()
 
+    def run_until_idle(self) -> None:
+        """Fire and reconcile until there is nothing more to do now; raises when a backend is away."""
+        while self.run_once() or self.reconcile_some():
+            continue
+
     def run_once(self) -> int:
         """Take one batch of due links and fire it; returns how many links were taken."""
         transport, settings = self._runtime.transport, self._runtime.settings

@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
+"""Children inherit what their parent has imported."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _RESTART_AFTER = 0.25
 _LONGEST_RESTART = 30.0
@@ -258,7 +259,7 @@ class _Keeper:
     def _start(self, now: float) -> None:
         self.restarts += self.process is not None
         self._progress, self._silence = Progress(), Silence()
-        self.process = _FORK.Process(target=_be_child, args=(self.role, self._orders, self._progress))
+        self.process = FORK.Process(target=_be_child, args=(self.role, self._orders, self._progress))
         start_undisturbed(self.process)
         self._started_at, self._start_at = now, None
         _log.info("%s started with pid %d", self.role.name, self.process.pid, extra={"action": "child_started"})
@@ -280,7 +281,7 @@ def part_from_parent(name: str) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    _show_name(name)
+    show_name(name)
 
 
 def _be_child(role: Role, orders: _Orders, progress: Progress) -> None:
@@ -332,7 +333,7 @@ def _wait_for_owner(life: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _show_name(name: str) -> None:
+def show_name(name: str) -> None:
     """Let `ps` and `top` tell the children apart (Linux shows 15 characters)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15])

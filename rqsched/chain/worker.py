@@ -29,17 +29,28 @@ ROLES = ("dispatcher", "runs")
 def open_runtime(settings: Settings | None = None) -> Runtime:
     """Open the runtime of a worker process: settings, schema, workflows."""
     runtime = Runtime(settings or Settings())
-    _prepare(runtime)
+    _open_database(runtime)
     return runtime
 
 
-def _prepare(runtime: Runtime) -> None:
+def _open_database(runtime: Runtime) -> None:
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
     else:
         schema_version.require_current(runtime.database)
     import_workflows(runtime.settings)
     require_sentry(runtime.settings)
+
+
+def prepare(runtime: Runtime) -> None:
+    """Do once what the processes of a worker need: the schema, the workflows, and a Redis that is this database's.
+
+    Raises ConfigError at once where nothing but another setting helps.
+    """
+    runtime.database.require_accepted()
+    _open_database(runtime)
+    runtime.record_workflows()
+    runtime.is_known_to_redis()
 
 
 def serve(queues: Sequence[str], *, recover: bool = True) -> int:
@@ -49,10 +60,7 @@ def serve(queues: Sequence[str], *, recover: bool = True) -> int:
     when the control queue belongs to another database, and at once when the database refuses this process.
     """
     runtime = Runtime(Settings())
-    runtime.database.require_accepted()
-    _prepare(runtime)
-    runtime.record_workflows()
-    runtime.is_known_to_redis()
+    prepare(runtime)
     runtime.close()
     return supervise(queues, recover=recover).run()
 
@@ -67,7 +75,7 @@ def supervise(
     """Prepare the supervisor of a dispatcher and an RQ worker; `output` and `environment` are its children's."""
     return Supervisor(
         [
-            Role("dispatcher", partial(_be_dispatcher, recover=recover), DISPATCHER_SILENCE),
+            Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE),
             Role("runs", partial(_be_run_worker, queues=tuple(queues)), RUNS_SILENCE),
         ],
         output=output,
@@ -75,7 +83,8 @@ def supervise(
     )
 
 
-def _be_dispatcher(progress: Progress, *, recover: bool) -> None:
+def be_dispatcher(progress: Progress, *, recover: bool) -> None:
+    """Be a dispatcher from the start of a process to its end."""
     dispatch(open_runtime(), recover=recover, progress=progress)
 
 
@@ -90,6 +99,11 @@ def dispatch(runtime: Runtime, *, recover: bool = True, progress: Progress | Non
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dispatcher.stop())
     dispatcher.run()
+
+
+def dispatch_once() -> None:
+    """Make a pass of reconcile, fire what is due, and end."""
+    Dispatcher(open_runtime(), recover=True).run_until_idle()
 
 
 def work(runtime: Runtime, queues: Sequence[str], *, progress: Progress | None = None) -> None:

@@ -1,0 +1,175 @@
+"""A dispatcher beside an RQ worker: a child process, the keeper, that keeps a dispatcher as its own child.
+
+An RQ worker cannot watch a child itself: its loop turns every half minute while a job executes, a SimpleWorker's not
+at all, and a thread has no place where RQ forks. So the keeper watches, and the worker starts the keeper. Keeper and
+dispatcher end with the worker; the dispatcher lives on without its keeper. docs/adr/0010 has the whole tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.context import ForkProcess
+
+from rqsched.chain.supervisor import FORK, Role, Supervisor, part_from_parent, show_name, start_undisturbed
+from rqsched.chain.worker import DISPATCHER_SILENCE, be_dispatcher, dispatch_once
+
+_log = logging.getLogger(__name__)
+
+_KEEPER = "rqsched-keeper"
+_END_SECONDS = 15.0
+"""How long keeper and dispatcher may take to end before they are killed: a batch is finished."""
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_held: set[int] = set()
+"""The ends of pipes by which keepers know that this process lives. A fork gives them up at once: a horse that outlives
+its worker must not look like it."""
+
+
+def _give_up_held() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_give_up_held)
+
+
+class KeptDispatcher:
+    """Keeps a keeper, and with it a dispatcher, until `stop` or the end of this process, however it ends."""
+
+    def __init__(self, *, spawns: bool, log_level: str | int) -> None:
+        """`spawns` starts Python anew instead of forking this process; both log to its standard error."""
+        self._spawns = spawns
+        self._log_level = log_level
+        self._keeper: ForkProcess | subprocess.Popen[bytes] | None = None
+        self._life = -1
+
+    def start(self) -> None:
+        """Start the keeper; its dispatcher's first act is a pass of reconcile."""
+        reading, self._life = os.pipe()
+        _held.add(self._life)
+        try:
+            self._keeper = self._spawn(reading) if self._spawns else self._fork(reading)
+        finally:
+            os.close(reading)
+
+    def keep(self) -> None:
+        """Start the keeper again when it has died; called whenever this process has a moment."""
+        if self._keeper is None or _is_running(self._keeper):
+            return
+        _log.warning("the dispatcher's keeper has died; restarting", extra={"action": "keeper_restarted"})
+        self._let_go()  # its dispatcher, which lived on, ends, and the new keeper has one of its own
+        self.start()
+
+    def keep_until_end_of(self, pid: int) -> None:
+        """Keep the keeper until a child of this process has ended; returns at once where the kernel cannot tell."""
+        if sys.platform != "linux":
+            return
+        with _watched(pid) as child:
+            while child is not None and self._keeper is not None and self._keeper.pid is not None:
+                with _watched(self._keeper.pid) as keeper:
+                    if child in _first_ended([child] if keeper is None else [child, keeper]):
+                        return
+                self.keep()
+
+    def stop(self) -> None:
+        """End keeper and dispatcher; they have ended when this returns."""
+        keeper, self._keeper = self._keeper, None
+        self._let_go()
+        if keeper is None or _has_ended(keeper, _END_SECONDS):
+            return
+        keeper.kill()
+        _has_ended(keeper, _END_SECONDS)
+
+    def _let_go(self) -> None:
+        _held.discard(self._life)
+        os.close(self._life)
+
+    def _fork(self, life: int) -> ForkProcess:
+        process = FORK.Process(target=_be_keeper, args=(life, self._log_level))
+        start_undisturbed(process)
+        return process
+
+    def _spawn(self, life: int) -> subprocess.Popen[bytes]:
+        code = f"keep_dispatcher({life}, {self._log_level!r})"
+        return subprocess.Popen(_python(code), pass_fds=[life], start_new_session=True)  # noqa: S603
+
+
+def _first_ended(descriptors: list[int]) -> list[int]:
+    """Wait until some of these are readable; returns those. Unlike `select` it takes any number of open files."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll()]
+
+
+@contextmanager
+def _watched(pid: int) -> Iterator[int | None]:
+    """A descriptor that is readable when a child has ended; None when there is no such process."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_running(keeper: ForkProcess | subprocess.Popen[bytes]) -> bool:
+    return keeper.is_alive() if isinstance(keeper, ForkProcess) else keeper.poll() is None
+
+
+def _has_ended(keeper: ForkProcess | subprocess.Popen[bytes], seconds: float) -> bool:
+    if isinstance(keeper, ForkProcess):
+        keeper.join(seconds)
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.wait(seconds)
+    return not _is_running(keeper)
+
+
+def _python(code: str) -> list[str]:
+    begin = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import keep_dispatcher, make_one_pass"
+    return [sys.executable, "-c", f"{begin}; {code}"]
+
+
+def _be_keeper(life: int, log_level: str | int) -> None:
+    part_from_parent(_KEEPER)
+    keep_dispatcher(life, log_level)
+
+
+def keep_dispatcher(life: int, log_level: str | int) -> None:
+    """Be the keeper until SIGTERM or the end of the pipe `life`: keep a dispatcher that ends there, too."""
+    show_name(_KEEPER)
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=log_level, format=_LOG_FORMAT)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+    Supervisor([Role("dispatcher", partial(be_dispatcher, recover=True), DISPATCHER_SILENCE)], life=life).run()
+
+
+def make_one_pass() -> None:
+    """Reconcile once and fire what is due."""
+    dispatch_once()
+
+
+def make_one_pass_apart(*, spawns: bool) -> None:
+    """Reconcile once and fire what is due, in a process of its own; returns when that has ended, well or not."""
+    if spawns:
+        status = subprocess.run(_python("make_one_pass()"), check=False).returncode  # noqa: S603
+    else:
+        process = FORK.Process(target=make_one_pass)
+        process.start()
+        process.join()
+        status = process.exitcode or 0
+    if status != 0:
+        _log.error("no pass was made: what is due does not fire (%d)", status, extra={"action": "pass_failed"})

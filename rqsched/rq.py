@@ -1,0 +1,121 @@
+"""RQ's worker classes with a dispatcher: `rq worker -w rqsched.rq.Worker rqsched default`.
+
+Each is RQ's own class, option for option, that imports the application's workflows once, repairs at boot what a crash
+or a flush left, and keeps a dispatcher as a child process, so that schedules fire on time whatever this worker executes
+and whichever process dies. It outlives an absent or silent Redis, and settles a run at once whose horse died. Every
+worker may be one of these, any number at once, in `rq worker-pool` too; docs/rq.md says what changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+from urllib.parse import quote
+
+import rq
+import rq.worker
+from redis import Redis
+from redis.exceptions import RedisError
+
+from rqsched.chain.kept_dispatcher import KeptDispatcher, make_one_pass_apart
+from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
+from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.chain.worker import prepare
+from rqsched.config import Settings
+from rqsched.errors import BackendUnavailableError, ConfigError
+
+__all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
+
+_log = logging.getLogger(__name__)
+_REDIS_URL = "RQSCHED_REDIS_URL"
+
+
+class _WithDispatcher(PatientWorker):
+    """Mixed into one of RQ's worker classes, before it."""
+
+    _spawns = False
+    """Whether children are started anew instead of forked."""
+    _kept: KeptDispatcher | None = None
+
+    def work(self, burst: bool = False, logging_level: str | None = None, *arguments: Any, **options: Any) -> bool:
+        """Work as RQ does, with a dispatcher beside; with `burst`, after one pass of one.
+
+        Raises ConfigError when the settings, the database or the imports cannot be used, or when the control queue
+        belongs to another database. While a server is merely away it starts, and waits.
+        """
+        self.runtime = _open_runtime(self.connection)
+        self._leave_to_dispatcher(self.runtime.settings.control_queue)
+        end_scheduler_with(self)
+        with using(self.runtime):  # for the work horses, which inherit it
+            if burst:
+                make_one_pass_apart(spawns=self._spawns)
+                return super().work(burst, logging_level, *arguments, **options)
+            self._kept = KeptDispatcher(spawns=self._spawns, log_level=logging_level or logging.INFO)
+            self._kept.start()
+            try:
+                return super().work(burst, logging_level, *arguments, **options)
+            finally:
+                self._kept.stop()
+
+    def on_turn(self) -> None:
+        """Called each time RQ's loop turns: the dispatcher's keeper is started again if it died."""
+        if self._kept is not None and not self._stop_requested:
+            self._kept.keep()
+        super().on_turn()
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse, and start the dispatcher's keeper again if it dies meanwhile."""
+        if self._kept is not None:
+            self._kept.keep_until_end_of(self.horse_pid)
+        return super().wait_for_horse()
+
+    def _leave_to_dispatcher(self, control_queue: str) -> None:
+        """Take no links where other queues are served too: the dispatcher fires them in batches, and RQ one by one."""
+        others = [queue for queue in self.queues if queue.name != control_queue]
+        if others:
+            self.queues, self._ordered_queues = others, others[:]
+
+
+class Worker(_WithDispatcher, rq.Worker):
+    """RQ's default worker, which forks a work horse for every job, with a dispatcher."""
+
+
+class SimpleWorker(_WithDispatcher, rq.SimpleWorker):
+    """RQ's worker that executes jobs in its own process, with a dispatcher beside it."""
+
+
+class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
+    """RQ's worker for systems where forking is unsafe, with a dispatcher that is started anew, too."""
+
+    _spawns = True
+
+
+def _open_runtime(connection: Redis) -> Runtime:
+    """Open the runtime that horses inherit, with no connection: what is wrong is told here, what is away is not."""
+    if not os.environ.get(_REDIS_URL):
+        os.environ[_REDIS_URL] = _url_of(connection)  # children and horses read it
+    runtime = Runtime(Settings())
+    try:
+        prepare(runtime)
+    except (BackendUnavailableError, RedisError) as error:
+        import_workflows(runtime.settings)
+        _log.warning("a backend is away, the dispatcher waits for it: %s", error, extra={"action": "backend_wait"})
+    finally:
+        runtime.close()
+    return runtime
+
+
+def _url_of(connection: Redis) -> str:
+    """The URL of the Redis that RQ was given."""
+    options = connection.connection_pool.connection_kwargs
+    path, host = options.get("path"), options.get("host")
+    if path is None and host is None:
+        raise ConfigError(f"{_REDIS_URL} is unset, and RQ's connection has no address to take for it; set it.")
+    login = ""
+    if options.get("password"):
+        login = f"{quote(options.get('username') or '', safe='')}:{quote(str(options['password']), safe='')}@"
+    if path is not None:
+        return f"unix://{login}{quote(path)}?db={options.get('db') or 0}"
+    scheme = "rediss" if "SSL" in connection.connection_pool.connection_class.__name__ else "redis"
+    return f"{scheme}://{login}{host}:{options.get('port') or 6379}/{options.get('db') or 0}"

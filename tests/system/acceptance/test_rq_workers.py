@@ -1,0 +1,247 @@
+"""`rq worker -w rqsched.rq.Worker` and its flavours: a dispatcher beside RQ's worker, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from redis import Redis
+
+from rqsched import Every, RetryPolicy
+from rqsched.api.schedule_handle import ScheduleHandle
+from tests.support.processes import BIN, Process, is_gone, process_tree, wait_until
+from tests.system.acceptance.live import LiveEnv
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+SECOND = timedelta(seconds=1)
+SOON = 60.0
+KINDS = {
+    "fork": ("worker", "-w", "rqsched.rq.Worker"),
+    "simple": ("worker", "-w", "rqsched.rq.SimpleWorker"),
+    "spawn": ("worker", "-w", "rqsched.rq.SpawnWorker"),
+    "pool": ("worker-pool", "-n", "2", "-w", "rqsched.rq.Worker"),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def start_rq(live: LiveEnv, *words: str) -> Process:
+    """RQ's own command, told its Redis by RQ's own option; both queues are named."""
+    command: Sequence[str | Path] = [BIN / "rq", *words, "--url", live.environment["RQSCHED_REDIS_URL"]]
+    return live.start([*command, "rqsched", "default"])
+
+
+def named(worker: Process, name: str) -> list[psutil.Process]:
+    """Descendants that show this name (the kernel keeps 15 characters)."""
+    found = []
+    for process in process_tree(worker.pid):
+        try:
+            if process.name() == name[:15] and not is_gone(process):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_for(worker: Process, name: str, *, other_than: int = 0) -> psutil.Process:
+    def found() -> psutil.Process | None:
+        return next((process for process in named(worker, name) if process.pid != other_than), None)
+
+    process = wait_until(found, timeout=SOON, what=f"{name}, not {other_than}:\n{worker.log()}")
+    assert process is not None
+    return process
+
+
+def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
+    fired = schedule.refresh().run_count
+    wait_until(lambda: schedule.refresh().run_count >= fired + more, timeout=timeout, what=f"fires of {schedule}")
+
+
+@each_kind
+def test_schedules_fire_and_runs_succeed_without_rqs_scheduler(live: LiveEnv, kind: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+
+    start_rq(live, *KINDS[kind])
+
+    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    schedule.pause()
+    live.check()
+
+
+def test_the_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    url = live.environment["RQSCHED_REDIS_URL"]
+    live.environment["RQSCHED_REDIS_URL"] = ""
+
+    live.start([BIN / "rq", *KINDS["fork"], "--url", url, "rqsched", "default"])
+
+    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+
+
+@pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
+@pytest.mark.parametrize("kind", ["fork", "spawn"])
+def test_a_dispatcher_or_keeper_that_dies_comes_back(live: LiveEnv, kind: str, name: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    worker = start_rq(live, *KINDS[kind])
+    wait_for_fires(schedule)
+    killed = wait_for(worker, name)
+
+    killed.kill()
+
+    wait_for(worker, name, other_than=killed.pid)
+    wait_for_fires(schedule)
+    wait_until(lambda: len(named(worker, "rqsched-dispatcher")) == 1, timeout=SOON, what="one dispatcher")
+    schedule.pause()
+    live.check()
+
+
+def test_a_keeper_that_dies_during_a_run_comes_back_before_the_run_has_ended(live: LiveEnv) -> None:
+    worker = start_rq(live, *KINDS["fork"])
+    run = live.hold_now()
+    live.wait_for_execution(run)
+    killed = wait_for(worker, "rqsched-keeper")
+
+    killed.kill()
+
+    wait_for(worker, "rqsched-keeper", other_than=killed.pid)
+    assert run.refresh().status == "running"
+    live.open_gate()
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+
+
+@pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
+def test_schedules_fire_while_a_simple_worker_executes_whoever_dies(live: LiveEnv, name: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    worker = start_rq(live, *KINDS["simple"])
+    run = live.hold_now()
+    live.wait_for_execution(run)
+
+    wait_for(worker, name).kill()
+
+    skipped = schedule.refresh().skipped_count
+    wait_until(lambda: schedule.refresh().skipped_count > skipped + 3, timeout=SOON, what="fires, skipped by overlap")
+    assert run.refresh().status == "running"
+
+
+@each_kind
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_keeper_and_dispatcher_end_with_their_worker(live: LiveEnv, kind: str, end: signal.Signals) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    worker = start_rq(live, *KINDS[kind])
+    wait_for_fires(schedule)
+    wait_for(worker, "rqsched-keeper")
+    kept = [*named(worker, "rqsched-keeper"), *named(worker, "rqsched-dispatcher")]
+    workers = [worker.pid] if kind != "pool" else [one.pid for one in psutil.Process(worker.pid).children()]
+    assert len(kept) >= 2
+
+    for pid in workers if end is signal.SIGKILL else [worker.pid]:
+        os.kill(pid, end)
+
+    wait_until(lambda: all(is_gone(process) for process in kept), timeout=SOON, what=f"the end of {kept}")
+
+
+def test_a_burst_makes_one_pass_and_executes_what_it_fired(live: LiveEnv) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    first_at = schedule.next_run_at
+    assert first_at is not None
+    wait_until(lambda: live.scheduler.runtime.now() > first_at, timeout=SOON, what="the first due time")
+
+    worker = start_rq(live, "worker", "--burst", "-w", "rqsched.rq.Worker")
+
+    assert worker.popen.wait(SOON) == 0
+    assert schedule.refresh().run_count >= 1
+    assert len(live.executions()) == schedule.run_count
+
+
+WORKERS_THAT_RECOVER = {
+    "rqsched.rq.Worker": ("worker", "-w", "rqsched.rq.Worker"),
+    "preload": ("worker", "-c", "rqsched.preload", "--with-scheduler"),
+}
+
+
+@pytest.mark.parametrize("words", WORKERS_THAT_RECOVER.values(), ids=WORKERS_THAT_RECOVER.keys())
+def test_a_worker_that_starts_after_a_flush_fires_everything_again(live: LiveEnv, words: Sequence[str]) -> None:
+    """Nothing is in Redis that could tell it: it looks into SQL at its boot."""
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
+        redis.flushall()
+
+    start_rq(live, *words)
+
+    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+
+
+def test_a_bare_rq_worker_executes_what_lies_on_its_lists(live: LiveEnv) -> None:
+    """It promotes nothing and repairs nothing but what its links carry: somebody must make a pass."""
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    start_rq(live, "worker")
+
+    def passes() -> bool:
+        live.scheduler.recover(deep=True)
+        return schedule.refresh().state.success_count >= 2
+
+    wait_until(passes, timeout=SOON, interval=0.5, what="two runs")
+
+
+def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(live: LiveEnv) -> None:
+    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    start_rq(live, *KINDS["fork"])
+    execution = live.wait_for_execution(run)
+
+    os.kill(execution.pid, signal.SIGKILL)
+
+    live.wait_for_status(run, "lost", timeout=SOON)
+    assert run.error is not None
+    assert "horse" in run.error
+
+
+CHAINS = 13
+STRIKES = 20
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@each_kind
+def test_no_chain_is_dead_ten_seconds_after_the_last_kill(live: LiveEnv, kind: str) -> None:
+    """Any process of two workers is killed, again and again; who was killed at the top is started anew.
+
+    On a busy machine the test waits longer for the last chain, and prints how long it took.
+    """
+    chance = random.Random(kind)
+    schedules = [
+        live.note_every(f"s{number}", Every(timedelta(seconds=1 + number % 3)), overlap="allow_all")
+        for number in range(CHAINS)
+    ]
+    workers = [start_rq(live, *KINDS[kind]) for _ in range(2)]
+    wait_for_fires(schedules[0])
+
+    for _ in range(STRIKES):
+        number = chance.randrange(len(workers))
+        tree = process_tree(workers[number].pid)
+        victim = chance.choice(tree)
+        if victim.pid == workers[number].pid:
+            workers[number].kill_tree()
+            workers[number] = start_rq(live, *KINDS[kind])
+        elif not is_gone(victim):
+            victim.kill()
+        wait_for_fires(schedules[number], more=1)
+
+    struck_at, slowest = time.monotonic(), 0.0
+    fired = {schedule.schedule_id: schedule.refresh().run_count for schedule in schedules}
+    for schedule in schedules:
+        wait_until(
+            lambda schedule=schedule: schedule.refresh().run_count > fired[schedule.schedule_id] + 1,  # type: ignore[misc]
+            timeout=SOON,
+            what=f"two fires of {schedule.schedule_id}",
+        )
+        slowest = max(slowest, time.monotonic() - struck_at)
+    print(f"{kind}: every chain has fired twice {slowest:.1f} s after the last of {STRIKES} kills")
+    for schedule in schedules:
+        schedule.pause()
+    live.check()
