@@ -186,6 +186,15 @@ def workflow(
     return register
 
 
+class FannedOut(dict[str, Any]):
+    """What a workflow returns that has named targets: the run ends when the last of them has."""
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there is one."""
+        return bool(self.get("targets"))
+
+
 def make_workflow(
     name: str | None,
     target: Callable[..., Any],

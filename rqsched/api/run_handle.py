@@ -136,6 +136,17 @@ class RunHandle:
         return self._run.backfill_uid
 
     @property
+    def dispatched_at(self) -> datetime | None:
+        """When its workflow returned and its targets were open; None unless it has targets."""
+        return self._run.dispatched_at
+
+    @property
+    def target_counts(self) -> dict[str, int] | None:
+        """How many of its targets ended in each status; None until the last one has."""
+        counts: dict[str, int] | None = None if self._run.target_counts is None else json.loads(self._run.target_counts)
+        return counts
+
+    @property
     def status(self) -> str:
         """`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus."""
         return self._run.status.value

@@ -19,6 +19,7 @@ from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched import workflows
+from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.runtime import Runtime
@@ -30,7 +31,7 @@ from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.requeue import is_requeued, mark_failed
-from rqsched.workflows import CALLERS, RunContext, enter_run, leave_run
+from rqsched.workflows import CALLERS, FannedOut, RunContext, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,11 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         if rq_job is not None and has_failed_finally(change, claim.run.uid):
             mark_failed(rq_job)
         raise
-    _complete(runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED, result=_dump_result(result)))
+    is_open = isinstance(result, FannedOut) and result.has_targets
+    outcome = AttemptOutcome.DISPATCHED if is_open else AttemptOutcome.SUCCEEDED
+    _complete(runtime, claim, AttemptResult(outcome, result=_dump_result(result)))
+    if is_open:
+        try_to_end(runtime, claim.run.uid)  # the last target may have ended already
     return result
 
 

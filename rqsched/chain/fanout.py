@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain.execution import describe_error
+from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
@@ -138,8 +139,10 @@ def _handle(runtime: Runtime, target: Target) -> bool:
 def _finish(runtime: Runtime, target: Target, token: str, status: TargetStatus, error: str | None = None) -> None:
     """Record the end through an SQL outage as long as a run's may last."""
     patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
-    finish = partial(fanout_targets.finish, uid=target.uid, token=token, status=status, now=runtime.now(), error=error)
-    runtime.database.transact(finish, patience=patience)
+    finish = partial(fanout_targets.finish, target=target, token=token, status=status, now=runtime.now(), error=error)
+    may_be_last = runtime.database.transact(finish, patience=patience)
+    if may_be_last:
+        try_to_end(runtime, target.run_uid)
 
 
 def lose(runtime: Runtime, job: TargetJobId) -> None:

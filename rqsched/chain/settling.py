@@ -79,6 +79,6 @@ def lose_run(runtime: Runtime, job: RunJobId, reason: str) -> Change | None:
 
     def is_that_one(run: Run) -> bool:
         is_same = run.attempt == job.attempt and run.delivery == job.delivery
-        return is_same and run.status is RunStatus.RUNNING
+        return is_same and run.status is RunStatus.RUNNING and run.dispatched_at is None
 
     return settle_run(runtime, job.uid, AttemptResult(AttemptOutcome.LOST, error=reason), fence=is_that_one)

@@ -23,7 +23,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
-_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
+_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
 _SHORT_ERROR = 60
 

@@ -11,7 +11,7 @@ import typer
 
 from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
-from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -195,6 +195,12 @@ class Policy:
         Texts,
         typer.Option("--environment", help="Fire only in this RQSCHED_ENV; may be repeated.", rich_help_panel=POLICY),
     ] = None
+    fan_out: Annotated[
+        str | None,
+        typer.Option(
+            "--fan-out", help=f"When a run with targets fails: {', '.join(FanOutPolicy)}.", rich_help_panel=POLICY
+        ),
+    ] = None
     retention: Annotated[
         str | None,
         typer.Option(
@@ -244,6 +250,7 @@ class Policy:
             on_exhausted=self.on_exhausted,
             total_repeats=self.total_repeats,
             environments=self.environment,
+            fan_out=self.fan_out,
             retention=self.retention,
             retry=replace(retry or RetryPolicy(), **changes) if changes else None,
         )

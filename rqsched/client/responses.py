@@ -92,6 +92,10 @@ class RunDescription:
     """The backfill that made it; None otherwise."""
     asked_attempt: int | None = None
     """The attempt that an operator asked for last; None when nobody did."""
+    dispatched_at: datetime | None = None
+    """When its workflow returned and its targets were open; None unless it has targets."""
+    target_counts: dict[str, int] | None = None
+    """How many of its targets ended in each status; None until the last one has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ RUN_RETRY_STARTED = "RunRetryStarted"
 RUN_SUCCEEDED = "RunSucceeded"
 """Recorded after failures only: a success that follows a success has no event."""
 
+FAN_OUT_ENDED = "FanOutEnded"
+"""Recorded when the last target of a run has ended, before the event of the run's own end, if it has one."""
+
 REMAINING_EXHAUSTED = "remaining_actions_exhausted"
 """The reason of a skip for which `max_runs` leaves no run."""
 NOT_TRIGGERABLE = "status_not_triggerable"
@@ -82,6 +85,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,
+    FAN_OUT_ENDED: (_ENDED - {"error"}) | {"outcome", "targets"},
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }
 """Which payload keys each event type may carry; `command_context` may accompany every one."""

@@ -398,6 +398,10 @@ class Run:
     """The key of the trigger that asked for it; None when it had none."""
     backfill_uid: str | None = None
     """The backfill that asked for it; None for any other kind."""
+    dispatched_at: datetime | None = None
+    """When its workflow returned and targets were open; None unless it is or was a fan-out."""
+    target_counts: str | None = None
+    """JSON: how many of its targets ended in each status; None until the last one has."""
     asked_attempt: int | None = None
     """The attempt that an operator asked for last: no other follows it. None when nobody did."""
 

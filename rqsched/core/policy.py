@@ -105,6 +105,17 @@ class Exhausted(StrEnum):
     """The chain continues with the next occurrence."""
 
 
+class FanOutPolicy(StrEnum):
+    """When a run has failed whose targets have all ended."""
+
+    ANY_FAILED = "any_failed"
+    """A target failed (default)."""
+    ALL_FAILED = "all_failed"
+    """Targets failed and none succeeded."""
+    NEVER = "never"
+    """Never: the counts alone tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how late a failed attempt is repeated.
@@ -202,6 +213,8 @@ class Policies:
     """Keep a failed run among the dead letters (Open Job Spec)."""
     on_delete: str = "end_runs"
     """What deleting does to runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
+    fan_out: FanOutPolicy | str = FanOutPolicy.ANY_FAILED
+    """When a run fails because of its targets; a name is read as its FanOutPolicy."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -210,6 +223,7 @@ class Policies:
         if self.retention is not None:
             object.__setattr__(self, "retention", str(Retention.parse(str(self.retention))))
         object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
+        object.__setattr__(self, "fan_out", _member(FanOutPolicy, "fan_out", self.fan_out))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
         object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
         named: Any = self.environments

@@ -84,6 +84,8 @@ def attempt_again(builder: ChangeBuilder, run: Run, *, reason: str | None = None
         ended_at=None,
         retry_at=None,
         heartbeat_at=None,
+        dispatched_at=None,
+        target_counts=None,
     )
     builder.record(
         audit.RUN_RETRY_REQUESTED,

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from rqsched.core.model import Definition, dump_spec
 from rqsched.core.notifications import OPTIONS
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
-from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.spec import Spec, SpecLike
@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
     """Fire only where RQSCHED_ENV is one of these."""
     retry: RetryPolicy | None
     """How failed attempts are repeated."""
+    fan_out: FanOutPolicy | str
+    """When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy."""
     retention: str | int | None
     """How much history is kept: `90d`, `1000` runs, `90d 1000`, or `0` for all; default RQSCHED_RETENTION."""
     timeout: int | None
@@ -209,6 +211,7 @@ _POLICY_NAMES = {
     "final_errors": "final_errors",
     "dead_letter": "dead_letter",
     "on_delete": "on_delete",
+    "fan_out": "fan_out",
     "retention": "retention",
 }
 

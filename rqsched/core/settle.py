@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.fan_out import describe_failures, has_failed
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overdue import succeeded
 from rqsched.core.overlap import drain
+from rqsched.core.policy import FanOutPolicy
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 
 MAX_ERROR = 8_192
@@ -38,6 +40,10 @@ class AttemptOutcome(StrEnum):
     """Cancelled on request; not repeated."""
     TERMINATED = "terminated"
     """Killed on request; not repeated."""
+    DISPATCHED = "dispatched"
+    """The workflow returned, and targets of its are open: the run goes on until the last of them has ended."""
+    TARGETS_ENDED = "targets_ended"
+    """The last target has ended; not repeated as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,8 @@ class AttemptResult:
     """JSON of the error as an external worker sent it; it is listed with the attempt."""
     dead_letter: bool | None = None
     """Whether a run that this ends is kept among the dead letters; None leaves that to its policies."""
+    target_counts: str | None = None
+    """JSON: the targets that have ended, by status; None unless all have."""
 
 
 def decide_settle(
@@ -68,6 +76,11 @@ def decide_settle(
     `run` is one of `runs`, the schedule's open runs; the caller has fenced it.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
+    if attempt_result.outcome is AttemptOutcome.DISPATCHED:
+        builder.set_run(run.uid, dispatched_at=now, result=attempt_result.result)
+        return builder.build()
+    if attempt_result.outcome is AttemptOutcome.TARGETS_ENDED:
+        attempt_result = _judge_targets(builder, run, attempt_result)
     _list_attempt(builder, run, attempt_result)
     outcome = attempt_result.outcome
     if outcome is AttemptOutcome.SUCCEEDED:
@@ -79,6 +92,17 @@ def decide_settle(
     if not builder.run(run.uid).is_unfinished:
         _start_what_waited(builder, run.uid)
     return builder.build()
+
+
+def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> AttemptResult:
+    """Record how the targets ended, and return what that means for the run."""
+    counts: dict[str, int] = json.loads(attempt_result.target_counts or "{}")
+    builder.set_run(run.uid, target_counts=attempt_result.target_counts)
+    is_failure = has_failed(counts, FanOutPolicy(builder.schedule.policies.fan_out))
+    outcome = AttemptOutcome.FAILED if is_failure else AttemptOutcome.SUCCEEDED
+    _record_end(builder, run, audit.FAN_OUT_ENDED, outcome=outcome.value, targets=counts)
+    error = describe_failures(counts, attempt_result.error) if is_failure else None
+    return replace(attempt_result, outcome=outcome, error=error, is_final=True)
 
 
 def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:

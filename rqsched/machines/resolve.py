@@ -14,7 +14,7 @@ from rqsched.errors import RunNotFoundError
 from rqsched.machines.machine import Machine, Resolver
 from rqsched.store import changes, machine_states
 from rqsched.store.fanout_targets import Batch
-from rqsched.workflows import RunContext, current_run
+from rqsched.workflows import FannedOut, RunContext, current_run
 
 
 @dataclass
@@ -101,7 +101,7 @@ def body(machine: Machine, event: str) -> Callable[[], dict[str, Any]]:
     def run_event() -> dict[str, Any]:
         runtime, run = current_runtime(), current_run()
         done = dispatch(runtime, machine, event, _batch_of(runtime, run), run.checkpoint)
-        return {"targets": done.targets, "filtered": done.filtered}
+        return FannedOut(targets=done.targets, filtered=done.filtered)
 
     run_event.__module__, run_event.__qualname__ = machine.cls.__module__, f"{machine.cls.__qualname__}.{event}"
     return run_event

@@ -18,12 +18,12 @@ from rqsched.core.ids import BatchJobId, derived_uid
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
-from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
+from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, targets
 
 LOST = "its process vanished: it neither ended nor ran out of time"
 """The error of a target whose deadline passed without a result."""
-GIVEN_UP = "its run ended before it was dispatched"
-"""The error of a target that was never dispatched."""
+GIVEN_UP = "its run ended before it began"
+"""The error of a target that no process began."""
 _WITHOUT_SUCCESS = [
     status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
 ]
@@ -55,6 +55,8 @@ class Target:
 
     uid: str
     """Computed from the run and the target's id."""
+    run_uid: str
+    """The run that named it."""
     target_id: str
     """The id that the resolver named."""
     workflow: str
@@ -117,7 +119,7 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 
     Returns none when `job` does not name the first waiting target: another delivery of the job was first.
     """
-    statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid))
+    statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
     rows = connection.execute(ordered).all()
     if not rows or rows[0].number != job.number:
@@ -158,12 +160,32 @@ def exists_of(connection: Connection, run_uid: str) -> bool:
 
 
 def finish(
-    connection: Connection, uid: str, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
-) -> None:
-    """Record how a target ended, unless `token` does not hold it any more."""
+    connection: Connection, target: Target, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
+) -> bool:
+    """Record how a target ended, unless `token` does not hold it any more; returns whether it may be the last one.
+
+    It is not while others wait for a process. Those that run at this moment are seen after the commit only.
+    """
     running = targets.c.status == TargetStatus.RUNNING.value
-    statement = sa.update(targets).where(targets.c.uid == uid, targets.c.token == token, running)
+    statement = sa.update(targets).where(targets.c.uid == target.uid, targets.c.token == token, running)
     connection.execute(statement.values(status=status.value, error=error, ended_at=now))
+    not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
+    found = sa.select(targets.c.uid).where(targets.c.run_uid == target.run_uid, not_begun).limit(1)
+    return connection.execute(found).first() is None
+
+
+def has_open(connection: Connection, run_uid: str) -> bool:
+    """Tell whether a target of a run has not ended."""
+    found = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid, IS_OPEN_TARGET).limit(1)
+    return connection.execute(found).first() is not None
+
+
+def first_error(connection: Connection, run_uid: str) -> str | None:
+    """Return the error of the first target of a run that failed; None when none did."""
+    failed = targets.c.run_uid == run_uid, targets.c.status == TargetStatus.FAILED.value
+    found = sa.select(targets.c.error).where(*failed).order_by(targets.c.number).limit(1)
+    error: str | None = connection.execute(found).scalar_one_or_none()
+    return error
 
 
 def count(connection: Connection, run_uid: str) -> dict[str, int]:
@@ -199,10 +221,10 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
     """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
 
-    Fan-outs whose run has not succeeded are left out: its next attempt may name further targets first.
+    Fan-outs whose workflow has not returned are left out: the next attempt may name further targets first.
     """
     is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
-    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | is_by_hand
+    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | HAS_OPEN_TARGETS | is_by_hand
     joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
     first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
     named = first.where(_is_waiting(), is_over).group_by(targets.c.run_uid).subquery()
@@ -217,9 +239,9 @@ def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
 
 
 def give_up(connection: Connection, now: datetime) -> int:
-    """Fail waiting targets whose run ended without success, and returns how many: none will dispatch them."""
-    ended = sa.select(runs.c.uid).where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
-    return _fail_free(connection, (_is_waiting(), ended.exists()), GIVEN_UP, now)
+    """Fail targets that have not begun and whose run ended without success; returns how many."""
+    not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
+    return _fail_free(connection, (not_begun, _has_ended_in_vain()), GIVEN_UP, now)
 
 
 def _fail_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], error: str, now: datetime) -> int:
@@ -235,6 +257,11 @@ def _fail_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], 
 def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:
     """Fail a running target, whichever process holds it."""
     connection.execute(sa.update(targets).where(targets.c.uid == uid, _is_running()).values(**_failed(error, now)))
+
+
+def _has_ended_in_vain() -> sa.ColumnElement[bool]:
+    """The run of a target was cancelled, terminated or lost, or its workflow failed."""
+    return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
 
 
 def _is_waiting() -> sa.ColumnElement[bool]:

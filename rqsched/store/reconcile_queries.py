@@ -17,7 +17,19 @@ from rqsched.core.ids import LinkId
 from rqsched.core.model import Run, RunStatus
 from rqsched.store.changes import one_of
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
-from rqsched.store.tables import HAS_WAITING, IS_ACTIVE, IS_LIVE, IS_UNFINISHED, IS_WATCHED, constant, runs, schedules
+from rqsched.store.tables import (
+    HAS_OPEN_TARGETS,
+    HAS_WAITING,
+    IS_ACTIVE,
+    IS_LIVE,
+    IS_OPEN_TARGET,
+    IS_UNFINISHED,
+    IS_WATCHED,
+    constant,
+    runs,
+    schedules,
+    targets,
+)
 
 
 def due_links(
@@ -112,7 +124,8 @@ def compare_heartbeats(
     Skips runs that were seen after `before`, and those that another transaction holds, which the next pass compares.
     `sightings` counts how often in a row a run was seen without a new heartbeat.
     """
-    statement = sa.select(runs.c.uid).where(_has(RunStatus.RUNNING), runs.c.executor == "rq")
+    is_ours = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.dispatched_at.is_(None)
+    statement = sa.select(runs.c.uid).where(*is_ours)
     statement = statement.where(runs.c.seen_at.is_(None) | (runs.c.seen_at <= before) | (runs.c.seen_at > now))
     if after is not None:
         statement = statement.where(runs.c.uid > after)
@@ -135,8 +148,19 @@ def without_heartbeat(
     connection: Connection, sightings: int, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read running runs that were seen so often without a new heartbeat, each with its number of heartbeats."""
-    found = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.sightings >= sightings
+    is_ours = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.dispatched_at.is_(None)
+    found = (*is_ours, runs.c.sightings >= sightings)
     return _running(connection, found, after, limit)
+
+
+def dispatched(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read runs that wait for their targets although none is open."""
+    is_open = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET)
+    statement = sa.select(runs.c.uid).where(HAS_OPEN_TARGETS, ~is_open)
+    if after is not None:
+        statement = statement.where(runs.c.uid > after)
+    uids = list(connection.execute(statement.order_by(runs.c.uid).limit(limit)).scalars())
+    return uids, uids[-1] if len(uids) == limit else None
 
 
 def silent(

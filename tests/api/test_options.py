@@ -8,12 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from redis import Redis
 
-from rqsched import CommandContext, Cron, Every, RetryPolicy
+from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
+from rqsched.store import fanout_targets
+from rqsched.store.fanout_targets import Batch
+from rqsched.store.tables import targets
+from rqsched.workflows import FannedOut
 from tests.support.env import DAY, HOUR, MINUTE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
 from tests.support.rows import every_row
 
@@ -115,6 +120,21 @@ def retry(env: Env, schedule: ScheduleHandle) -> None:
     assert (newest(schedule).status, schedule.refresh().status) == ("failed", "active")
 
 
+def fan_out(env: Env, schedule: ScheduleHandle) -> None:
+    def sweep() -> FannedOut:
+        run, now = current_run(), env.clock.now()
+        batch = Batch(run.uid, "note", run.occurrence_at, 5, schedule.uid)
+        ended = sa.update(targets).where(targets.c.run_uid == run.uid).values(status="failed", ended_at=now)
+        env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, ["one"], 1, now))
+        env.runtime.database.transact(lambda c: c.execute(ended))
+        return FannedOut(targets=1)
+
+    env.register("note", sweep)
+    env.run_due()
+    env.register("note", env._note)
+    assert (newest(schedule).status, newest(schedule).target_counts) == ("succeeded", {"failed": 1})
+
+
 def retention(env: Env, schedule: ScheduleHandle) -> None:
     for _ in range(3):
         env.run_due()
@@ -190,6 +210,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "total_repeats": ({"total_repeats": 2}, total_repeats),
     "environments": ({"environments": ["production"]}, environments),
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
+    "fan_out": ({"fan_out": "never"}, fan_out),
     "retention": ({"retention": "2"}, retention),
     "timeout": ({"timeout": 77}, timeout),
     "queue": ({"queue": "high"}, queue),

@@ -48,6 +48,7 @@ OURS = {
     "RunRetryRequested",
     "RunRetryStarted",
     "RunSucceeded",
+    "FanOutEnded",
 }
 
 
@@ -90,6 +91,7 @@ def every_event() -> list[Event]:
         settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         decide_overdue(silent, now=NOON),
         settle(replace(silent, overdue_since=NOON, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
+        settle(hourly, AttemptResult(AttemptOutcome.TARGETS_ENDED, target_counts='{"succeeded":1}')),
         decide_retry_on_request(hourly, [run(2)], run(1, "failed"), now=NOON, reason="repaired"),
         decide_drain(holding(hourly, asked), [asked], now=NOON),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import sqlalchemy as sa
 
@@ -72,9 +74,10 @@ def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Databa
     assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0]
     assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0], "its answer was lost"
     assert database.transact(lambda c: fanout_targets.claim(c, uid, "theirs", NOW)) is None
-    database.transact(lambda c: fanout_targets.finish(c, uid, "theirs", TargetStatus.FAILED, now=NOW))
+    database.transact(lambda c: fanout_targets.finish(c, chunk[0], "theirs", TargetStatus.FAILED, now=NOW))
     assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
-    database.transact(lambda c: fanout_targets.finish(c, uid, "mine", TargetStatus.SUCCEEDED, now=NOW))
+    end = partial(fanout_targets.finish, target=chunk[0], token="mine", status=TargetStatus.SUCCEEDED, now=NOW)
+    assert not database.transact(end), "another one waits"
     assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
     assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
 

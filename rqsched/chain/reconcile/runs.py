@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from rqsched.chain import fanout
+from rqsched.chain.fan_out_ends import end_if_over
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
@@ -65,7 +66,8 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
 def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     def is_still_lifeless(current: Run) -> bool:
         is_same = current.token == run.token and current.attempt == run.attempt
-        return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at
+        is_silent = current.heartbeat_at == run.heartbeat_at and current.dispatched_at is None
+        return is_same and current.status is RunStatus.RUNNING and is_silent
 
     if runtime.database.read(lambda connection: changes.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
@@ -85,6 +87,21 @@ def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Cha
 
 
 def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue the jobs of fan-outs that vanished, and fail targets whose process died."""
+    """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
     for checked, repaired in fanout.repair(runtime, everything=everything):
         yield Recovered(checked=checked, targets=repaired)
+    for uids in pages(runtime, reconcile_queries.dispatched):
+        yield _end_fan_outs(runtime, uids)
+
+
+def _end_fan_outs(runtime: Runtime, uids: Sequence[str]) -> Recovered:
+    counts = Recovered(checked=len(uids))
+    for uid in uids:
+        try:
+            counts.targets += end_if_over(runtime, uid) is not None
+        except BackendUnavailableError:
+            raise
+        except Exception:  # noqa: BLE001 - one row never starves the others
+            _log.exception("the fan-out of run %s cannot be ended now", uid, extra={"action": "repair_failed"})
+            counts.failed += 1
+    return counts

@@ -71,6 +71,8 @@ class Counts:
     """Occurrences that passed without a fire."""
     fire_failures: Counter[Key] = field(default_factory=Counter)
     """Fires that failed and were postponed."""
+    targets: Counter[Key] = field(default_factory=Counter)
+    """Targets of fan-outs whose last one has ended, by status."""
     died: Counter[Key] = field(default_factory=Counter)
     """Schedules that became dead."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
@@ -135,6 +137,9 @@ class Follower:
             self.counts.missed[namespace,] += payload["count"]
         elif row.event_type == audit.FIRE_FAILED:
             self.counts.fire_failures[namespace,] += 1
+        elif row.event_type == audit.FAN_OUT_ENDED:
+            for status, count in payload["targets"].items():
+                self.counts.targets[namespace, status] += count
         elif row.event_type == audit.DIED:
             self.counts.died[namespace,] += 1
 

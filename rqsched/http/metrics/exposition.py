@@ -25,6 +25,7 @@ def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
         "skips", "Occurrences and triggers that started nothing, by reason.", ("reason",), counts.skips, sees
     )
     yield _counter("runs_ended", "Runs that ended, by outcome.", ("outcome",), counts.runs, sees)
+    yield _counter("targets_ended", "Targets of ended fan-outs, by outcome.", ("outcome",), counts.targets, sees)
     yield _counter("missed", "Occurrences that passed without a fire.", (), counts.missed, sees)
     yield _counter("fire_failures", "Fires that failed and were postponed.", (), counts.fire_failures, sees)
     yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)

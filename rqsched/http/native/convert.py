@@ -20,8 +20,8 @@ DEFAULTS: Mapping[str, Any] = {
     "args": [], "kwargs": {}, "overlap": "skip", "buffer_limit": None, "missed": "fire_once", "catch_up_window": None,
     "catch_up_limit": 100, "catch_up": "next", "jitter": timedelta(0), "max_runs": None, "on_exhausted": "done",
     "total_repeats": None, "environments": (), "timeout": None, "queue": None, "connection": None, "priority": 0,
-    "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None, "owner": None,
-    "executor": "rq",
+    "fan_out": "any_failed", "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
+    "owner": None, "executor": "rq",
 }  # fmt: skip
 """What null means in a change."""
 _ALIASES = {

@@ -178,6 +178,9 @@ class DefinitionRequest(TimingRequest):
     environments: list[Name] | None = None
     retry: RetryRequest | None = None
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
+    fan_out: Name | None = Field(
+        default=None, description="When a run with targets fails: any_failed, all_failed or never."
+    )
     retention: NumberedName | None = Field(
         default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."
     )

@@ -22,7 +22,7 @@ from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill
 
-_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result")
+_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
 
 
@@ -120,6 +120,8 @@ class RunResponse(Schema):
     backfill_uid: str | None
     asked_attempt: int | None
     """The attempt that an operator asked for last; None when nobody did."""
+    dispatched_at: datetime | None
+    target_counts: dict[str, int] | None
 
 
 def run_response(run: Run) -> dict[str, Any]:

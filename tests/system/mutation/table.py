@@ -398,7 +398,7 @@ RECONCILE = (
     _edit(
         "reconcile loses a run whatever has become of it",
         "chain/reconcile/runs.py",
-        "return is_same and current.status is RunStatus.RUNNING and current.heartbeat_at == run.heartbeat_at",
+        "return is_same and current.status is RunStatus.RUNNING and is_silent",
         "return True",
         _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
     ),
@@ -500,4 +500,30 @@ NOTIFICATIONS = (
 )
 """Who is told of failures: once, and whatever dies."""
 
-MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS)
+_SWEEP = "tests/machines/test_fan_out_ends.py::test_"
+FAN_OUT = (
+    _edit(
+        "a run ends although targets are open",
+        "chain/fan_out_ends.py",
+        " or fanout_targets.has_open(connection, run_uid)",
+        "",
+        _SWEEP + "a_run_is_ended_once_however_many_see_that_it_is_over[sqlite]",
+    ),
+    _edit(
+        "reconcile does not end a run whose targets have",
+        "chain/reconcile/runs.py",
+        "        yield _end_fan_outs(runtime, uids)\n",
+        "        del uids\n",
+        _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",
+    ),
+    _edit(
+        "a dispatched run is lost with its horse",
+        "chain/settling.py",
+        " and run.status is RunStatus.RUNNING and run.dispatched_at is None",
+        " and run.status is RunStatus.RUNNING",
+        _SWEEP + "a_dispatched_run_needs_no_heartbeats_and_no_horse[sqlite]",
+    ),
+)
+"""A run with targets ends once, with the last of them."""
+
+MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS, *FAN_OUT)

@@ -24,7 +24,6 @@ NEW_STATUSES = (*OLD_STATUSES, "retrying", "lost", "cancelled")
 def _schedule_columns() -> list[sa.Column[Any]]:
     return [
         sa.Column("notifications", sa.Text, server_default="{}", nullable=False),
-        sa.Column("fan_out", sa.Text, server_default="{}", nullable=False),
         sa.Column("pruned_to", INSTANT),
         sa.Column("last_success_at", INSTANT),
         sa.Column("last_ended_at", INSTANT),
@@ -36,7 +35,7 @@ def _schedule_columns() -> list[sa.Column[Any]]:
 
 def _run_columns() -> list[sa.Column[Any]]:
     return [
-        sa.Column("fan_out", sa.Text, server_default="{}", nullable=False),
+        sa.Column("target_counts", sa.Text),
         sa.Column("blocked_at", INSTANT),
         sa.Column("blocked_reason", sa.Text),
         sa.Column("asked_attempt", sa.Integer),

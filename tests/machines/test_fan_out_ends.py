@@ -1,0 +1,176 @@
+"""The end of a fan-out: its run goes on until the last target has ended, and the targets say how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rqsched.chain.fan_out_ends import end_if_over
+from rqsched.chain.settling import lose_run
+from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
+from rqsched.core.model import TargetStatus
+from rqsched.machines import MachineScheduler
+from rqsched.store import fanout_targets
+from rqsched.testing import execute_pending
+from tests.support.env import Env, events, last, newest, types
+from tests.support.invariants import check_invariants
+from tests.support.machine_case import EXPIRY, MachineCase, open_case
+from tests.support.narrow import present
+
+
+def failing(*names: str) -> Callable[[str], None]:
+    """What raises for some instances."""
+
+    def act(instance_id: str) -> None:
+        if instance_id in names:
+            raise RuntimeError(f"{instance_id} is stuck")
+
+    return act
+
+
+def case_of(env: Env, count: int = 3, *, fails: tuple[str, ...] = (), **options: Any) -> MachineCase:
+    """A case with so many instances, of which some fail, and a schedule with these options."""
+    case = open_case(env, acts=failing(*fails))
+    case.states.put_all(dict.fromkeys(f"a-{number}" for number in range(1, count + 1)))
+    case.schedule()
+    env.scheduler.get(EXPIRY).update(**options)
+    return case
+
+
+def start(case: MachineCase) -> Any:
+    """Execute the run alone: its targets wait on their queue."""
+    run = present(case.env.scheduler.get(EXPIRY).trigger().run)
+    case.work_one()
+    return run.refresh()
+
+
+def test_a_run_goes_on_until_its_last_target_has_ended(any_env: Env) -> None:
+    case = case_of(any_env)
+    run = start(case)
+    for _ in range(3):
+        assert (run.refresh().status, run.ended_at, run.target_counts) == ("running", None, None)
+        assert run.dispatched_at == any_env.clock.now()
+        case.work_one()
+    assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 3})
+    assert run.result == {"targets": 3, "filtered": 0}
+    check_invariants(any_env.runtime, with_redis=False)
+
+
+OUTCOMES = {
+    "any_failed, one failed": ("any_failed", ("a-1",), "failed"),
+    "any_failed, none failed": ("any_failed", (), "succeeded"),
+    "all_failed, one failed": ("all_failed", ("a-1",), "succeeded"),
+    "all_failed, all failed": ("all_failed", ("a-1", "a-2"), "failed"),
+    "never, all failed": ("never", ("a-1", "a-2"), "succeeded"),
+}
+
+
+@pytest.mark.parametrize(("policy", "fails", "status"), OUTCOMES.values(), ids=OUTCOMES)
+def test_the_policy_decides_whether_failed_targets_fail_the_run(
+    env: Env, policy: str, fails: tuple[str, ...], status: str
+) -> None:
+    case = case_of(env, 2, fails=fails, fan_out=policy)
+    run = start(case)
+    execute_pending(env.scheduler)
+    run.refresh()
+    counts = {"succeeded": 2 - len(fails), "failed": len(fails)}
+    assert (run.status, run.attempt) == (status, 1), "it is not attempted again as a whole"
+    assert run.target_counts == {name: count for name, count in counts.items() if count}
+
+
+def test_a_failed_fan_out_says_how_many_failed_and_why(any_env: Env) -> None:
+    case = case_of(any_env, fails=("a-2", "a-3"))
+    run = case.run()
+    schedule = any_env.scheduler.get(EXPIRY)
+    assert run.error == "2 of 3 targets failed, such as: RuntimeError: a-2 is stuck"
+    assert (schedule.consecutive_failures, schedule.error_count, schedule.status) == (1, 1, "active")
+    assert types(schedule)[-2:] == ["FanOutEnded", "RunFailed"]
+    ended = next(event.payload for event in events(schedule) if event.event_type == "FanOutEnded")
+    assert (ended["targets"], ended["outcome"]) == ({"succeeded": 1, "failed": 2}, "failed")
+
+
+def test_a_sweep_that_is_not_over_blocks_the_next_one(any_env: Env) -> None:
+    case = case_of(any_env)
+    start(case)
+    assert present(any_env.scheduler.get(EXPIRY).trigger()).reason == "overlap_policy_skip"
+    execute_pending(any_env.scheduler)
+    assert any_env.scheduler.get(EXPIRY).trigger().outcome == "triggered"
+
+
+def test_a_dispatched_run_needs_no_heartbeats_and_no_horse(any_env: Env) -> None:
+    case = case_of(any_env)
+    run = start(case)
+    lose_run(any_env.runtime, RunJobId(run.uid, 1, 1), "its work horse died")
+    for _ in range(5):
+        any_env.advance(timedelta(seconds=20))
+        any_env.recover()
+    assert run.refresh().status == "running"
+    execute_pending(any_env.scheduler)
+    assert run.refresh().status == "succeeded"
+
+
+def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: Env) -> None:
+    case = case_of(any_env, 1)
+    run = start(case)
+    job = parse_target_job_id(any_env.queued()[0])
+    assert isinstance(job, TargetJobId)
+    now, transact = any_env.clock.now(), any_env.runtime.database.transact
+    target = present(transact(lambda c: fanout_targets.claim(c, job.uid, "mine", now)))
+    end = partial(fanout_targets.finish, target=target, token="mine", status=TargetStatus.SUCCEEDED, now=now)
+    assert transact(end), "it may be the last one"
+    assert run.refresh().status == "running"
+    assert any_env.recover().targets == 1
+    assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 1})
+
+
+def test_a_run_is_ended_once_however_many_see_that_it_is_over(any_env: Env) -> None:
+    case = case_of(any_env)
+    run = start(case)
+    assert end_if_over(any_env.runtime, run.uid) is None, "targets are open"
+    execute_pending(any_env.scheduler)
+    assert end_if_over(any_env.runtime, run.uid) is None
+    assert types(any_env.scheduler.get(EXPIRY)).count("FanOutEnded") == 1
+
+
+def test_a_cancelled_sweep_gives_up_what_has_not_begun(any_env: Env) -> None:
+    case = case_of(any_env)
+    run = start(case)
+    case.work_one()
+    run.cancel()
+    any_env.recover()
+    assert (run.refresh().status, case.count(run)) == ("cancelled", {"succeeded": 1, "failed": 2})
+    execute_pending(any_env.scheduler)
+    assert len(case.log) == 1
+
+
+def test_a_retried_run_handles_its_failed_targets_again(any_env: Env) -> None:
+    broken = ["a-2"]
+    case = open_case(any_env, acts=lambda name: failing(*broken)(name))
+    case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
+    run = case.run()
+    assert (run.status, case.log) == ("failed", ["a-1", "a-2"])
+    broken.clear()
+    run.retry()
+    assert (run.refresh().dispatched_at, run.target_counts) == (None, None)
+    execute_pending(any_env.scheduler)
+    assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 2})
+    assert case.log == ["a-1", "a-2", "a-2"]
+    assert last(any_env.scheduler.get(EXPIRY), "Triggered")
+
+
+def test_no_targets_are_a_success_at_once(env: Env) -> None:
+    case = open_case(env)
+    run = case.run()
+    assert (run.status, run.dispatched_at, run.target_counts) == ("succeeded", None, None)
+    assert newest(env.scheduler.get(EXPIRY)).uid == run.uid
+
+
+def test_a_fan_out_by_hand_has_no_run_to_end(env: Env) -> None:
+    case = case_of(env, fails=("a-1",))
+    done = MachineScheduler.run(env.scheduler, case.machine, "CHECK_EXPIRY")
+    execute_pending(env.scheduler)
+    assert MachineScheduler.count(env.scheduler, done.run_uid) == {"succeeded": 2, "failed": 1}
