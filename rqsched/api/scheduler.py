@@ -136,8 +136,7 @@ class Scheduler:
         Args:
             schedule_id: 1 to 255 of `A-Z a-z 0-9 . _ : -`, a letter or digit first; unique in its namespace.
             workflow: A registered name, the registered function or class, or a dotted path.
-            spec: When: `Cron`, `Every`, `Once`, a `timedelta` or aware `datetime`, text such as `0 2 * * *` or `10m`, a
-                `Spec` for several, or a `Timing`.
+            spec: When: `Cron`, `Every`, `Once`, their plain values or texts (`10m`), a `Spec` of several, a `Timing`.
             note: Free text kept with the schedule, at most 4 KiB.
             namespace: Default: RQSCHED_NAMESPACE.
             paused: Create it paused; nothing fires before `resume()`.
@@ -432,10 +431,8 @@ class Scheduler:
         with nothing written. Interrupted, call it again: what was retried has not failed any more.
         """
         require_note(reason, "reason")
-        now, where = self.runtime.now(), self._namespace(namespace)
-        wanted = FailedRuns(
-            since if isinstance(since, datetime) else now - to_span(since), where, until, schedule_id, workflow
-        )
+        begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)
+        wanted = FailedRuns(begin, self._namespace(namespace), until, schedule_id, workflow)
         if dry_run:
             return retrying.find_failed(self.runtime, wanted, bound)
         rows = []

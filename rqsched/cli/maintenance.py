@@ -82,7 +82,7 @@ def prune(
     every: Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete the runs and history that are beyond the retention of their schedules, for good, as workers do."""
+    """Delete the runs and history that are beyond their retention. They are gone for good; workers do the same."""
     namespace = None if every else session.named
     where = "every namespace" if namespace is None else f"namespace {namespace!r}"
     if not dry_run:

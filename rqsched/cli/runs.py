@@ -1,4 +1,4 @@
-"""Commands about runs and audit events: history, runs, cancel, terminate."""
+"""Commands about runs and audit events: history, runs, run, cancel, terminate."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.cli.command import CONFLICT, command
+from rqsched.cli.output import dump
 from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.audit import AuditRecord
@@ -21,11 +22,12 @@ app = typer.Typer(add_completion=False)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number or instance id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
-HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs")
+HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs", "Reason")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
-_SHORT_ERROR = 60
+_BLANK: tuple[Any, ...] = (None, "", [], {})
+ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
 
 
 @command(app)
@@ -63,7 +65,7 @@ def _show_events(
     if not events:
         writer.say("No events.")
         return
-    writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e)) for e in events])
+    writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e), _reason(e)) for e in events])
     if has_more:
         writer.say(f"More events available: continue with --after-sequence={events[-1].sequence} or --all.")
 
@@ -75,6 +77,17 @@ def _event(event: AuditRecord) -> dict[str, Any]:
 def _refs(event: AuditRecord) -> str:
     refs = (("wf", event.workflow_instance_id), ("run", event.workflow_run_id))
     return " ".join(f"{name}={value}" for name, value in refs if value)
+
+
+def _reason(event: AuditRecord) -> str:
+    """Return why it happened: the rule's word, who asked and what for, the error's first line."""
+    asked = event.payload.get("command_context") or {}
+    given = (event.payload.get("reason"), asked.get("reason"), _first_line(event.payload.get("error")))
+    return "; ".join(dict.fromkeys(str(one) for one in given if one))
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "").strip().partition("\n")[0]
 
 
 @command(app)
@@ -113,7 +126,6 @@ def run_fields(run: Run) -> dict[str, Any]:
 
 def _row(run: Run) -> tuple[Any, ...]:
     took = run.ended_at - run.started_at if run.ended_at and run.started_at else None
-    error = (run.error or "").strip().splitlines()[-1:] or [""]
     return (
         run.number,
         run.kind.value,
@@ -122,8 +134,35 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.attempt,
         run.started_at,
         None if took is None else f"{took.total_seconds():.2f}s",
-        error[0][:_SHORT_ERROR],
+        _first_line(run.error),
     )
+
+
+@command(app, "run")
+def show_run(
+    session: Session,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its uid; with --schedule its number or instance id too.")],
+    schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="The schedule it is one of.")] = None,
+) -> None:
+    """Show one run whole: its attempts, the error with its traceback, and its result."""
+    found = session.newest(schedule).run(run) if schedule else session.scheduler.run(run, session.namespace)
+    writer, fields = session.writer, run_fields(found.state)
+    if not writer.is_table:
+        writer.json(fields)
+        return
+    attempts, error, result = fields.pop("attempts") or [], fields.pop("error"), fields.pop("result")
+    writer.table(("Field", "Value"), [(name, value) for name, value in fields.items() if value not in _BLANK])
+    if attempts:
+        writer.say("")
+        writer.table(ATTEMPTS, [_attempt(attempt) for attempt in attempts])
+    for name, text in (("Error", error), ("Result", None if result is None else dump(result, indent=2))):
+        if text:
+            writer.say(f"\n{name}:\n{text.rstrip()}")
+
+
+def _attempt(attempt: dict[str, Any]) -> tuple[Any, ...]:
+    named = (attempt.get(name) for name in ("attempt", "outcome", "started_at", "ended_at"))
+    return *named, _first_line(attempt.get("error"))
 
 
 @command(app)

@@ -15,11 +15,12 @@ from rqsched.cli.completion import workflow_names
 from rqsched.cli.output import shown
 from rqsched.cli.schedule_options import Action, Metadata, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
 from rqsched.cli.session import Session
-from rqsched.core.model import ScheduleStatus
+from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
+from rqsched.spec.words import in_words
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +28,7 @@ Workflow = Annotated[
     str,
     typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.", autocompletion=workflow_names),
 ]
-COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire")
+COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire", "Last Outcome", "Timing")
 _UPCOMING = 5
 
 
@@ -186,12 +187,19 @@ def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None
 
 
 def _fields(handle: ScheduleHandle) -> dict[str, Any]:
-    return describe_schedule(handle.state).to_dict()
+    state = handle.state
+    return describe_schedule(state).to_dict() | {"timing": in_words(state.spec), "last_outcome": _last_outcome(state)}
 
 
 def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
     state = handle.state
-    return handle.schedule_id, handle.workflow, handle.status, state.due_at, state.last_run_at
+    shown_first = handle.schedule_id, handle.workflow, handle.status, state.due_at, state.last_run_at
+    return *shown_first, _last_outcome(state), in_words(state.spec)
+
+
+def _last_outcome(state: Schedule) -> str | None:
+    """Return how the newest run ended; a row does not say so while all succeeded."""
+    return state.last_outcome or ("succeeded" if state.success_count else None)
 
 
 @command(app)

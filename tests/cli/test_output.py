@@ -23,6 +23,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "describe": ["describe", "a"],
     "history": ["history", "a"],
     "runs": ["runs", "a"],
+    "run": ["run", "1", "--schedule", "a"],
     "cancel": ["cancel", "a", "1"],
     "terminate": ["terminate", "a", "1"],
     "retry": ["retry", "--failed", "--since", "1h", "--dry-run"],

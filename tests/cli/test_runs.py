@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from rqsched import Every
+from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.cli import HELLO, Cli
+from rqsched.testing import execute_pending
+from tests.support.cli import BOOM, HELLO, LONG, Cli
 
 HINT = "More events available: continue with --after-sequence=2 or --all."
 
@@ -29,10 +32,47 @@ def test_history_is_the_table_of_the_durable_workflow_cli(cli: Cli, handle: Sche
         "Event",
         "Recorded At",
         "Workflow Refs",
+        "Reason",
     ]
     assert created.split()[:2] == ["1", "ScheduleCreated"]
     run = handle.runs().items[-1]
-    assert triggered.endswith(f"wf={run.instance_id} run={run.uid}")
+    assert f"wf={run.instance_id} run={run.uid}" in triggered
+
+
+def test_history_shows_why_each_thing_happened(cli: Cli) -> None:
+    broken = cli.scheduler.create("broken", BOOM, Every("1h"), retry=RetryPolicy(max_retries=0, then="dead"))
+    cli("pause", "broken", "--reason", "ticket 8")
+    cli("trigger", "broken", code=4)
+    broken.refresh().trigger(force=True)
+    execute_pending(cli.scheduler)
+
+    lines = {line.split()[1]: line for line in cli("history", "broken").out.splitlines()}
+    assert lines["SchedulePaused"].endswith("ticket 8")
+    assert lines["ScheduleTriggerSkipped"].endswith("status_not_triggerable")
+    assert lines["RunFailed"].endswith("ValueError: no")
+
+
+def test_runs_show_the_whole_first_line_of_an_error(cli: Cli) -> None:
+    text = f"the invoice {'x' * 100} is missing"
+    cli.scheduler.create("long", LONG, Every("1h"), args=[text], retry=RetryPolicy(max_retries=0)).trigger()
+    execute_pending(cli.scheduler)
+    assert cli("runs", "long").out.splitlines()[1].endswith(f"ValueError: {text}")
+
+
+def test_run_shows_one_run_whole(cli: Cli) -> None:
+    retry = RetryPolicy(max_retries=0, then="continue")
+    for name, workflow in (("broken", BOOM), ("fine", HELLO)):
+        cli.scheduler.create(name, workflow, Every("1h"), retry=retry, queue="default").trigger()
+    execute_pending(cli.scheduler)
+
+    broken = cli("run", "1", "--schedule", "broken").out
+    assert re.search(r"^status +failed$", broken, re.MULTILINE)
+    assert re.search(r"^1 +failed .*ValueError: no$", broken, re.MULTILINE), "its attempts"
+    assert 'raise ValueError("no")' in broken, "where it was raised"
+    uid = cli.scheduler.get("fine").runs().items[0].uid
+    assert cli("run", uid).out.endswith('\nResult:\n"hello world"\n')
+    assert cli("run", uid, "-o", "json").json["result"] == "hello world"
+    cli("run", "nobody", code=3)
 
 
 def test_history_hints_at_more_and_continues_after_a_sequence(cli: Cli, handle: ScheduleHandle) -> None:

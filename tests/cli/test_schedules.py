@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import re
 
 import pytest
 
-from rqsched import Every
+from rqsched import Every, RetryPolicy
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
 
@@ -172,8 +173,27 @@ def test_list_has_the_columns_of_the_durable_workflow_cli(cli: Cli) -> None:
         "Status",
         "Next Fire",
         "Last Fire",
+        "Last Outcome",
+        "Timing",
     ]
-    assert row.split() == ["a", HELLO, "active", "2099-01-01T00:00:00Z", "-"]
+    assert row.split()[:6] == ["a", HELLO, "active", "2099-01-01T00:00:00Z", "-", "-"]
+
+
+def test_list_says_the_timing_in_words_and_how_the_newest_run_ended(cli: Cli) -> None:
+    weekdays = cli.scheduler.create("weekdays", HELLO, "0 9 * * 1-5", timezone="Europe/Berlin", overlap="allow_all")
+    broken = cli.scheduler.create("broken", BOOM, "10m", retry=RetryPolicy(max_retries=0))
+    for handle in (weekdays, broken):
+        handle.trigger()
+    execute_pending(cli.scheduler, "high")
+    execute_pending(cli.scheduler)
+
+    rows = {row["schedule_id"]: row for row in cli("list", "-o", "jsonl").lines}
+    assert (rows["weekdays"]["timing"], rows["weekdays"]["last_outcome"]) == (
+        "at 09:00, Monday to Friday, Berlin time",
+        "succeeded",
+    )
+    assert (rows["broken"]["timing"], rows["broken"]["last_outcome"]) == ("every 10 minutes", "failed")
+    assert re.search(r"^broken .* failed +every 10 minutes$", cli("list").out, re.MULTILINE)
 
 
 def test_list_pages_by_token(cli: Cli) -> None:

@@ -19,3 +19,8 @@ def unregistered() -> None:
 @workflow("cli-boom")
 def boom() -> None:
     raise ValueError("no")
+
+
+@workflow("cli-long")
+def long(text: str) -> None:
+    raise ValueError(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,35 @@ def test_every_snippet_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(120)
+def test_the_script_of_the_readme_may_be_run_again(tmp_path: Path) -> None:
+    workflows, script, *_ = re.findall(r"^```python\n(.*?)^```", (REPOSITORY / "README.md").read_text(), re.M | re.S)
+    (tmp_path / "billing.py").write_text(workflows)
+    (tmp_path / "script.py").write_text(script)
+    try:
+        first, again = (run_python(tmp_path, "script.py") for _ in range(2))
+    finally:
+        embedded.stop(tmp_path / ".rqsched")
+
+    assert first.startswith("created ")
+    assert again == first.replace("created", "unchanged")
+
+
+def run_python(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    return done.stdout
 
 
 WRONG = {
