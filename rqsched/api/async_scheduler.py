@@ -86,6 +86,7 @@ class AsyncSchedule(ScheduleView):
     backfill = _of_handle(ScheduleHandle.backfill)
     describe = _of_handle(ScheduleHandle.describe)
     history = _of_handle(ScheduleHandle.history)
+    deliveries = _of_handle(ScheduleHandle.deliveries)
     runs = _of_handle(ScheduleHandle.runs)
     run = _of_handle(ScheduleHandle.run)
     upcoming = _of_handle(ScheduleHandle.upcoming)

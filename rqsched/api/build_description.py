@@ -16,7 +16,8 @@ from rqsched.core.payload import loads
 def describe(schedule: Schedule, latest: Run | None = None) -> Description:
     """Describe a schedule; `latest` is its newest run, if it has one."""
     definition, policies = schedule.definition, schedule.policies.plain()
-    action, defaults = loads(definition.action), loads(definition.defaults)
+    action, defaults, told = loads(definition.action), loads(definition.defaults), definition.parsed_notifications
+    expected = told.expect_success_within
     same = {name: getattr(schedule, name) for name in _SAME_STATE}
     same |= {name: getattr(definition, name) for name in _SAME_DEFINITION}
     return Description(
@@ -32,6 +33,10 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         queue=definition.queue or defaults.get("queue"),
         connection=definition.connection or defaults.get("connection"),
         timeout=definition.timeout or defaults.get("timeout"),
+        on_failure=told.on_failure or defaults.get("on_failure"),
+        on_recovery=told.on_recovery or defaults.get("on_recovery"),
+        expect_success_within_seconds=None if expected is None else expected.total_seconds(),
+        notifications=told.plain(),
         jitter_seconds=definition.jitter.total_seconds(),
         remaining_actions=schedule.remaining,
         labels=loads(definition.labels),
@@ -47,7 +52,7 @@ _SAME_STATE = (
     "uid", "namespace", "schedule_id", "status_reason", "note", "next_run_at", "due_at", "last_run_at", "run_count",
     "success_count", "error_count", "consecutive_failures", "skipped_count", "missed_count", "last_skip_reason",
     "last_skipped_at", "last_error", "latest_instance_id", "latest_run_uid", "version", "created_at", "updated_at",
-    "paused_at", "deleted_at",
+    "paused_at", "deleted_at", "overdue_since", "last_success_at",
 )  # fmt: skip
 _SAME_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
 

@@ -93,6 +93,18 @@ class Description:
     """When the newest skip was recorded."""
     last_error: str | None
     """The error of the newest failed attempt or fire."""
+    on_failure: str | None
+    """The workflow that is told of failures, its own or the workflow's."""
+    on_recovery: str | None
+    """The workflow that is told of the first success after them."""
+    expect_success_within_seconds: float | None
+    """Without a success for so long it is overdue; None expects nothing."""
+    overdue_since: datetime | None
+    """Since when it has been without a success for as long as allowed; None when it is not."""
+    last_success_at: datetime | None
+    """When a run succeeded last; kept only while it expects successes."""
+    notifications: dict[str, Any]
+    """Where else it is told: `webhook` and `heartbeat` (their hosts), `events`, `sentry`."""
     current_retry: int
     """How many attempts of the newest run have failed so far."""
     latest_instance_id: str | None

@@ -29,6 +29,8 @@ class ListFilters(TypedDict, total=False):
     """`sync`: the schedules that a sync made."""
     text: str | None
     """A part of the id, in any case."""
+    overdue: bool | None
+    """True: without a success for as long as it allows (`expect_success_within`); False: any other."""
 
 
 def to_filters(

@@ -20,6 +20,7 @@ from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
+from rqsched.core.deliveries import Delivery, require_delivery_status
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
@@ -30,7 +31,7 @@ from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, listing
+from rqsched.store import changes, deliveries, listing
 from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
@@ -107,6 +108,17 @@ class ScheduleHandle(ScheduleView):
         while page := self.history(limit=MAX_PAGE, after_sequence=after_sequence):
             yield from page
             after_sequence = page[-1].sequence
+
+    def deliveries(self, limit: int = 100, *, status: str | None = None, before: str | None = None) -> list[Delivery]:
+        """Read what was owed to whom about it (1 to 500), the newest first, those before a uid; works after delete too.
+
+        `status` is one of `pending`, `running`, `succeeded` and `failed`.
+        """
+        listing.require_limit(limit)
+        require_delivery_status(status)
+        return self._runtime.database.read(
+            lambda connection: deliveries.newest(connection, self.uid, status=status, before=before, limit=limit)
+        )
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first."""

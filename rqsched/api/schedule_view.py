@@ -186,3 +186,13 @@ class ScheduleView(ABC):
     def deleted_at(self) -> datetime | None:
         """When it was deleted; None unless it is."""
         return self.state.deleted_at
+
+    @property
+    def overdue_since(self) -> datetime | None:
+        """Since when it has been without a success for as long as allowed; None when it is not, or expects none."""
+        return self.state.overdue_since
+
+    @property
+    def last_success_at(self) -> datetime | None:
+        """When a run succeeded last; kept only while it expects successes."""
+        return self.state.last_success_at

@@ -62,6 +62,9 @@ ENTRIES = (
     Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
     Entry("runs", "runs", _HISTORY, "Show a schedule's runs, newest first; also after it was deleted."),
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
+    Entry(
+        "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."
+    ),
     Entry("upcoming", "upcoming", _HISTORY, "Show the next fires of one schedule, or of all."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),

@@ -27,10 +27,11 @@ from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.cli.command import explain
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
+from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RqschedError
-from rqsched.store import listing, reconcile_queries, schema_version
+from rqsched.store import deliveries, listing, reconcile_queries, schema_version
 from rqsched.store.database import Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
@@ -42,6 +43,9 @@ DEEP = 1_000
 """With more waiting links than this, the workers do not keep up."""
 _MOST = 1_000
 """How many rows a check reads at most."""
+_LATE = timedelta(minutes=10)
+"""Notifications that wait longer are a warning."""
+_A_DAY = timedelta(days=1)
 _NAMED = 5
 """How many schedules a finding names."""
 _SECONDS = 3
@@ -167,6 +171,33 @@ def _dead(runtime: Runtime) -> Answer:
         return Level.OK, "no schedule is dead"
     names = ", ".join(f"{schedule.namespace}/{schedule.schedule_id}" for schedule in page.items)
     return Level.WARNING, f"no longer fire because their runs failed: {names}{' ...' if page.next_cursor else ''}"
+
+
+def _silent(runtime: Runtime) -> Answer:
+    filters = Filters(overdue=True)
+    page = runtime.database.read(
+        lambda connection: listing.list_schedules(connection, filters, limit=_NAMED, cursor=None)
+    )
+    if not page.items:
+        return Level.OK, "no schedule lacks the success it expects"
+    since = ", ".join(
+        f"{one.namespace}/{one.schedule_id} (since {iso_utc(one.overdue_since)})"
+        for one in page.items
+        if one.overdue_since is not None
+    )
+    return Level.WARNING, f"no success in time: {since}{' ...' if page.next_cursor else ''}"
+
+
+def _notifications(runtime: Runtime) -> Answer:
+    now = runtime.now()
+    waiting, late = runtime.database.read(lambda connection: deliveries.count_open(connection, now, _LATE))
+    failed = runtime.database.read(lambda connection: deliveries.failed_since(connection, now - _A_DAY, _NAMED))
+    if failed:
+        told = "; ".join(f"{one.kind.value} {shown_destination(one)}: {one.error}" for one in failed)
+        return Level.WARNING, f"given up within a day: {told}"
+    if late:
+        return Level.WARNING, f"{late} of {waiting} have waited for more than {_LATE.seconds // 60} minutes"
+    return Level.OK, f"{waiting} wait"
 
 
 def _redis(runtime: Runtime) -> Answer:
@@ -341,6 +372,13 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
             "schema",
             _dead,
             "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.",
+        ),
+        ("successes", "schema", _silent, "`rqsched history ID` says what became of its runs; then fix what it runs."),
+        (
+            "notifications",
+            "schema",
+            _notifications,
+            "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
         ),
         ("links", "schema redis", _links, "Run `rqsched recover`; a worker does so every 15 seconds."),
         ("failed links", "redis", _failed_links, "`rq info` and the workers' logs say why; reconcile arms them again."),

@@ -1,4 +1,4 @@
-"""Commands about runs and audit events: history, runs, run, cancel, terminate."""
+"""Commands about runs and audit events: history, deliveries, runs, run, cancel, terminate."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rqsched.cli.output import dump
 from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.audit import AuditRecord
+from rqsched.core.deliveries import Delivery, DeliveryStatus, shown_destination
 from rqsched.core.model import Run, RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
@@ -23,6 +24,7 @@ app = typer.Typer(add_completion=False)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number or instance id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs", "Reason")
+DELIVERIES = ("Created", "Event", "To", "Status", "Attempt", "Error")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
@@ -46,6 +48,40 @@ def history(
     events = handle.history(limit, after_sequence)
     has_more = len(events) == limit and bool(handle.history(1, events[-1].sequence))
     _show_events(session, handle, events, has_more=has_more)
+
+
+@command(app)
+def deliveries(
+    session: Session,
+    schedule_id: ScheduleId,
+    status: Annotated[
+        DeliveryStatus | None, typer.Option("--status", help="Only notifications of this status.")
+    ] = None,
+    limit: Limit = 50,
+    before: Annotated[str | None, typer.Option("--before", help="Only those before this uid.")] = None,
+) -> None:
+    """Show what a schedule owed to whom, newest first; also after it was deleted."""
+    found = session.newest(schedule_id).deliveries(limit, status=status and status.value, before=before)
+    writer = session.writer
+    if writer.is_lines:
+        writer.lines(_delivery(one) for one in found)
+    elif not writer.is_table:
+        writer.json({"deliveries": [_delivery(one) for one in found]})
+    elif not found:
+        writer.say("No notifications.")
+    else:
+        writer.table(DELIVERIES, [_delivery_row(one) for one in found])
+
+
+def _delivery(delivery: Delivery) -> dict[str, Any]:
+    fields = asdict(delivery) | {"kind": delivery.kind.value, "status": delivery.status.value}
+    return fields | {"destination": shown_destination(delivery), "payload": loads(delivery.payload)}
+
+
+def _delivery_row(delivery: Delivery) -> tuple[Any, ...]:
+    where = f"{delivery.kind.value} {shown_destination(delivery)}"
+    error = (delivery.error or "")[:_SHORT_ERROR]
+    return delivery.created_at, delivery.event_type, where, delivery.status.value, delivery.attempt, error
 
 
 def _show_events(

@@ -11,13 +11,14 @@ import typer
 
 from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
+from rqsched.core.notifications import TARGETS, Notifications
 from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
 Texts = list[str] | None
-WHEN, WHAT, POLICY, METADATA = "When", "What", "Policy", "Metadata"
+WHEN, WHAT, POLICY, METADATA, TOLD = "When", "What", "Policy", "Metadata", "Who is told"
 """The headings under which `--help` lists the options."""
 
 NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="The id, unique in its namespace.")]
@@ -298,11 +299,56 @@ class Metadata:
         )
 
 
+@dataclass(frozen=True)
+class Telling:
+    """Who is told of failures, and of a success that does not come."""
+
+    on_failure: Annotated[
+        str | None, typer.Option("--on-failure", help="The workflow that is told of failures.", rich_help_panel=TOLD)
+    ] = None
+    on_recovery: Annotated[
+        str | None,
+        typer.Option("--on-recovery", help="The one that is told of the first success after.", rich_help_panel=TOLD),
+    ] = None
+    expect_success_within: Annotated[
+        str | None,
+        typer.Option(
+            "--expect-success-within", help="Overdue without a success for so long, such as 26h.", rich_help_panel=TOLD
+        ),
+    ] = None
+    webhook: Annotated[
+        str | None, typer.Option("--webhook", help="The URL that events are posted to.", rich_help_panel=TOLD)
+    ] = None
+    event: Annotated[
+        Texts, typer.Option("--event", help="An event the webhook gets; may be repeated.", rich_help_panel=TOLD)
+    ] = None
+    heartbeat: Annotated[
+        str | None,
+        typer.Option("--heartbeat", help="The URL that is pinged by starts and ends of runs.", rich_help_panel=TOLD),
+    ] = None
+    sentry: Annotated[
+        str | None, typer.Option("--sentry", help="The slug of the monitor in Sentry.", rich_help_panel=TOLD)
+    ] = None
+
+    def options(self, current: Notifications | None = None) -> Options:
+        """Return the options that were given; those about `notifications` change the current ones."""
+        said = {"webhook": self.webhook, "events": self.event, "heartbeat": self.heartbeat, "sentry": self.sentry}
+        changes = {name: value for name, value in said.items() if value}
+        kept = {name: getattr(current, name) for name in TARGETS} if current else {}
+        return _given(
+            on_failure=self.on_failure,
+            on_recovery=self.on_recovery,
+            expect_success_within=_span("--expect-success-within", self.expect_success_within),
+            notifications={**kept, **changes} if changes else None,
+        )
+
+
 _BLANK: dict[str, Any] = {
     "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
     "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
     "retention": None, "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
     "args": [], "kwargs": {},
+    "on-failure": None, "on-recovery": None, "expect-success-within": None, "notifications": None,
 }  # fmt: skip
 _OF_SPEC = ("start-at", "end-at")
 

@@ -13,7 +13,18 @@ from rqsched.cli import parsing
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
 from rqsched.cli.output import shown
-from rqsched.cli.schedule_options import Action, Metadata, NewId, Note, Policy, ScheduleId, Texts, Timing, blanked
+from rqsched.cli.schedule_options import (
+    Action,
+    Metadata,
+    NewId,
+    Note,
+    Policy,
+    ScheduleId,
+    Telling,
+    Texts,
+    Timing,
+    blanked,
+)
 from rqsched.cli.session import Session
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
@@ -41,11 +52,12 @@ def create(
     action: Action,
     policy: Policy,
     metadata: Metadata,
+    telling: Telling,
     note: Note = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule; refused when its id is taken."""
-    spec, options = timing.spec(), _options(timing, action, policy, metadata)
+    spec, options = timing.spec(), _options(timing, action, policy, metadata, telling)
     handle = session.scheduler.create(
         schedule_id,
         workflow,
@@ -68,13 +80,14 @@ def upsert(
     action: Action,
     policy: Policy,
     metadata: Metadata,
+    telling: Telling,
     note: Note = None,
     paused: Annotated[
         bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
     ] = None,
 ) -> None:
     """Create a schedule, or change the existing one to exactly these options."""
-    spec, options = timing.spec(), _options(timing, action, policy, metadata)
+    spec, options = timing.spec(), _options(timing, action, policy, metadata, telling)
     handle, outcome = session.scheduler.upsert(
         schedule_id,
         workflow,
@@ -88,8 +101,14 @@ def upsert(
     session.report(handle, outcome)
 
 
-def _options(timing: Timing, action: Action, policy: Policy, metadata: Metadata) -> Options:
-    return {**timing.options(), **action.options(), **policy.options(), **metadata.options()}
+def _options(timing: Timing, action: Action, policy: Policy, metadata: Metadata, telling: Telling) -> Options:
+    return {
+        **timing.options(),
+        **action.options(),
+        **policy.options(),
+        **metadata.options(),
+        **telling.options(),
+    }
 
 
 @command(app)
@@ -100,6 +119,7 @@ def update(
     action: Action,
     policy: Policy,
     metadata: Metadata,
+    telling: Telling,
     note: Note = None,
     workflow: Annotated[
         str | None,
@@ -120,6 +140,7 @@ def update(
         **action.options(),
         **policy.options(handle.state.policies.retry),
         **metadata.options(),
+        **telling.options(handle.state.definition.parsed_notifications),
     }
     spec = timing.changed(handle.state.spec, unset or ())
     if not options and spec is None and workflow is None and note is None:
@@ -146,6 +167,9 @@ def list_schedules(
     label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None,
     text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None,
+    overdue: Annotated[
+        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
     page_token: Annotated[
         str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
@@ -160,6 +184,7 @@ def list_schedules(
         "labels": parsing.pairs("--label", label or ()),
         "owner": owner,
         "text": text,
+        "overdue": overdue,
     }
     if every:
         _show(session, session.scheduler.iter(**filters), None)
@@ -193,7 +218,8 @@ def _fields(handle: ScheduleHandle) -> dict[str, Any]:
 
 def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
     state = handle.state
-    shown_first = handle.schedule_id, handle.workflow, handle.status, state.due_at, state.last_run_at
+    status = f"{handle.status}, no success" if handle.overdue_since else handle.status
+    shown_first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
     return *shown_first, _last_outcome(state), in_words(state.spec)
 
 

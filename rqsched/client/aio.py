@@ -164,6 +164,7 @@ class AsyncScheduleHandle(ScheduleView):
     trigger = _awaited(sync.ScheduleHandle.trigger)
     backfill = _awaited(sync.ScheduleHandle.backfill)
     history = _awaited(sync.ScheduleHandle.history)
+    deliveries = _awaited(sync.ScheduleHandle.deliveries)
     runs = _awaited(sync.ScheduleHandle.runs)
     run = _awaited(sync.ScheduleHandle.run)
     upcoming = _awaited(sync.ScheduleHandle.upcoming)

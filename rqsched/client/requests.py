@@ -79,7 +79,8 @@ def list_schedules(filters: Mapping[str, Any]) -> Request[Page[Description]]:
     labels = [f"{name}:{value}" for name, value in (filters.get("labels") or {}).items()]
     plain = {name: value for name, value in filters.items() if name != "labels" and value is not None}
     text = {"q": plain.pop("text")} if "text" in plain else {}
-    return _get(_SCHEDULES, lambda r: _page(r, responses.description), {**plain, **text, "label": labels})
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in plain.items()}
+    return _get(_SCHEDULES, lambda r: _page(r, responses.description), {**words, **text, "label": labels})
 
 
 def count(filters: Mapping[str, Any]) -> Request[int]:
@@ -146,6 +147,12 @@ def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[A
     """Read audit events after a sequence."""
     params = {"limit": limit, "after_sequence": after_sequence}
     return _get(_path(schedule_id, "history"), lambda r: _page(r, responses.event).items, params)
+
+
+def deliveries(schedule_id: str, limit: int, cursor: str | None, status: str | None) -> Request[Page[dict[str, Any]]]:
+    """Read a page of notifications, newest first."""
+    params = _given({"limit": limit, "cursor": cursor, "status": status})
+    return _get(_path(schedule_id, "deliveries"), lambda r: _page(r, dict), params)
 
 
 def upcoming(schedule_id: str, count: int) -> Request[list[datetime]]:

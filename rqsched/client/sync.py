@@ -117,12 +117,13 @@ class Client:
         labels: Mapping[str, str] | None = None,
         owner: str | None = None,
         text: str | None = None,
+        overdue: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ScheduleHandle]:
         """Read a page (1 to 500) of schedules in the order they were created."""
         filters = {"status": status, "workflow": workflow, "labels": labels, "owner": owner, "text": text}
-        request = requests.list_schedules({**filters, "limit": limit, "cursor": cursor})
+        request = requests.list_schedules({**filters, "overdue": overdue, "limit": limit, "cursor": cursor})
         return self.send(request.then(lambda page: page.map(self._handle)))
 
     def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
@@ -270,6 +271,12 @@ class ScheduleHandle(ScheduleView):
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
         return self._client.send(requests.history(self.schedule_id, limit, after_sequence))
+
+    def deliveries(
+        self, limit: int = 100, cursor: str | None = None, status: str | None = None
+    ) -> Page[dict[str, Any]]:
+        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too."""
+        return self._client.send(requests.deliveries(self.schedule_id, limit, cursor, status))
 
     def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
         """Read all audit events after a sequence, page by page."""

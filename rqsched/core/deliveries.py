@@ -17,9 +17,10 @@ from rqsched.core import audit
 from rqsched.core.audit import Event
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
-from rqsched.core.notifications import ALARMS, Notifications
+from rqsched.core.notifications import ALARMS, Notifications, hidden
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import has_failed_last
+from rqsched.errors import InvalidInputError
 
 BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
@@ -65,6 +66,12 @@ class DeliveryStatus(StrEnum):
     """Every attempt failed."""
 
 
+def require_delivery_status(status: str | None) -> None:
+    """Check the name of a delivery's status; raises InvalidInputError."""
+    if status is not None and status not in list(DeliveryStatus):
+        raise InvalidInputError("status", f"{status!r} is not one of {', '.join(DeliveryStatus)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One message to one destination."""
@@ -105,6 +112,12 @@ class Delivery:
     """When the newest attempt began; None before the first."""
     ended_at: datetime | None = None
     """When it arrived or was given up; None before."""
+
+
+def shown_destination(delivery: Delivery) -> str:
+    """Return where a delivery goes, for people: of a URL, which may hold a secret, only the host."""
+    is_url = delivery.kind in {DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT}
+    return hidden(delivery.destination) if is_url else delivery.destination
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,27 @@ def checked_url(name: str, value: Any) -> str:
     return value
 
 
+def refused_url(notifications: Any, hosts: Sequence[str]) -> tuple[str, str] | None:
+    """Return the key and host of a URL in the option `notifications` that no allowed host covers; None when all are.
+
+    `*.example.com` covers every name below example.com; a host with a port covers that port alone.
+    """
+    given = notifications if isinstance(notifications, Mapping) else {}
+    for name in ("webhook", "heartbeat"):
+        if given.get(name) is None:
+            continue
+        parts = urlsplit(checked_url(f"notifications.{name}", given[name]))
+        if not any(_covers(host.lower(), (parts.hostname or "").lower(), parts.port) for host in hosts):
+            return name, parts.netloc
+    return None
+
+
+def _covers(allowed: str, host: str, port: int | None) -> bool:
+    if allowed.startswith("*."):
+        return host.endswith(allowed[1:])
+    return allowed in {host, f"{host}:{port}"}
+
+
 def _expectation(value: Any) -> timedelta | None:
     if value is None:
         return None

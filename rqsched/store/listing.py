@@ -52,6 +52,8 @@ class Filters:
     """Search attributes that the schedule has, among others; values and their JSON types are equal."""
     text: str | None = None
     """A part of the id, in upper or lower case."""
+    overdue: bool | None = None
+    """Whether it has been without a success for as long as it allows."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -128,6 +130,9 @@ def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnEle
         value = getattr(filters, name)
         if value is not None:
             found.append(schedules.c[name] == value)
+    if filters.overdue is not None:
+        since = schedules.c.overdue_since
+        found.append(since.is_not(None) if filters.overdue else since.is_(None))
     if filters.text:
         found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
     found += [_has(connection, schedules.c.labels, name, value) for name, value in filters.labels.items()]

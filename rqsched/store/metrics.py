@@ -10,7 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.store.changes import one_of
-from rqsched.store.tables import IS_ACTIVE, IS_OPEN, audit_events, runs, schedules
+from rqsched.store.tables import (
+    HAS_FAILED_DELIVERY,
+    IS_ACTIVE,
+    IS_OPEN,
+    IS_OPEN_DELIVERY,
+    audit_events,
+    deliveries,
+    runs,
+    schedules,
+)
 
 Position = tuple[datetime, str, int]
 """Where a page of events starts: (recorded_at, schedule_uid, sequence) of the event before it."""
@@ -67,6 +76,22 @@ def overdue(connection: Connection, since: datetime) -> list[tuple[str, int, dat
         .group_by(schedules.c.namespace)
     )
     return [tuple(row) for row in connection.execute(statement)]
+
+
+def without_success(connection: Connection) -> list[tuple[str, int]]:
+    """Count schedules that have been without a success for as long as they allow; returns (namespace, count)."""
+    by = schedules.c.namespace
+    statement = sa.select(by, sa.func.count()).where(schedules.c.overdue_since.is_not(None)).group_by(by)
+    return [(row[0], row[1]) for row in connection.execute(statement)]
+
+
+def notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:
+    """Count notifications that wait or were given up since an instant; returns (namespace, status, count)."""
+    by = schedules.c.namespace, deliveries.c.status
+    joined = deliveries.join(schedules, schedules.c.uid == deliveries.c.schedule_uid)
+    found = sa.select(*by, sa.func.count()).select_from(joined).group_by(*by)
+    is_failed = HAS_FAILED_DELIVERY & (deliveries.c.ended_at >= failed_since)
+    return [tuple(row) for where in (IS_OPEN_DELIVERY, is_failed) for row in connection.execute(found.where(where))]
 
 
 def events_after(connection: Connection, position: Position, limit: int) -> list[RecordedEvent]:

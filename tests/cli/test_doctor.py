@@ -60,6 +60,8 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "links",
             "failed links",
             "depth",
+            "successes",
+            "notifications",
         ),
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")

@@ -15,7 +15,17 @@ from rqsched.transport.telemetry import LAST_SECONDS, PASSES, SECONDS
 Sees = Callable[[str], bool]
 """Returns whether the caller may see a namespace."""
 _REARMED = {"links": "main", "retries": "retry"}
-_REPAIRED = ("next_times", "retimed", "deliveries", "lost", "drained", "backfills", "targets")
+_REPAIRED = (
+    "next_times",
+    "retimed",
+    "deliveries",
+    "lost",
+    "drained",
+    "backfills",
+    "targets",
+    "overdue",
+    "notifications",
+)
 
 
 def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
@@ -71,6 +81,14 @@ def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: 
             overdue.add_metric((label(namespace),), count)
             longest.add_metric((label(namespace),), found.most_overdue[namespace])
     yield from (_merged(overdue, sum), _merged(longest, max))
+    text = "Schedules without a success for as long as they allow."
+    silent = GaugeMetricFamily("rqsched_schedules_without_success", text, labels=("namespace",))
+    for namespace, count in sorted(found.without_success.items()):
+        if sees(namespace):
+            silent.add_metric((label(namespace),), count)
+    yield _merged(silent, sum)
+    text = "Notifications that wait, and those given up within a day, by status."
+    yield _by_status("notifications", text, found.notifications, label, sees)
 
 
 def _by_status(

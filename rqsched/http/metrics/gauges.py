@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -13,6 +13,8 @@ from rqsched.chain.runtime import Runtime
 from rqsched.store import metrics
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
+
+_DAY = timedelta(days=1)
 
 
 @dataclass
@@ -27,6 +29,10 @@ class DatabaseGauges:
     """Active schedules overdue by more than the grace, by namespace."""
     most_overdue: dict[str, float] = field(default_factory=dict)
     """Seconds since the earliest of them was due, by namespace."""
+    without_success: Counter[str] = field(default_factory=Counter)
+    """Schedules without a success for as long as they allow, by namespace."""
+    notifications: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Notifications that wait, and those given up within a day, by namespace and status."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,9 @@ def _database_gauges(connection: Connection, now: datetime, overdue_since: datet
     for namespace, count, earliest in metrics.overdue(connection, overdue_since):
         found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()
+    found.without_success.update(dict(metrics.without_success(connection)))
+    for namespace, status, count in metrics.notifications_by_status(connection, now - _DAY):
+        found.notifications[namespace, status] = count
     return found
 
 

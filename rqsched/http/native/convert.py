@@ -13,7 +13,13 @@ from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError, InvalidSpecError
-from rqsched.http.native.requests import DeclareRequest, DefinitionRequest, RetryRequest, TimingRequest
+from rqsched.http.native.requests import (
+    DeclareRequest,
+    DefinitionRequest,
+    NotificationsRequest,
+    RetryRequest,
+    TimingRequest,
+)
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec
 
 DEFAULTS: Mapping[str, Any] = {
@@ -22,6 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
     "total_repeats": None, "environments": (), "timeout": None, "queue": None, "connection": None, "priority": 0,
     "fan_out": "any_failed", "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
     "owner": None, "executor": "rq",
+    "on_failure": None, "on_recovery": None, "expect_success_within": None, "notifications": None,
 }  # fmt: skip
 """What null means in a change."""
 _ALIASES = {
@@ -99,7 +106,11 @@ def _value(body: Any, name: str) -> Any:
 def _options(body: DefinitionRequest) -> dict[str, Any]:
     """Return the options that the body contains, null included."""
     names = [name for name in DEFAULTS if body.has(name) or body.has(_ALIASES.get(name, name))]
-    return {name: _value(body, name) for name in names}
+    return {name: _plain(_value(body, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if isinstance(value, NotificationsRequest) else value
 
 
 def _retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:

@@ -135,6 +135,21 @@ class RetryRequest(RequestBody):
     )
 
 
+class NotificationsRequest(RequestBody):
+    """Where else failures, recoveries and runs are told; docs/notifications.md. What is absent follows the settings."""
+
+    webhook: Annotated[str, Field(max_length=2000)] | None = Field(
+        default=None, description="Events are posted here, signed. The host must be in RQSCHED_NOTIFICATION_HOSTS."
+    )
+    events: Annotated[list[Name], Field(max_length=100)] | None = Field(
+        default=None, description="The audit events the webhook gets; absent: failures, recoveries and what is overdue."
+    )
+    heartbeat: Annotated[str, Field(max_length=2000)] | None = Field(
+        default=None, description="Pinged when a run starts (/start), succeeds and fails (/fail). Allowed hosts only."
+    )
+    sentry: Name | None = Field(default=None, description="The slug of the monitor in Sentry that gets check-ins.")
+
+
 class TimingRequest(RequestBody):
     """When a schedule fires: any mixture of crons, intervals and instants; or one complete `spec`."""
 
@@ -196,6 +211,10 @@ class DefinitionRequest(TimingRequest):
     owner: NumberedName | None = None
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")
     note: Note | None = Field(default=None, description="A note for the next operator.")
+    on_failure: Name | None = Field(default=None, description="The registered workflow that is told of failures.")
+    on_recovery: Name | None = Field(default=None, description="The one that is told of the first success after them.")
+    expect_success_within: Span | None = Field(default=None, description="Overdue without a success for so long.")
+    notifications: NotificationsRequest | None = None
 
 
 class DeclareRequest(DefinitionRequest):

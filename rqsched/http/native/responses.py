@@ -14,6 +14,7 @@ from rqsched.api.description import Description
 from rqsched.api.schedule_handle import TriggerResult
 from rqsched.chain.retrying import RetryRow
 from rqsched.core.audit import AuditRecord
+from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
@@ -214,6 +215,45 @@ class EventsResponse(Schema):
     """A page of audit events, oldest first."""
 
     items: list[EventResponse]
+    next_cursor: str | None
+
+
+class DeliveryResponse(Schema):
+    """One notification: a message to a workflow, a webhook, a heartbeat or Sentry."""
+
+    uid: str
+    kind: str
+    """`workflow`, `webhook`, `heartbeat` or `sentry`."""
+    destination: str
+    """The workflow, the monitor, or where the URL leads."""
+    event_type: str
+    run_uid: str | None
+    status: str
+    """`pending`, `running`, `succeeded` or `failed`."""
+    attempt: int
+    error: str | None
+    """Why the newest attempt failed."""
+    message: dict[str, Any]
+    created_at: datetime
+    due_at: datetime
+    """When it is attempted next, while it is pending."""
+    started_at: datetime | None
+    ended_at: datetime | None
+    worker: str | None
+
+
+def delivery_response(delivery: Delivery) -> dict[str, Any]:
+    """Return a notification; of a URL, which may hold a secret, only the host."""
+    fields = {name: getattr(delivery, name) for name in DeliveryResponse.model_fields if hasattr(delivery, name)}
+    named = {"kind": delivery.kind.value, "status": delivery.status.value, "message": loads(delivery.payload)}
+    fields |= {"destination": shown_destination(delivery), **named}
+    return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+
+
+class DeliveriesResponse(Schema):
+    """A page of notifications, newest first."""
+
+    items: list[DeliveryResponse]
     next_cursor: str | None
 
 

@@ -14,23 +14,25 @@ from starlette.responses import JSONResponse, Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
-from rqsched.core.ids import iso_utc
+from rqsched.core.ids import is_uid, iso_utc
 from rqsched.core.model import RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
-from rqsched.errors import BackfillNotFoundError, InvalidLimitError
+from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
 from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Call, Operate, Read
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, RetryFailedRequest, RetryRunRequest, ScheduleId
 from rqsched.http.native.responses import (
     BackfillResponse,
+    DeliveriesResponse,
     EventsResponse,
     RetryFailedResponse,
     RunResponse,
     RunsResponse,
     UpcomingResponse,
     backfill_response,
+    delivery_response,
     event_response,
     retry_failed_response,
     run_response,
@@ -63,6 +65,22 @@ def history(
     items = [event_response(event) for event in events[:limit]]
     has_more = len(events) > limit or len(events) == MAX_PAGE
     return JSONResponse({"items": items, "next_cursor": str(items[-1]["sequence"]) if has_more else None})
+
+
+@router.get("/schedules/{schedule_id}/deliveries/", response_model=DeliveriesResponse, tags=["runs"])
+def deliveries(
+    call: Read,
+    schedule_id: ScheduleId,
+    status: Annotated[str | None, Query(max_length=20, description="pending, running, succeeded or failed.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List what was owed to whom about the schedule, newest first."""
+    if cursor is not None and not is_uid(cursor):
+        raise InvalidInputError("cursor", "is not the next_cursor of a page of deliveries")
+    found = call.newest(schedule_id).deliveries(limit, status=status, before=cursor)
+    next_cursor = found[-1].uid if len(found) == limit else None
+    return JSONResponse({"items": [delivery_response(one) for one in found], "next_cursor": next_cursor})
 
 
 def _sequence(cursor: str) -> int:

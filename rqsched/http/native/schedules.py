@@ -13,6 +13,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.notifications import refused_url
 from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
@@ -62,6 +63,7 @@ def list_schedules(
     label: Annotated[list[str] | None, Query(description="name:value; all must match.")] = None,
     owner: Annotated[str | None, Query(max_length=255)] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
+    overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
     total: Annotated[bool, Query(description="Also return the total count.")] = False,
@@ -74,6 +76,7 @@ def list_schedules(
         owner=owner,
         labels=dict(_label(text) for text in label or ()),
         text=q,
+        overdue=overdue,
     )
     database = call.scheduler.runtime.database
     page = database.read(lambda c: listing.list_schedules(c, filters, limit=limit, cursor=cursor))
@@ -121,12 +124,23 @@ def _default_id(call: Call, name: str | None, key: str | None) -> str:
 
 
 def _require_registered(call: Call, declaration: Declaration) -> None:
-    """Refuse workflows that would be imported by path: over HTTP only registered names run."""
-    if declaration.workflow is None or declaration.options.get("executor") == "external":
-        return
-    if not operations.is_registered(call.scheduler.runtime, declaration.workflow):
-        reason = f"no workflow named {declaration.workflow!r} is registered; GET /api/v1/workflows/ lists them."
-        raise UnknownWorkflowError(declaration.workflow, reason)
+    """Refuse workflows that would be imported by path: over HTTP only registered names run. And hosts not allowed."""
+    options = declaration.options
+    executed = None if options.get("executor") == "external" else declaration.workflow
+    for name in (executed, options.get("on_failure"), options.get("on_recovery")):
+        if name is not None and not operations.is_registered(call.scheduler.runtime, name):
+            reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists them."
+            raise UnknownWorkflowError(name, reason)
+    _require_allowed(call, options.get("notifications"))
+
+
+def _require_allowed(call: Call, notifications: object) -> None:
+    """Refuse URLs that would be called from inside the operator's network unless the operator allows their host."""
+    refused = refused_url(notifications, call.scheduler.settings.notification_hosts)
+    if refused is not None:
+        name, host = refused
+        reason = f"the host {host!r} is not allowed here; the operator lists hosts in RQSCHED_NOTIFICATION_HOSTS"
+        raise InvalidInputError(f"notifications.{name}", reason)
 
 
 @router.get("/{schedule_id}/", response_model=ScheduleResponse)

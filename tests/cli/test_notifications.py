@@ -1,0 +1,116 @@
+"""Who is told, on the command line: options, lists, deliveries, sync files and what doctor says."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rqsched import Every, RetryPolicy
+from rqsched.chain import delivering
+from rqsched.core.ids import DeliveryJobId
+from rqsched.testing import run_due
+from tests.support.cli import BOOM, HELLO, Cli
+
+TOLD = [
+    "--on-failure", HELLO, "--on-recovery", HELLO, "--expect-success-within", "26h",
+    "--webhook", "https://example.com/secret", "--event", "RunFailed", "--event", "RunLost",
+    "--heartbeat", "https://hc-ping.com/uuid",
+]  # fmt: skip
+ONCE = RetryPolicy(max_retries=0)
+
+
+@pytest.fixture
+def signing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Commands that may sign webhooks."""
+    monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET", "a secret")
+    return cli
+
+
+def described(cli: Cli) -> dict[str, Any]:
+    found: dict[str, Any] = cli("describe", "told", "-o", "json").json
+    names = "on_failure", "on_recovery", "expect_success_within_seconds", "notifications"
+    return {name: found[name] for name in names}
+
+
+def test_every_option_is_stored_changed_and_unset(signing: Cli) -> None:
+    cli = signing
+    cli("create", "told", HELLO, "--every", "1h", *TOLD)
+    assert described(cli) == {
+        "on_failure": HELLO,
+        "on_recovery": HELLO,
+        "expect_success_within_seconds": 93600.0,
+        "notifications": {
+            "webhook": "https://example.com/...",
+            "heartbeat": "https://hc-ping.com/...",
+            "events": ["RunFailed", "RunLost"],
+        },
+    }
+    cli("update", "told", "--heartbeat", "https://other.example.com/x", "--expect-success-within", "PT1H")
+    changed = described(cli)
+    assert changed["notifications"]["heartbeat"] == "https://other.example.com/..."
+    assert changed["notifications"]["webhook"] == "https://example.com/..."
+    assert changed["expect_success_within_seconds"] == 3600.0
+
+    blank = [word for name in ("on-failure", "on-recovery", "expect-success-within") for word in ("--unset", name)]
+    cli("update", "told", *blank, "--unset", "notifications")
+    assert described(cli) == dict.fromkeys(changed) | {"notifications": {}}
+
+    cli("upsert", "told", HELLO, "--every", "1h", "--on-failure", HELLO)
+    assert described(cli)["on_failure"] == HELLO
+    assert "on_failure" in cli("describe", "told").out
+
+
+def test_a_webhook_without_a_secret_is_refused(cli: Cli) -> None:
+    refused = cli("create", "told", HELLO, "--every", "1h", "--webhook", "https://example.com", code=2)
+    assert "RQSCHED_WEBHOOK_SECRET" in refused.err
+    assert cli.ids() == []
+
+
+def test_a_sync_file_may_say_who_is_told(cli: Cli, tmp_path: Path) -> None:
+    told = {"on_failure": HELLO, "expect_success_within": "26h", "notifications": {"heartbeat": "https://a.example/x"}}
+    file = tmp_path / "schedules.json"
+    file.write_text(json.dumps([{"id": "told", "workflow": HELLO, "every": "1h", **told}]))
+
+    cli("sync", str(file))
+    assert "told" in cli("sync", str(file), "-o", "json").json["unchanged"]
+
+    assert described(cli)["on_failure"] == HELLO
+    assert described(cli)["notifications"] == {"heartbeat": "https://a.example/..."}
+
+
+def test_overdue_schedules_are_listed_and_named_by_doctor(cli: Cli) -> None:
+    past = cli.past(hours=3)
+    past.create("silent", HELLO, Every("9h"), expect_success_within="1h")
+    past.create("fine", HELLO, Every("9h"), expect_success_within="9h")
+    past.close()
+    cli("recover")
+
+    assert [one["schedule_id"] for one in cli("list", "--overdue", "-o", "json").json["schedules"]] == ["silent"]
+    assert [one["schedule_id"] for one in cli("list", "--not-overdue", "-o", "json").json["schedules"]] == ["fine"]
+    assert "active, no success" in cli("list").out
+    [found] = [one for one in cli("doctor", "-o", "json", code=1).json["findings"] if one["check"] == "successes"]
+    assert (found["level"], "default/silent" in found["detail"]) == ("warning", True)
+
+
+def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
+    cli.scheduler.create("told", BOOM, Every("1h"), retry=ONCE, on_failure=BOOM).trigger()
+    run_due(cli.scheduler)
+    runtime = cli.scheduler.runtime
+    for attempt in range(2, 11):
+        [owed] = cli.scheduler.get("told").deliveries()
+        assert owed.attempt == attempt
+        with pytest.raises(ValueError, match="no"):
+            delivering.execute(runtime, DeliveryJobId(owed.uid, attempt))
+
+    [shown] = cli("deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
+    assert (shown["kind"], shown["destination"], shown["attempt"]) == ("workflow", BOOM, 10)
+    assert shown["payload"]["event"] == "RunFailed"
+    assert "RunFailed" in cli("deliveries", "told").out
+    assert cli("deliveries", "told", "--status", "pending").out == "No notifications.\n"
+    [found] = [one for one in cli("doctor", "-o", "json", code=1).json["findings"] if one["check"] == "notifications"]
+    assert (found["level"], BOOM in found["detail"]) == ("warning", True)
+    assert datetime.fromisoformat(shown["created_at"]) > datetime.now(UTC) - timedelta(hours=1)
