@@ -162,8 +162,7 @@ class Scheduler:
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
-            connection: A name in RQSCHED_CONNECTIONS: the Redis of its runs; default the workflow's, then
-                RQSCHED_REDIS_URL.
+            connection: A name in RQSCHED_CONNECTIONS, the Redis of its runs; default the workflow's, then the main one.
             priority: Above 0, runs go to the front of their queue; default 0.
             labels: Up to 64 short texts to filter by, copied to each run.
             memo: JSON-native object, at most 256 KiB, copied to each run.
@@ -171,11 +170,10 @@ class Scheduler:
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
-            on_failure: The workflow that is run, with a message, when a run failed or was lost, and when the schedule
-                is overdue; default the workflow's own.
-            on_recovery: The workflow that is run at the first success after that; default likewise.
+            on_failure: The workflow told of failed and lost runs, and when it is overdue; default the workflow's.
+            on_recovery: The workflow that is told of the first success after that; default likewise.
             expect_success_within: Such as `26h`: without a success for so long the schedule is overdue.
-            notifications: `webhook`, `events`, `heartbeat`, `sentry`: where else to tell it.
+            notifications: Where else to tell it: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:
             InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).

@@ -103,7 +103,7 @@ def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
     for attempt in range(2, 11):
         [owed] = cli.scheduler.get("told").deliveries()
         assert owed.attempt == attempt
-        with pytest.raises(ValueError, match="no"):
+        with pytest.raises(TypeError, match="boom"):
             delivering.execute(runtime, DeliveryJobId(owed.uid, attempt))
 
     [shown] = cli("deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
