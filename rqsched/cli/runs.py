@@ -80,7 +80,7 @@ def _delivery(delivery: Delivery) -> dict[str, Any]:
 
 def _delivery_row(delivery: Delivery) -> tuple[Any, ...]:
     where = f"{delivery.kind.value} {shown_destination(delivery)}"
-    error = (delivery.error or "")[:_SHORT_ERROR]
+    error = (delivery.error or "").partition("\n")[0]
     return delivery.created_at, delivery.event_type, where, delivery.status.value, delivery.attempt, error
 
 
