@@ -25,7 +25,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
-from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
 from rqsched.core.schedule_options import Options, define, require_note
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
@@ -283,6 +283,7 @@ class ScheduleHandle(ScheduleView):
         end: datetime,
         *,
         overlap: OverlapPolicy | str | None = None,
+        rerun: Rerun | str | None = None,
         dry_run: bool = False,
         bound: int = DEFAULT_BOUND,
         progress: Progress | None = None,
@@ -290,9 +291,11 @@ class ScheduleHandle(ScheduleView):
     ) -> BackfillResult:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
-        Raises InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
+        `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does. Raises
+        InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
         """
-        wanted = Range(start, end, None if overlap is None else OverlapPolicy.of(overlap), bound, context)
+        policy = None if overlap is None else OverlapPolicy.of(overlap)
+        wanted = Range(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
         if dry_run:
             return BackfillResult(None, backfill.preview(self._runtime, self.refresh().state, wanted))
         rows: list[BackfillRow] = []

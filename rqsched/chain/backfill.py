@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 
+from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
-from rqsched.core.model import Change, Schedule, ScheduleStatus
+from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow, decide_backfill, preview_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import backfills, changes, pruning
@@ -51,6 +52,8 @@ class Range:
     """The most occurrences it may hold; more are refused."""
     context: CommandContext | None = None
     """Who asks and why, for the audit events; None says nothing."""
+    rerun: Rerun | None = None
+    """Which occurrences that have a run are run again; None for none."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str) -> Backfill:
@@ -75,6 +78,7 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str)
         created_at=now,
         updated_at=now,
         context=context,
+        rerun=wanted.rerun.value if wanted.rerun else None,
     )
 
     return runtime.database.transact(lambda connection: backfills.add(connection, backfill))
@@ -162,6 +166,7 @@ def _fire_chunk(
         found = changes.lock_open_runs(connection, found, skip_locked=skip_locked)
     if schedule.uid not in found:
         return None
+    failed = _failed(connection, schedule, backfill, until)
     change, rows = decide_backfill(
         schedule,
         found[schedule.uid],
@@ -169,12 +174,23 @@ def _fire_chunk(
         now=runtime.now(),
         backfill_uid=backfill.uid,
         ran=ran or frozenset(),
+        failed=failed,
         pruned_to=pruning.read_pruned_to(connection, schedule.uid),
         overlap=overlap,
         context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
     runtime.notifier.write(connection, [change])
     return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
+
+
+def _failed(connection: Connection, schedule: Schedule, backfill: Backfill, until: datetime) -> list[Run]:
+    """Read the runs of a chunk that are run again, if any are."""
+    if backfill.rerun != Rerun.FAILED or schedule.status is ScheduleStatus.DELETED:
+        return []
+    failed = changes.failed_occurrences(connection, schedule.uid, backfill.cursor, until)
+    if failed:
+        prepare_again(connection, [run.uid for run in failed])
+    return failed
 
 
 def _advance(
@@ -203,12 +219,19 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
 
-    def read(connection: Connection) -> tuple[frozenset[datetime], datetime | None]:
-        found = changes.occurrences_run(connection, {schedule.uid: start_at}, end_at)
-        return found.get(schedule.uid, frozenset()), pruning.read_pruned_to(connection, schedule.uid)
+    def read(connection: Connection) -> list[BackfillRow]:
+        failed = []
+        if wanted.rerun is not None:
+            failed = changes.failed_occurrences(connection, schedule.uid, start_at, end_at)
+        return preview_backfill(
+            schedule,
+            schedule.spec.between(start_at, end_at),
+            ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
+            failed=failed,
+            pruned_to=pruning.read_pruned_to(connection, schedule.uid),
+        )
 
-    ran, pruned_to = runtime.database.read(read)
-    return preview_backfill(schedule, schedule.spec.between(start_at, end_at), ran=ran, pruned_to=pruned_to)
+    return runtime.database.read(read)
 
 
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,14 +81,19 @@ def retry_run(
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         change = decide_retry_on_request(schedule, others, run, now=runtime.now(), reason=reason, context=context)
         asked = run.attempt + 1
-        fanout_targets.wait_again(connection, run.uid)
-        dead_letters.take_off(connection, run.uid)
+        prepare_again(connection, [run.uid])
         runtime.notifier.write(connection, [change])
         return change, next(after for _, after in change.changed_runs if after.uid == run_uid)
 
     change, run = runtime.database.transact(work)
     runtime.publish([change])
     return run
+
+
+def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
+    """Undo what the end of runs left behind that are run again: failed targets wait again, no dead letter stays."""
+    fanout_targets.wait_again(connection, run_uids)
+    dead_letters.take_off(connection, run_uids)
 
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:

@@ -14,7 +14,7 @@ from rqsched.cli.command import command
 from rqsched.cli.output import notice, progress_bar
 from rqsched.cli.schedule_options import Overlap, ScheduleId
 from rqsched.cli.session import Session
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
 
 app = typer.Typer(add_completion=False)
@@ -31,6 +31,9 @@ def backfill(
     start: Annotated[str, typer.Option("--start", help="The first instant, inclusive.")],
     end: Annotated[str, typer.Option("--end", help="The end, exclusive; at most now.")],
     overlap: Overlap = None,
+    rerun: Annotated[
+        Rerun | None, typer.Option("--rerun", help="failed: retry the occurrences whose run failed or was lost, too.")
+    ] = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = DEFAULT_BOUND,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started; write nothing.")] = False,
 ) -> None:
@@ -44,10 +47,13 @@ def backfill(
         None if overlap is None else OverlapPolicy.of(overlap),
         bound,
         session.context,
+        rerun,
     )
     handle = session.schedule(schedule_id)
     if dry_run:
-        planned = handle.backfill(wanted.start_at, wanted.end_at, overlap=wanted.overlap, bound=bound, dry_run=True)
+        planned = handle.backfill(
+            wanted.start_at, wanted.end_at, overlap=wanted.overlap, rerun=rerun, bound=bound, dry_run=True
+        )
         _show(session, handle, planned.rows, "dry_run")
     else:
         _show(session, handle, _fired(handle, wanted), "backfill_started")

@@ -130,12 +130,10 @@ def trigger(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Reque
     return Request("POST", _path(schedule_id, "trigger"), read, _given(body), headers=headers, is_repeatable=True)
 
 
-def backfill(
-    schedule_id: str, start: datetime, end: datetime, *, overlap: str | None, dry_run: bool, bound: int
-) -> Request[BackfillProgress]:
+def backfill(schedule_id: str, start: datetime, end: datetime, options: Mapping[str, Any]) -> Request[BackfillProgress]:
     """Fire a past range."""
-    body = {"start": iso_utc(start), "end": iso_utc(end), "overlap": overlap, "dry_run": dry_run, "bound": bound}
-    return Request("POST", _path(schedule_id, "backfill"), _progress, _given(body), is_repeatable=dry_run)
+    body, is_read = {"start": iso_utc(start), "end": iso_utc(end), **options}, bool(options["dry_run"])
+    return Request("POST", _path(schedule_id, "backfill"), _progress, _given(body), is_repeatable=is_read)
 
 
 def backfill_progress(uid: str) -> Request[BackfillProgress]:

@@ -260,13 +260,16 @@ class ScheduleHandle(ScheduleView):
         end: datetime,
         *,
         overlap: str | None = None,
+        rerun: str | None = None,
         dry_run: bool = False,
         bound: int = 10_000,
     ) -> BackfillProgress:
-        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one continues later."""
-        return self._client.send(
-            requests.backfill(self.schedule_id, start, end, overlap=overlap, dry_run=dry_run, bound=bound)
-        )
+        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one continues later.
+
+        `rerun="failed"` also retries those whose run failed or was lost.
+        """
+        options = {"overlap": overlap, "rerun": rerun, "dry_run": dry_run, "bound": bound}
+        return self._client.send(requests.backfill(self.schedule_id, start, end, options))
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""

@@ -96,6 +96,18 @@ class CatchUp(StrEnum):
         return _member(cls, "catch_up", value)
 
 
+class Rerun(StrEnum):
+    """Which occurrences that have a run already a backfill runs again."""
+
+    FAILED = "failed"
+    """Those whose run failed or was lost: it gets one more attempt."""
+
+    @classmethod
+    def of(cls, value: Rerun | str) -> Rerun:
+        """Read a word; raises InvalidPolicyError."""
+        return _member(cls, "rerun", value)
+
+
 class Exhausted(StrEnum):
     """What a failed run does to its schedule once its attempts are used up."""
 

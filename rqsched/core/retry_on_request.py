@@ -64,10 +64,15 @@ def _hint(run: Run) -> str:
     return "It has not ended; cancel it first, or wait for its end."
 
 
-def attempt_again(builder: ChangeBuilder, run: Run, *, reason: str | None = None) -> Run:
-    """Make the next attempt pending, or let it wait while the overlap policy allows no run beside an unfinished one."""
+def attempt_again(
+    builder: ChangeBuilder, run: Run, *, reason: str | None = None, overlap: OverlapPolicy | None = None
+) -> Run:
+    """Make the next attempt pending, or let it wait while the overlap policy allows no run beside an unfinished one.
+
+    `overlap` is another policy than the schedule's.
+    """
     is_backfill = run.kind is RunKind.BACKFILL
-    own = builder.schedule.policies.overlap
+    own = overlap or builder.schedule.policies.overlap
     policy = for_backfill(own) if is_backfill else own
     blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)
     again = builder.set_run(

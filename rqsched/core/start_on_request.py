@@ -13,8 +13,11 @@ from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.retry_on_request import attempt_again
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
+RERUN = "rerun"
+"""Why an occurrence that has a run is run again: that run had failed, and the backfill was asked to."""
 PRUNED = "pruned"
 """Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
 
@@ -69,7 +72,8 @@ class BackfillRow:
     outcome: str
     """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
-    """Why it was skipped; `pruned` when it counts as run because history up to there is gone."""
+    """Why it was skipped; `pruned` when it counts as run because history up to there is gone; `rerun` when its run had
+    failed and is run again."""
     run_uid: str | None = None
     """The uid of its run; None when this backfill made none."""
 
@@ -91,18 +95,26 @@ def decide_backfill(
     now: datetime,
     backfill_uid: str,
     ran: frozenset[datetime],
+    failed: Sequence[Run] = (),
     pruned_to: datetime | None = None,
     overlap: OverlapPolicy | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Change, list[BackfillRow]]:
     """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
 
-    What lies up to `pruned_to` may have run: those runs were deleted, so it counts as run.
+    The runs in `failed` are retried on request: that counts for no `max_runs`. What lies up to `pruned_to` may have
+    run: those runs were deleted, so it counts as run.
     """
-    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
+    again = {} if schedule.status is ScheduleStatus.DELETED else {run.occurrence_at: run for run in failed}
     rows: list[BackfillRow] = []
     for nominal in occurrences:
+        if nominal in again:
+            run = attempt_again(builder, again[nominal], reason="backfill", overlap=overlap)
+            outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
+            rows.append(BackfillRow(nominal, run.instance_id, outcome, RERUN, run.uid))
+            continue
         if (known := _already_run(nominal, ran, pruned_to)) is not None:
             rows.append(known)
             continue
@@ -148,13 +160,24 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
 
 
 def preview_backfill(
-    schedule: Schedule, nominals: Iterable[datetime], *, ran: frozenset[datetime], pruned_to: datetime | None = None
+    schedule: Schedule,
+    nominals: Iterable[datetime],
+    *,
+    ran: frozenset[datetime],
+    failed: Sequence[Run] = (),
+    pruned_to: datetime | None = None,
 ) -> list[BackfillRow]:
-    """Return what a backfill would do with each occurrence, `ran` being those that have a run; nothing is decided."""
+    """Return what a backfill would do with each occurrence; nothing is decided.
+
+    `ran` are those that have a run, `failed` the runs that would be retried.
+    """
     room = schedule.remaining
     rows = []
+    again = {run.occurrence_at: run for run in failed}
     for nominal in nominals:
-        if (known := _already_run(nominal, ran, pruned_to)) is not None:
+        if nominal in again:
+            rows.append(BackfillRow(nominal, again[nominal].instance_id, "would_start", RERUN, again[nominal].uid))
+        elif (known := _already_run(nominal, ran, pruned_to)) is not None:
             rows.append(known)
         elif room == 0:
             rows.append(BackfillRow(nominal, None, "skipped", REMAINING_EXHAUSTED))

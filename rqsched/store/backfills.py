@@ -50,6 +50,8 @@ class Backfill:
     """Why it stopped; None unless it did."""
     context: str | None = None
     """JSON of the CommandContext; None when none was given."""
+    rerun: str | None = None
+    """Which occurrences that have a run are run again: `failed`; None for none."""
 
     @property
     def is_done(self) -> bool:

@@ -30,7 +30,17 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.tables import IS_LIVE, IS_OCCURRENCE, IS_OPEN, IS_UNFINISHED, audit_events, constant, runs, schedules
+from rqsched.store.tables import (
+    HAS_FAILED,
+    IS_LIVE,
+    IS_OCCURRENCE,
+    IS_OPEN,
+    IS_UNFINISHED,
+    audit_events,
+    constant,
+    runs,
+    schedules,
+)
 
 
 def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
@@ -207,6 +217,18 @@ def occurrences_run(
         for uid, occurrence_at in connection.execute(statement):
             found[uid].add(occurrence_at)
     return {uid: frozenset(instants) for uid, instants in found.items()}
+
+
+def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
+    """Read the failed and lost runs of a schedule's occurrences in [since, until); its lock keeps them so."""
+    statement = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule_uid,
+        IS_OCCURRENCE,
+        runs.c.occurrence_at >= since,
+        runs.c.occurrence_at < until,
+        HAS_FAILED,
+    )
+    return [to_run(row) for row in connection.execute(statement.order_by(runs.c.uid))]
 
 
 def existing(connection: Connection, uids: Sequence[str]) -> set[str]:

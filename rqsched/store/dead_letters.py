@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
+from rqsched.store.changes import one_of
 from rqsched.store.listing import read_cursor, write_cursor
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.store.tables import IS_DEAD_LETTER, runs, schedules
@@ -69,9 +70,10 @@ def forget(connection: Connection, uid: str, *, namespace: str) -> bool:
     return connection.execute(statement.values(dead_letter_at=None)).rowcount == 1
 
 
-def take_off(connection: Connection, uid: str) -> None:
-    """Take a run off the dead letters that is run again; its schedule is locked."""
-    connection.execute(sa.update(runs).where(runs.c.uid == uid, IS_DEAD_LETTER).values(dead_letter_at=None))
+def take_off(connection: Connection, uids: Sequence[str]) -> None:
+    """Take runs off the dead letters that are run again; their schedule is locked."""
+    retried = one_of(runs.c.uid, uids, connection)
+    connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
 
 
 _JOINED = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)

@@ -91,11 +91,12 @@ def record(connection: Connection, batch: Batch, target_ids: Sequence[str], firs
     insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
 
 
-def wait_again(connection: Connection, run_uid: str) -> None:
-    """Let the targets of a run that is retried on request wait again which have not been handled with success."""
+def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
+    """Let the targets of runs that are retried on request wait again which have not been handled with success."""
     connection.execute(
         sa.update(targets)
-        .where(targets.c.run_uid == run_uid, targets.c.status.in_(["failed", "lost", "cancelled"]))
+        .where(one_of(targets.c.run_uid, run_uids, connection))
+        .where(targets.c.status.in_(["failed", "lost", "cancelled"]))
         .values(status="waiting", token=None, error=None, queued_at=None, deadline_at=None, ended_at=None)
     )
 

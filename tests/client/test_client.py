@@ -100,6 +100,9 @@ def test_client_retries_all_that_failed(client: Client, any_web: Web) -> None:
     assert (planned.schedule_id, planned.outcome) == ("report", "would_retry")
     with pytest.raises(errors.InvalidInputError, match="bound"):
         client.retry_failed(any_web.env.clock.now(), bound=5_000)
+    start = any_web.env.clock.now()
+    planned_again = client.get("report").backfill(start - MINUTE, start, rerun="failed", dry_run=True)
+    assert planned_again.status == "dry_run"
     (done,) = client.retry_failed(any_web.env.clock.now(), reason="repaired")
     assert (done.run_uid, done.outcome, done.reason) == (planned.run_uid, "started", None)
     assert client.retry_failed(timedelta(hours=1), workflow="other") == []

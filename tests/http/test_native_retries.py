@@ -85,3 +85,14 @@ def test_more_than_the_bound_is_refused_and_retries_none(failed: Web) -> None:
 def test_runs_of_another_namespace_are_left_alone(failed: Web) -> None:
     answer = failed.post(RETRY_FAILED, {"since": "1h"}, headers={"X-Namespace": "other"})
     assert answer.json()["matched"] == 0
+
+
+def test_backfill_with_rerun_retries_what_failed(failed: Web) -> None:
+    failed.env.advance()
+    body = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:02:00Z", "rerun": "failed"}
+    backfill = at(operation="backfill/")
+    planned = failed.post(backfill, {**body, "dry_run": True}).json()
+    assert [row["reason"] for row in planned["rows"]][-1] == "rerun"
+    done = failed.post(backfill, body).json()
+    assert [(row["outcome"], row["reason"]) for row in done["rows"]][-1] == ("started", "rerun")
+    assert failed.post(backfill, {**body, "rerun": "all"}).status_code == 422

@@ -17,7 +17,7 @@ from rqsched.chain.backfill import Range
 from rqsched.core.ids import is_uid, iso_utc
 from rqsched.core.model import RunStatus
 from rqsched.core.page import MAX_PAGE
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
 from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Call, Operate, Read
@@ -173,7 +173,8 @@ def start_backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest
     handle = call.schedule(schedule_id)
     if body.dry_run:
         return JSONResponse(_preview(handle, body, overlap))
-    wanted = Range(body.start, body.end, overlap, body.bound, call.context)
+    rerun = None if body.rerun is None else Rerun.of(body.rerun)
+    wanted = Range(body.start, body.end, overlap, body.bound, call.context, rerun)
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
         return JSONResponse(backfill_response(first, rows))
@@ -183,7 +184,7 @@ def start_backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest
 
 
 def _preview(handle: ScheduleHandle, body: BackfillRequest, overlap: OverlapPolicy | None) -> dict[str, Any]:
-    rows = handle.backfill(body.start, body.end, overlap=overlap, dry_run=True, bound=body.bound).rows
+    rows = handle.backfill(body.start, body.end, overlap=overlap, rerun=body.rerun, dry_run=True, bound=body.bound).rows
     outcomes = [row.outcome for row in rows]
     return {
         "uid": None,
