@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from typing import Any
-from urllib.parse import quote
 
 import rq
 import rq.worker
@@ -23,7 +22,8 @@ from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.worker import prepare
 from rqsched.config import Settings
-from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.errors import BackendUnavailableError
+from rqsched.transport.client import url_of
 
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
 
@@ -94,7 +94,7 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
 def _open_runtime(connection: Redis) -> Runtime:
     """Open the runtime that horses inherit, with no connection: what is wrong is told here, what is away is not."""
     if not os.environ.get(_REDIS_URL):
-        os.environ[_REDIS_URL] = _url_of(connection)  # children and horses read it
+        os.environ[_REDIS_URL] = url_of(connection)  # children and horses read it
     runtime = Runtime(Settings())
     try:
         prepare(runtime)
@@ -104,18 +104,3 @@ def _open_runtime(connection: Redis) -> Runtime:
     finally:
         runtime.close()
     return runtime
-
-
-def _url_of(connection: Redis) -> str:
-    """The URL of the Redis that RQ was given."""
-    options = connection.connection_pool.connection_kwargs
-    path, host = options.get("path"), options.get("host")
-    if path is None and host is None:
-        raise ConfigError(f"{_REDIS_URL} is unset, and RQ's connection has no address to take for it; set it.")
-    login = ""
-    if options.get("password"):
-        login = f"{quote(options.get('username') or '', safe='')}:{quote(str(options['password']), safe='')}@"
-    if path is not None:
-        return f"unix://{login}{quote(path)}?db={options.get('db') or 0}"
-    scheme = "rediss" if "SSL" in connection.connection_pool.connection_class.__name__ else "redis"
-    return f"{scheme}://{login}{host}:{options.get('port') or 6379}/{options.get('db') or 0}"

@@ -42,6 +42,13 @@ def _give_up_held() -> None:
 os.register_at_fork(after_in_child=_give_up_held)
 
 
+def _let_go(writing: int) -> None:
+    """Tell the processes at the other end of a pipe to end."""
+    if writing in _held:
+        _held.discard(writing)
+        os.close(writing)
+
+
 class KeptDispatcher:
     """Keeps a keeper, and with it a dispatcher, until `stop` or the end of this process, however it ends."""
 
@@ -54,20 +61,29 @@ class KeptDispatcher:
 
     def start(self) -> None:
         """Start the keeper; its dispatcher's first act is a pass of reconcile."""
-        reading, self._life = os.pipe()
-        _held.add(self._life)
+        reading, writing = os.pipe()
+        _held.add(writing)
         try:
             self._keeper = self._spawn(reading) if self._spawns else self._fork(reading)
+        except OSError:
+            _let_go(writing)
+            raise
         finally:
             os.close(reading)
+        self._life = writing
 
     def keep(self) -> None:
         """Start the keeper again when it has died; called whenever this process has a moment."""
         if self._keeper is None or _is_running(self._keeper):
             return
         _log.warning("the dispatcher's keeper has died; restarting", extra={"action": "keeper_restarted"})
-        self._let_go()  # its dispatcher, which lived on, ends, and the new keeper has one of its own
-        self.start()
+        before = self._life
+        try:
+            self.start()
+        except OSError:
+            _log.exception("no keeper can be started now", extra={"action": "keeper_failed"})
+        else:
+            _let_go(before)  # the dispatcher of the dead one, which lived on, ends
 
     def keep_until_end_of(self, pid: int) -> None:
         """Keep the keeper until a child of this process has ended; returns at once where the kernel cannot tell."""
@@ -83,15 +99,11 @@ class KeptDispatcher:
     def stop(self) -> None:
         """End keeper and dispatcher; they have ended when this returns."""
         keeper, self._keeper = self._keeper, None
-        self._let_go()
+        _let_go(self._life)
         if keeper is None or _has_ended(keeper, _END_SECONDS):
             return
         keeper.kill()
         _has_ended(keeper, _END_SECONDS)
-
-    def _let_go(self) -> None:
-        _held.discard(self._life)
-        os.close(self._life)
 
     def _fork(self, life: int) -> ForkProcess:
         process = FORK.Process(target=_be_keeper, args=(life, self._log_level))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-from redis import ConnectionPool, Redis
+from redis import ConnectionPool, Redis, SSLConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+
+from rqsched.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -39,6 +42,24 @@ def limit_waiting(redis: Redis) -> None:
     redis.set_retry(_Retry(pool))
     pool.disconnect()  # what is open keeps the timeouts it was opened with
     pool.reset()
+
+
+def url_of(redis: Redis) -> str:
+    """Return a URL of the server that a client talks to; raises ConfigError when one URL cannot say it (Sentinel)."""
+    pool = redis.connection_pool
+    options = pool.connection_kwargs
+    path, host = options.get("path"), options.get("host")
+    if path is None and host is None:
+        raise ConfigError("RQSCHED_REDIS_URL is unset, and RQ's connection has no address to take for it; set it.")
+    login = ""
+    if options.get("password"):
+        login = f"{quote(options.get('username') or '', safe='')}:{quote(str(options['password']), safe='')}@"
+    number = options.get("db") or 0
+    if path is not None:
+        return f"unix://{login}{quote(path)}?db={number}"
+    scheme = "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
+    address = f"[{host}]" if ":" in str(host) else host
+    return f"{scheme}://{login}{address}:{options.get('port') or 6379}/{number}"
 
 
 class _Retry(Retry):

@@ -64,7 +64,8 @@ def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = 
 
 
 @each_kind
-def test_schedules_fire_and_runs_succeed_without_rqs_scheduler(live: LiveEnv, kind: str) -> None:
+def test_schedules_fire_and_runs_succeed_without_rqs_scheduler(any_live: LiveEnv, kind: str) -> None:
+    live = any_live
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
     start_rq(live, *KINDS[kind])
@@ -85,7 +86,7 @@ def test_the_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv) -> No
 
 
 @pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
-@pytest.mark.parametrize("kind", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", ["fork", "simple", "spawn"])
 def test_a_dispatcher_or_keeper_that_dies_comes_back(live: LiveEnv, kind: str, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
     worker = start_rq(live, *KINDS[kind])

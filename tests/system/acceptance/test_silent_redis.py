@@ -9,7 +9,7 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every, RetryPolicy, Scheduler
 from tests.support.processes import Process, is_gone, wait_until
 from tests.support.proxy import Proxy, proxy_to
 from tests.system.acceptance.live import LiveEnv
@@ -27,9 +27,9 @@ def proxy(redis_url: str) -> Iterator[Proxy]:
         yield proxy
 
 
-def start_worker(live: LiveEnv, proxy: Proxy, **more: str) -> Process:
+def start_worker(live: LiveEnv, proxy: Proxy) -> Process:
     """A worker whose every connection to Redis goes through the proxy; the test's own do not."""
-    live.environment |= {"RQSCHED_REDIS_URL": proxy.url(live.environment["RQSCHED_REDIS_URL"]), **more}
+    live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
     return live.start_worker()
 
 
@@ -70,10 +70,12 @@ def test_a_worker_whose_connections_swallow_everything_during_a_run_keeps_it(liv
 
 @pytest.mark.proof
 def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_connections(
-    live: LiveEnv, proxy: Proxy
+    live: LiveEnv, proxy: Proxy, sqlite_url: str, redis_url: str
 ) -> None:
     """RQ's parent kills a horse a minute after its timeout, and must still be there then: about two minutes."""
-    worker = start_worker(live, proxy, RQSCHED_COMPLETION_OUTAGE="1")
+    live.scheduler.close()
+    live.scheduler = Scheduler(database_url=sqlite_url, redis_url=redis_url, completion_outage=1)  # writes RQ's timeout
+    worker = start_worker(live, proxy)
     runs = wait_for_child(worker, "runs")
     run = live.hold_now(timeout=1, deaf=True, retry=RetryPolicy(max_retries=0))
     horse = psutil.Process(live.wait_for_execution(run).pid)
@@ -81,6 +83,8 @@ def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_con
     proxy.swallow()
 
     live.wait_for_status(run, "lost", timeout=240)
+    assert run.error is not None
+    assert run.error.startswith("its work horse died"), "not for want of heartbeats, which it still sends"
     assert is_gone(horse)
     assert not is_gone(runs)
     live.check()

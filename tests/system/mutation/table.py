@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.system.mutation.edits import Edit, Mutation
 
 _CHAIN = "tests/chain/test_"
+_ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
@@ -401,6 +402,35 @@ RECONCILE = (
         "return is_same and current.status is RunStatus.RUNNING and is_silent",
         "return True",
         _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
+    ),
+    _edit(
+        "a link that nobody promotes counts as live",
+        "transport/lua.py",
+        "  if score and tonumber(score) >= most_overdue then return true end\n",
+        "  if score then return true end\n",
+        _CHAIN + "arming.py::test_a_dead_link_under_the_same_id_is_replaced[overdue_beyond_the_grace]",
+        _CHAIN + "reconcile.py::test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace[sqlite]",
+    ),
+    _edit(
+        "a connection to Redis is waited for without end",
+        "transport/client.py",
+        "socket_timeout=ANSWER_SECONDS, ",
+        "socket_timeout=None, ",
+        _ACCEPTANCE + "silent_redis.py::test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon",
+    ),
+    _edit(
+        "a child that stands still is left alone",
+        "chain/supervisor.py",
+        "            self.end(signal.SIGKILL)\n",
+        "",
+        _ACCEPTANCE + "worker_supervisor.py::test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on",
+    ),
+    _edit(
+        "a dispatcher's keeper is not started again",
+        "rq.py",
+        "            self._kept.keep()\n",
+        "            pass\n",
+        _ACCEPTANCE + "rq_workers.py::test_a_dispatcher_or_keeper_that_dies_comes_back[simple-rqsched-keeper]",
     ),
     _edit(
         "reconcile drains nothing",
