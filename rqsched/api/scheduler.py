@@ -159,6 +159,7 @@ class Scheduler:
             environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
             retry: How failed attempts are repeated; see RetryPolicy.
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
+            overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.

@@ -12,7 +12,7 @@ import typer
 from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, OverlapUntil, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -202,6 +202,14 @@ class Policy:
             "--fan-out", help=f"When a run with targets fails: {', '.join(FanOutPolicy)}.", rich_help_panel=POLICY
         ),
     ] = None
+    overlap_until: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap-until",
+            help=f"How long the overlap policy sees a run with targets: {', '.join(OverlapUntil)}.",
+            rich_help_panel=POLICY,
+        ),
+    ] = None
     retention: Annotated[
         str | None,
         typer.Option(
@@ -252,6 +260,7 @@ class Policy:
             total_repeats=self.total_repeats,
             environments=self.environment,
             fan_out=self.fan_out,
+            overlap_until=self.overlap_until,
             retention=self.retention,
             retry=replace(retry or RetryPolicy(), **changes) if changes else None,
         )

@@ -15,6 +15,7 @@ from rqsched.core.audit import CommandContext, Event, with_context
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
 from rqsched.core.overdue import expected
+from rqsched.core.policy import OverlapUntil
 
 
 class ChangeBuilder:
@@ -43,8 +44,13 @@ class ChangeBuilder:
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
         sees_backfill = kind is RunKind.BACKFILL
-        runs = [run for run in self._in_order() if run.is_unfinished]
+        runs = [run for run in self._in_order() if run.is_unfinished and not self._is_out_of_the_way(run)]
         return [run for run in runs if sees_backfill or run.kind is not RunKind.BACKFILL]
+
+    def _is_out_of_the_way(self, run: Run) -> bool:
+        """Return whether only targets of a run are left, and the schedule does not wait for those."""
+        is_dispatched = run.dispatched_at is not None
+        return is_dispatched and self.schedule.policies.overlap_until is OverlapUntil.DISPATCHED
 
     def waiting(self) -> list[Run]:
         """Return the buffered runs that were read or added, oldest first; `drop_buffer` does not take them out."""

@@ -128,6 +128,15 @@ class FanOutPolicy(StrEnum):
     """Never: the counts alone tell."""
 
 
+class OverlapUntil(StrEnum):
+    """How long the overlap policy sees a run with targets as unfinished."""
+
+    FINISHED = "finished"
+    """Until its last target has ended (default)."""
+    DISPATCHED = "dispatched"
+    """Until its workflow has returned: the next sweep may begin while targets of this one wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how late a failed attempt is repeated.
@@ -227,6 +236,8 @@ class Policies:
     """What deleting does to runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
     fan_out: FanOutPolicy | str = FanOutPolicy.ANY_FAILED
     """When a run fails because of its targets; a name is read as its FanOutPolicy."""
+    overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
+    """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -236,6 +247,7 @@ class Policies:
             object.__setattr__(self, "retention", str(Retention.parse(str(self.retention))))
         object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
         object.__setattr__(self, "fan_out", _member(FanOutPolicy, "fan_out", self.fan_out))
+        object.__setattr__(self, "overlap_until", _member(OverlapUntil, "overlap_until", self.overlap_until))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
         object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
         named: Any = self.environments

@@ -11,7 +11,16 @@ from typing import Any, TypedDict
 from rqsched.core.model import Definition, dump_spec
 from rqsched.core.notifications import OPTIONS
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
-from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import (
+    CatchUp,
+    Exhausted,
+    FanOutPolicy,
+    MissedPolicy,
+    OverlapPolicy,
+    OverlapUntil,
+    Policies,
+    RetryPolicy,
+)
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.spec import Spec, SpecLike
@@ -67,6 +76,8 @@ class Options(TypedDict, total=False):
     """How failed attempts are repeated."""
     fan_out: FanOutPolicy | str
     """When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy."""
+    overlap_until: OverlapUntil | str
+    """How long `overlap` sees a run with targets: `finished` (default) or `dispatched`; see OverlapUntil."""
     retention: str | int | None
     """How much history is kept: `90d`, `1000` runs, `90d 1000`, or `0` for all; default RQSCHED_RETENTION."""
     timeout: int | None
@@ -212,6 +223,7 @@ _POLICY_NAMES = {
     "dead_letter": "dead_letter",
     "on_delete": "on_delete",
     "fan_out": "fan_out",
+    "overlap_until": "overlap_until",
     "retention": "retention",
 }
 

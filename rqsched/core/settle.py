@@ -16,7 +16,7 @@ from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus,
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overdue import succeeded
 from rqsched.core.overlap import drain
-from rqsched.core.policy import FanOutPolicy
+from rqsched.core.policy import FanOutPolicy, OverlapUntil
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 
 MAX_ERROR = 8_192
@@ -78,6 +78,8 @@ def decide_settle(
     builder = ChangeBuilder(schedule, runs, now=now)
     if attempt_result.outcome is AttemptOutcome.DISPATCHED:
         builder.set_run(run.uid, dispatched_at=now, result=attempt_result.result)
+        if schedule.policies.overlap_until is OverlapUntil.DISPATCHED:
+            _start_next(builder)
         return builder.build()
     if attempt_result.outcome is AttemptOutcome.TARGETS_ENDED:
         attempt_result = _judge_targets(builder, run, attempt_result)
@@ -199,6 +201,11 @@ def _start_what_waited(builder: ChangeBuilder, uid: str) -> None:
     if builder.schedule.awaiting_run_uid == uid:
         builder.set(awaiting_run_uid=None)
         builder.plan(next_occurrence(builder.schedule, builder.now))
+    _start_next(builder)
+
+
+def _start_next(builder: ChangeBuilder) -> None:
+    """Start the oldest waiting run, if nothing is in its way; the last of `max_runs` ends the schedule."""
     started = drain(builder)
     if started is not None and started.is_exhausted:
         end_exhausted(builder)

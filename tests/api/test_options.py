@@ -135,6 +135,20 @@ def fan_out(env: Env, schedule: ScheduleHandle) -> None:
     assert (newest(schedule).status, newest(schedule).target_counts) == ("succeeded", {"failed": 1})
 
 
+def overlap_until(env: Env, schedule: ScheduleHandle) -> None:
+    def sweep() -> FannedOut:
+        run, now = current_run(), env.clock.now()
+        batch = Batch(run.uid, "note", run.occurrence_at, 5, schedule.uid)
+        env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, ["one"], 1, now))
+        return FannedOut(targets=1)
+
+    env.register("note", sweep)
+    env.run_due()
+    env.run_due()
+    env.register("note", env._note)
+    assert statuses(schedule) == ["running", "running"]
+
+
 def retention(env: Env, schedule: ScheduleHandle) -> None:
     for _ in range(3):
         env.run_due()
@@ -211,6 +225,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "environments": ({"environments": ["production"]}, environments),
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
     "fan_out": ({"fan_out": "never"}, fan_out),
+    "overlap_until": ({"overlap_until": "dispatched"}, overlap_until),
     "retention": ({"retention": "2"}, retention),
     "timeout": ({"timeout": 77}, timeout),
     "queue": ({"queue": "high"}, queue),

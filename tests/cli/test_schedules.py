@@ -18,7 +18,8 @@ EVERYTHING = [
     "--overlap-policy", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--catch-up-window", "PT2H",
     "--catch-up-limit", "9", "--catch-up", "once", "--max-runs", "12", "--on-exhausted", "delete",
     "--total-repeats", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
-    "--retention", "30d,500", "--fan-out", "never", "--then", "continue", "--backoff-base", "10s",
+    "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
+    "--then", "continue", "--backoff-base", "10s",
     "--backoff-factor", "3", "--backoff-cap", "1m", "--max-consecutive-failures", "4", "--label", "team=ops",
     "--label", "tier=1", "--memo", '{"m": [1]}', "--search-attribute", "count=3", "--search-attribute", "city=Rome",
     "--description", "all of it", "--owner", "me", "--note", "a note", "--paused",
@@ -79,6 +80,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         },
         "retention": "30d 500",
         "fan_out": "never",
+        "overlap_until": "dispatched",
     }
 
 

@@ -60,6 +60,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         total_repeats=4,
         retention="30d 500",
         fan_out="all_failed",
+        overlap_until="dispatched",
         environments=["production"],
         retry={"max_retries": 5, "base": "10s", "factor": 3, "cap": 60, "jitter": 1.5, "then": "continue"},
         timeout=60,
@@ -90,6 +91,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     assert (policies["catch_up_limit"], policies["resume"], policies["on_exhausted"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
+    assert policies["overlap_until"] == "dispatched"
     same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap_policy": "buffer_all"}
     same |= {"jitter_seconds": 30.0, "max_runs": 9, "timeout": 60, "queue": "high", "priority": 1, "status": "paused"}
     same |= {"labels": {"team": "billing"}, "memo": {"a": 1}, "search_attributes": {"tier": 2}, "owner": "ann"}

@@ -101,6 +101,29 @@ def test_a_sweep_that_is_not_over_blocks_the_next_one(any_env: Env) -> None:
     assert any_env.scheduler.get(EXPIRY).trigger().outcome == "triggered"
 
 
+def test_a_sweep_may_begin_when_the_one_before_is_dispatched(any_env: Env) -> None:
+    case = case_of(any_env, overlap="buffer_one", overlap_until="dispatched")
+    schedule = any_env.scheduler.get(EXPIRY)
+    first, second = present(schedule.trigger().run), present(schedule.trigger().run)
+    assert second.status == "buffered"
+    case.work_one()
+    assert (first.refresh().status, second.refresh().status) == ("running", "pending"), "it started at once"
+    execute_pending(any_env.scheduler)
+    assert (first.refresh().status, second.refresh().status) == ("succeeded", "succeeded")
+    check_invariants(any_env.runtime, with_redis=False)
+
+
+def test_by_default_a_waiting_sweep_starts_when_the_one_before_has_ended(any_env: Env) -> None:
+    case = case_of(any_env, overlap="buffer_one")
+    schedule = any_env.scheduler.get(EXPIRY)
+    first, second = present(schedule.trigger().run), present(schedule.trigger().run)
+    case.work_one()
+    assert (first.refresh().status, second.refresh().status) == ("running", "buffered")
+    for _ in range(3):
+        case.work_one()
+    assert (first.refresh().status, second.refresh().status) == ("succeeded", "pending")
+
+
 def test_a_dispatched_run_needs_no_heartbeats_and_no_horse(any_env: Env) -> None:
     case = case_of(any_env)
     run = start(case)

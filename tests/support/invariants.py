@@ -133,7 +133,10 @@ def i5_one_at_a_time(story: Story) -> Iterator[str]:
     alone = [
         run
         for run in story.runs
-        if run.overlap in ONE_AT_A_TIME and not run.is_override and run.kind is not RunKind.BACKFILL
+        if run.overlap in ONE_AT_A_TIME
+        and not run.is_override
+        and run.kind is not RunKind.BACKFILL
+        and not (run.dispatched_at and story.schedule.policies.overlap_until == "dispatched")
     ]
     started = sorted((one for run in alone for one in _executions(story, run)), key=lambda one: one.sequence)
     unfinished = [run.number for run in alone if run.is_unfinished]

@@ -26,7 +26,8 @@ DEFAULTS: Mapping[str, Any] = {
     "args": [], "kwargs": {}, "overlap": "skip", "buffer_limit": None, "missed": "fire_once", "catch_up_window": None,
     "catch_up_limit": 100, "catch_up": "next", "jitter": timedelta(0), "max_runs": None, "on_exhausted": "done",
     "total_repeats": None, "environments": (), "timeout": None, "queue": None, "connection": None, "priority": 0,
-    "fan_out": "any_failed", "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
+    "fan_out": "any_failed", "overlap_until": "finished",
+    "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
     "owner": None, "executor": "rq",
     "on_failure": None, "on_recovery": None, "expect_success_within": None, "notifications": None,
 }  # fmt: skip

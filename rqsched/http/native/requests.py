@@ -196,6 +196,9 @@ class DefinitionRequest(TimingRequest):
     fan_out: Name | None = Field(
         default=None, description="When a run with targets fails: any_failed, all_failed or never."
     )
+    overlap_until: Name | None = Field(
+        default=None, description="How long overlap sees a run with targets: finished or dispatched."
+    )
     retention: NumberedName | None = Field(
         default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."
     )
