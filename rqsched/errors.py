@@ -13,6 +13,7 @@ RqschedError
 │   ├── InvalidTypeError (also a TypeError)
 │   └── UnknownWorkflowError
 ├── NotFoundError (also a LookupError)
+│   ├── NamespaceNotFoundError
 │   ├── ScheduleNotFoundError
 │   ├── RunNotFoundError
 │   └── BackfillNotFoundError
@@ -37,12 +38,26 @@ An error takes data, keeps it as attributes and writes its own message, which sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class RqschedError(Exception):
     """The root: `except RqschedError` catches everything rqsched raises on purpose."""
 
     code = "error"
     """A stable word for logs, JSON answers and exit codes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling with its message and attributes: RQ and process pools send exceptions between processes."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[RqschedError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> RqschedError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidInputError(RqschedError, ValueError):
@@ -57,10 +72,6 @@ class InvalidInputError(RqschedError, ValueError):
         self.field = field
         self.reason = reason
         super().__init__(f"{field}: {reason}")
-
-    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str]]:
-        """Survive pickling: RQ sends exceptions between processes."""
-        return type(self), (self.field, self.reason)
 
 
 class InvalidSpecError(InvalidInputError):
@@ -131,15 +142,21 @@ class UnknownWorkflowError(InvalidInputError):
             "listed in RQSCHED_IMPORTS and start a worker, or give a dotted path such as 'package.module.function'.",
         )
 
-    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str]]:
-        """Survive pickling with the same message."""
-        return type(self), (self.workflow, self.reason)
-
 
 class NotFoundError(RqschedError, LookupError):
     """Nothing of this identity exists (any more)."""
 
     code = "not_found"
+
+
+class NamespaceNotFoundError(NotFoundError):
+    """The namespace does not exist for the caller, whether or not it does for others."""
+
+    code = "namespace_not_found"
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        super().__init__(f"there is no namespace {namespace!r}.")
 
 
 class ScheduleNotFoundError(NotFoundError):
@@ -207,10 +224,6 @@ class ScheduleStateError(ConflictError):
         self.hint = hint
         super().__init__(f"cannot {operation} schedule {schedule_id!r}: it is {status}.{' ' + hint if hint else ''}")
 
-    def __reduce__(self) -> tuple[type[ScheduleStateError], tuple[str, str, str, str]]:
-        """Survive pickling: RQ sends exceptions between processes."""
-        return type(self), (self.schedule_id, self.status, self.operation, self.hint)
-
 
 class RunStateError(ConflictError):
     """The operation does not apply to a run of this status."""
@@ -223,10 +236,6 @@ class RunStateError(ConflictError):
         self.operation = operation
         self.hint = hint
         super().__init__(f"cannot {operation} run {run!r}: it is {status}.{' ' + hint if hint else ''}")
-
-    def __reduce__(self) -> tuple[type[RunStateError], tuple[str, str, str, str]]:
-        """Survive pickling: RQ sends exceptions between processes."""
-        return type(self), (self.run, self.status, self.operation, self.hint)
 
 
 class VersionConflictError(ConflictError):

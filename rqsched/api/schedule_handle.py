@@ -146,7 +146,12 @@ class ScheduleHandle(ScheduleView):
         return self
 
     def pause(
-        self, note: str | None = None, *, reason: str | None = None, context: CommandContext | None = None
+        self,
+        note: str | None = None,
+        *,
+        reason: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
     ) -> ScheduleHandle:
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active."""
         require_note(note)
@@ -155,6 +160,7 @@ class ScheduleHandle(ScheduleView):
             lambda _, schedule, operation: lifecycle.decide_pause(
                 schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
             ),
+            if_version,
             stops=True,
         )
 
@@ -164,6 +170,7 @@ class ScheduleHandle(ScheduleView):
         *,
         note: str | None = None,
         context: CommandContext | None = None,
+        if_version: int | None = None,
     ) -> ScheduleHandle:
         """Fire again; see CatchUp for where it continues. Raises ScheduleStateError unless paused."""
         require_note(note)
@@ -177,10 +184,13 @@ class ScheduleHandle(ScheduleView):
                 note=note,
                 context=context,
                 operation=operation,
-            )
+            ),
+            if_version,
         )
 
-    def restart(self, *, note: str | None = None, context: CommandContext | None = None) -> ScheduleHandle:
+    def restart(
+        self, *, note: str | None = None, context: CommandContext | None = None, if_version: int | None = None
+    ) -> ScheduleHandle:
         """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
         require_note(note)
         return self._operate(
@@ -191,7 +201,8 @@ class ScheduleHandle(ScheduleView):
                 note=note,
                 context=context,
                 operation=operation,
-            )
+            ),
+            if_version,
         )
 
     def update(
@@ -243,7 +254,12 @@ class ScheduleHandle(ScheduleView):
         return name, {} if is_external else operations.workflow_defaults(self._runtime, name)
 
     def delete(
-        self, *, purge: bool = False, reason: str | None = None, context: CommandContext | None = None
+        self,
+        *,
+        purge: bool = False,
+        reason: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
     ) -> ScheduleHandle:
         """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good."""
         require_note(reason, "reason")
@@ -252,6 +268,7 @@ class ScheduleHandle(ScheduleView):
                 lambda _, schedule, operation: lifecycle.decide_delete(
                     schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
                 ),
+                if_version,
                 stops=True,
             )
         if purge:

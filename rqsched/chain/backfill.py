@@ -234,6 +234,24 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
     return runtime.database.read(read)
 
 
+def cancel(runtime: Runtime, uid: str) -> Backfill:
+    """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError."""
+
+    def work(connection: Connection) -> Backfill:
+        known = backfills.find(connection, uid)
+        if known is None or changes.lock_one(connection, known.schedule_uid) is None:
+            raise BackfillNotFoundError(uid)
+        found = backfills.find(connection, uid)  # again, now under the lock
+        if found is None:
+            raise BackfillNotFoundError(uid)
+        if not found.is_done:
+            found = replace(found, status="stopped", reason="cancelled", updated_at=runtime.now())
+            backfills.save(connection, found)
+        return found
+
+    return runtime.database.transact(work)
+
+
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:
     """Read a backfill; raises BackfillNotFoundError."""
     found = runtime.database.read(lambda connection: backfills.find(connection, uid))

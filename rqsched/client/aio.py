@@ -7,7 +7,9 @@ checkers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -18,8 +20,8 @@ from rqsched.api.description import Description
 from rqsched.client import http, sync
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import RunDescription
-from rqsched.client.views import RunView, ScheduleView
+from rqsched.client.responses import BackfillProgress, RunDescription
+from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 
@@ -111,6 +113,21 @@ class AsyncClient:
     workflows = _awaited(sync.Client.workflows)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)
+    backfills = _awaited(sync.Client.backfills)
+    cancel_backfill = _awaited(sync.Client.cancel_backfill)
+
+    async def iter_backfills(
+        self, *, schedule_id: str | None = None, status: str | None = None
+    ) -> AsyncIterator[BackfillProgress]:
+        """Read all backfills, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.backfills(schedule_id=schedule_id, status=status, limit=MAX_PAGE, cursor=cursor)
+            for found in page.items:
+                yield found
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     async def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
         """Read all schedules that `list` shows with these filters, page by page."""
@@ -132,6 +149,19 @@ class AsyncRunHandle(RunView):
         self._schedule_id = schedule_id
         self.description = description
 
+    async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as the other client has it
+        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        pauses = looks(timeout, time.monotonic)
+        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - what is waited for is on a server
+            await asyncio.sleep(next(pauses))
+        return self
+
+    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - as the other client has it
+        """Wait for its end and return what the workflow returned; raises RunStateError when it has not succeeded."""
+        if not self.has_ended:
+            await self.wait(timeout)
+        return self._returned()
+
     refresh = _awaited(sync.RunHandle.refresh)
     retry = _awaited(sync.RunHandle.retry)
     cancel = _awaited(sync.RunHandle.cancel)
@@ -152,6 +182,10 @@ class AsyncScheduleHandle(ScheduleView):
             raise LookupError("the schedule has not been read yet; await describe() first")
         return self._description
 
+    def _match(self, version: int | None) -> str | None:
+        """Return the ETag of this incarnation at a version."""
+        return None if version is None else f'"{self.uid}.{version}"'
+
     def _run_handle(self, description: RunDescription) -> AsyncRunHandle:
         return AsyncRunHandle(self._client, self.schedule_id, description)
 
@@ -168,6 +202,17 @@ class AsyncScheduleHandle(ScheduleView):
     runs = _awaited(sync.ScheduleHandle.runs)
     run = _awaited(sync.ScheduleHandle.run)
     upcoming = _awaited(sync.ScheduleHandle.upcoming)
+
+    async def iter_runs(self, statuses: Sequence[str] = ()) -> AsyncIterator[AsyncRunHandle]:
+        """Read all runs, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.runs(MAX_PAGE, cursor, statuses)
+            for found in page.items:
+                yield found
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     async def iter_history(self, after_sequence: int = 0) -> AsyncIterator[AuditRecord]:
         """Read all audit events after a sequence, page by page."""

@@ -20,10 +20,6 @@ class ResponseError(RqschedError):
         self.code = code
         super().__init__(detail)
 
-    def __reduce__(self) -> tuple[type[ResponseError], tuple[int, str, str]]:
-        """Survive pickling."""
-        return type(self), (self.status, self.code, str(self))
-
 
 def _descendants(kind: type[RqschedError]) -> Iterator[type[RqschedError]]:
     for child in kind.__subclasses__():
@@ -54,8 +50,9 @@ def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
         return kind("", reason)
     if issubclass(kind, InvalidInputError):
         return kind(field, reason)
-    error = kind.__new__(kind)  # its own attributes are not in the response; its message is
+    error = kind.__new__(kind)
     RqschedError.__init__(error, detail)
+    error.__dict__.update(problem.get("attributes") or {})
     return error
 
 

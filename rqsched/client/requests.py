@@ -18,6 +18,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import Page
 from rqsched.core.policy import RetryPolicy
+from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from rqsched.core.schedule_options import Options
@@ -102,21 +103,23 @@ def workflows() -> Request[list[dict[str, Any]]]:
 
 def update(schedule_id: str, body: Mapping[str, Any], match: str | None) -> Request[Description]:
     """Change a schedule. With a condition it is not repeatable: its own lost change would look like another's."""
-    headers = {} if match is None else {"If-Match": match}
-    return Request("PATCH", _path(schedule_id), _description, body, headers=headers, is_repeatable=match is None)
+    headers, is_repeatable = _if_match(match), match is None
+    return Request("PATCH", _path(schedule_id), _description, body, headers=headers, is_repeatable=is_repeatable)
 
 
-def operate(schedule_id: str, operation: str, body: Mapping[str, Any]) -> Request[Description]:
+def operate(schedule_id: str, operation: str, body: Mapping[str, Any], match: str | None) -> Request[Description]:
     """Pause, resume or restart a schedule."""
-    return Request("POST", _path(schedule_id, operation), _description, _given(body))
+    return Request("POST", _path(schedule_id, operation), _description, _given(body), headers=_if_match(match))
 
 
-def delete(schedule_id: str, *, purge: bool, reason: str | None) -> Request[None]:
+def delete(schedule_id: str, *, purge: bool, reason: str | None, match: str | None) -> Request[None]:
     """Delete a schedule."""
-    params = {"purge": "true"} if purge else {}
-    return Request(
-        "DELETE", _path(schedule_id), _nothing, params=params | _given({"reason": reason}), is_repeatable=True
-    )
+    params = ({"purge": "true"} if purge else {}) | _given({"reason": reason})
+    return Request("DELETE", _path(schedule_id), _nothing, params=params, headers=_if_match(match), is_repeatable=True)
+
+
+def _if_match(match: str | None) -> dict[str, str]:
+    return {} if match is None else {"If-Match": match}
 
 
 def trigger(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Request[TriggerResult]:
@@ -132,13 +135,25 @@ def trigger(schedule_id: str, body: Mapping[str, Any], key: str | None) -> Reque
 
 def backfill(schedule_id: str, start: datetime, end: datetime, options: Mapping[str, Any]) -> Request[BackfillProgress]:
     """Fire a past range."""
-    body, is_read = {"start": iso_utc(start), "end": iso_utc(end), **options}, bool(options["dry_run"])
+    span = {"start": _instant("start", start), "end": _instant("end", end)}
+    body, is_read = {**span, **options}, bool(options["dry_run"])
     return Request("POST", _path(schedule_id, "backfill"), _progress, _given(body), is_repeatable=is_read)
 
 
 def backfill_progress(uid: str) -> Request[BackfillProgress]:
     """Read the progress of a backfill."""
     return _get(f"{_BASE}backfills/{quote(uid, safe='')}/", _progress)
+
+
+def cancel_backfill(uid: str) -> Request[BackfillProgress]:
+    """Stop a backfill."""
+    return Request("POST", f"{_BASE}backfills/{quote(uid, safe='')}/cancel/", _progress, is_repeatable=True)
+
+
+def backfills(filters: Mapping[str, Any], limit: int, cursor: str | None) -> Request[Page[BackfillProgress]]:
+    """Read a page of backfills."""
+    params = _given({**filters, "limit": limit, "cursor": cursor})
+    return _get(f"{_BASE}backfills/", lambda r: _page(r, responses.progress), params)
 
 
 def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[AuditRecord]]:
@@ -181,8 +196,8 @@ def retry_run(schedule_id: str, uid: str, reason: str | None) -> Request[RunDesc
 
 def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Request[list[RetriedRun]]:
     """Retry what failed since an instant, or so long ago."""
-    start = since.total_seconds() if isinstance(since, timedelta) else iso_utc(since)
-    given = {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in body.items()}
+    start = since.total_seconds() if isinstance(since, timedelta) else _instant("since", since)
+    given = {name: _instant(name, value) if isinstance(value, datetime) else value for name, value in body.items()}
     path, is_read = f"{_BASE}runs/retry/", bool(body.get("dry_run"))
     return Request("POST", path, _retried, _given({"since": start, **given}), is_repeatable=is_read)
 
@@ -221,6 +236,13 @@ def plain(name: str, value: Any) -> Any:
     if name in {"environments", "args"}:
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def _instant(field: str, value: datetime) -> str:
+    """Write an instant; raises InvalidInputError for a naive one, which would mean this host's zone."""
+    if value.tzinfo is None:
+        raise InvalidInputError(field, "is naive; give an aware datetime, such as one with tzinfo=UTC")
+    return iso_utc(value)
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

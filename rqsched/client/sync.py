@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -14,7 +15,7 @@ from rqsched.client import http, requests
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
 from rqsched.client.responses import BackfillProgress, RetriedRun, RunDescription, TriggerResult
-from rqsched.client.views import RunView, ScheduleView
+from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 
@@ -170,6 +171,33 @@ class Client:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
         return self.send(requests.backfill_progress(uid))
 
+    def cancel_backfill(self, uid: str) -> BackfillProgress:
+        """Stop a backfill: what it has started goes on, the rest of its range is left. Idempotent."""
+        return self.send(requests.cancel_backfill(uid))
+
+    def backfills(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BackfillProgress]:
+        """Read a page of backfills, newest first."""
+        return self.send(requests.backfills({"schedule_id": schedule_id, "status": status}, limit, cursor))
+
+    def iter_backfills(
+        self, *, schedule_id: str | None = None, status: str | None = None
+    ) -> Iterator[BackfillProgress]:
+        """Read all backfills, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.backfills(schedule_id=schedule_id, status=status, limit=MAX_PAGE, cursor=cursor)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
 
 class RunHandle(RunView):
     """One run: its description as it was last read, and the operations on it."""
@@ -182,6 +210,19 @@ class RunHandle(RunView):
     def refresh(self) -> RunHandle:
         """Read the run again."""
         return self._client.send(requests.run(self._schedule_id, self.uid).then(self._keep))
+
+    def wait(self, timeout: float | None = None) -> RunHandle:
+        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        pauses = looks(timeout, time.monotonic)
+        while not self.refresh().has_ended:
+            time.sleep(next(pauses))
+        return self
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for its end and return what the workflow returned; raises RunStateError when it has not succeeded."""
+        if not self.has_ended:
+            self.wait(timeout)
+        return self._returned()
 
     def retry(self, reason: str | None = None) -> RunHandle:
         """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated."""
@@ -225,27 +266,37 @@ class ScheduleHandle(ScheduleView):
         **options: Unpack[Options],
     ) -> ScheduleHandle:
         """Change what is given and keep the rest; raises VersionConflictError when `if_version` is not current."""
-        match = None if if_version is None else f'"{self.uid}.{if_version}"'
+        match = self._match(if_version)
         body = requests.changes(workflow, spec, options, {"note": note})
         return self._client.send(requests.update(self.schedule_id, body, match).then(self._keep))
 
-    def pause(self, note: str | None = None, *, reason: str | None = None) -> ScheduleHandle:
-        """Stop firing; raises ScheduleStateError unless active."""
-        body = {"note": note, "reason": reason}
-        return self._client.send(requests.operate(self.schedule_id, "pause", body).then(self._keep))
+    def pause(
+        self, note: str | None = None, *, reason: str | None = None, if_version: int | None = None
+    ) -> ScheduleHandle:
+        """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does."""
+        body, match = {"note": note, "reason": reason}, self._match(if_version)
+        return self._client.send(requests.operate(self.schedule_id, "pause", body, match).then(self._keep))
 
-    def resume(self, catch_up: str | None = None, *, note: str | None = None) -> ScheduleHandle:
-        """Fire again; raises ScheduleStateError unless paused."""
-        body = {"catch_up": catch_up, "note": note}
-        return self._client.send(requests.operate(self.schedule_id, "resume", body).then(self._keep))
+    def resume(
+        self, catch_up: str | None = None, *, note: str | None = None, if_version: int | None = None
+    ) -> ScheduleHandle:
+        """Fire again; raises ScheduleStateError unless paused, VersionConflictError as `update` does."""
+        body, match = {"catch_up": catch_up, "note": note}, self._match(if_version)
+        return self._client.send(requests.operate(self.schedule_id, "resume", body, match).then(self._keep))
 
-    def restart(self, *, note: str | None = None) -> ScheduleHandle:
+    def restart(self, *, note: str | None = None, if_version: int | None = None) -> ScheduleHandle:
         """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
-        return self._client.send(requests.operate(self.schedule_id, "restart", {"note": note}).then(self._keep))
+        match = self._match(if_version)
+        return self._client.send(requests.operate(self.schedule_id, "restart", {"note": note}, match).then(self._keep))
 
-    def delete(self, *, purge: bool = False, reason: str | None = None) -> None:
+    def delete(self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None) -> None:
         """Delete softly: the id becomes free, history stays unless purged."""
-        return self._client.send(requests.delete(self.schedule_id, purge=purge, reason=reason))
+        match = self._match(if_version)
+        return self._client.send(requests.delete(self.schedule_id, purge=purge, reason=reason, match=match))
+
+    def _match(self, version: int | None) -> str | None:
+        """Return the ETag of this incarnation at a version."""
+        return None if version is None else f'"{self.uid}.{version}"'
 
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
@@ -291,6 +342,16 @@ class ScheduleHandle(ScheduleView):
         """Read a page of runs, newest first."""
         request = requests.runs(self.schedule_id, limit, cursor, statuses)
         return self._client.send(request.then(lambda page: page.map(self._run_handle)))
+
+    def iter_runs(self, statuses: Sequence[str] = ()) -> Iterator[RunHandle]:
+        """Read all runs, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.runs(MAX_PAGE, cursor, statuses)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""

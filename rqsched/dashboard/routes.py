@@ -19,10 +19,10 @@ from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import STATIC, render
 from rqsched.dashboard.visit import POLICY, Visit
-from rqsched.errors import RqschedError
+from rqsched.errors import NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
-from rqsched.http.errors import MalformedError, NamespaceNotFoundError, UnauthorizedError, problem_of
+from rqsched.http.errors import MalformedError, UnauthorizedError, problem_of
 from rqsched.http.middleware import tag_of
 from rqsched.store.database import DatabaseError
 

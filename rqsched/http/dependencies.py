@@ -19,8 +19,9 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
 from rqsched.core.schedule_options import require_id
+from rqsched.errors import NamespaceNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
-from rqsched.http.errors import ForbiddenError, NamespaceNotFoundError
+from rqsched.http.errors import ForbiddenError
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import tag_of

@@ -3,7 +3,6 @@
 HttpError (also a RqschedError)
 ├── UnauthorizedError   401
 ├── ForbiddenError      403
-├── NamespaceNotFoundError (also a NotFoundError)   404
 ├── MalformedError      400
 ├── TooLargeError       413
 └── RateLimitedError    429
@@ -68,17 +67,6 @@ class ForbiddenError(HttpError):
 
     code = "forbidden"
     status = 403
-
-
-class NamespaceNotFoundError(HttpError, NotFoundError):
-    """The namespace does not exist for the principal, whether or not it does for others."""
-
-    code = "namespace_not_found"
-    status = 404
-
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
-        super().__init__(f"there is no namespace {namespace!r}.")
 
 
 class MalformedError(HttpError):

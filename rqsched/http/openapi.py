@@ -59,6 +59,8 @@ class ProblemResponse(Schema):
     """A stable identifier of the kind of error."""
     request_id: str
     errors: list[ProblemField] | None = None
+    attributes: dict[str, str | int | None] | None = None
+    """What the error is about, by name: `schedule_id`, `status`, `actual` ..."""
 
 
 @dataclass(frozen=True, slots=True)

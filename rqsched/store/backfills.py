@@ -9,7 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.store.tables import backfills
+from rqsched.core.ids import is_uid
+from rqsched.core.page import Page
+from rqsched.errors import InvalidLimitError
+from rqsched.store.tables import backfills, schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,30 @@ def find(connection: Connection, uid: str) -> Backfill | None:
     """Read a backfill without locking it; None when there is none."""
     row = connection.execute(sa.select(*_COLUMNS).where(backfills.c.uid == uid)).first()
     return None if row is None else Backfill(*row)
+
+
+def page(
+    connection: Connection,
+    namespace: str,
+    *,
+    schedule_id: str | None,
+    status: str | None,
+    limit: int,
+    cursor: str | None,
+) -> Page[Backfill]:
+    """Read a page of a namespace's backfills, newest first: their uids begin with the time."""
+    statement = sa.select(*_COLUMNS).join(schedules, schedules.c.uid == backfills.c.schedule_uid)
+    statement = statement.where(schedules.c.namespace == namespace)
+    if schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == schedule_id)
+    if status is not None:
+        statement = statement.where(backfills.c.status == status)
+    if cursor is not None:
+        if not is_uid(cursor):
+            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        statement = statement.where(backfills.c.uid < cursor)
+    found = [Backfill(*row) for row in connection.execute(statement.order_by(backfills.c.uid.desc()).limit(limit + 1))]
+    return Page(found[:limit], found[limit - 1].uid if len(found) > limit else None)
 
 
 def interrupted(

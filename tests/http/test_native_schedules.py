@@ -323,8 +323,21 @@ def test_if_match_refuses_a_recreated_schedule_of_the_same_version(web: Web) -> 
 def test_if_match_where_it_is_not_supported_is_refused(web: Web) -> None:
     web.create()
     problem(web("PATCH", at(), {"note": "x"}, headers={"If-Match": '"what"'}), 400, "malformed")
-    problem(web("DELETE", at(), headers={"If-Match": '"1"'}), 400, "malformed")
-    assert web.read()["status"] == "active"
+    for method, path, body in (("PUT", at(), MINUTELY), ("POST", at(operation="trigger/"), None)):
+        problem(web(method, path, body, headers={"If-Match": '"1"'}), 400, "malformed")
+    assert web.read()["run_count"] == 0
+
+
+def test_if_match_is_honoured_by_every_operation_that_changes_the_version(web: Web) -> None:
+    web.create()
+    older = web.get(at()).headers["etag"]
+    web("PATCH", at(), {"note": "theirs"})
+    for method, operation in (("POST", "pause/"), ("POST", "resume/"), ("POST", "restart/"), ("DELETE", "")):
+        answer = web(method, at(operation=operation), headers={"If-Match": older})
+        found = problem(answer, 412, "version_conflict")
+        assert found["attributes"] == {"schedule_id": "report", "expected": 1, "actual": 2}
+    assert web.post(at(operation="pause/"), headers={"If-Match": web.get(at()).headers["etag"]}).status_code == 200
+    assert web("DELETE", at(), headers={"If-Match": web.get(at()).headers["etag"]}).status_code == 204
 
 
 def test_delete_frees_the_id_and_keeps_the_history(any_web: Web) -> None:

@@ -108,6 +108,34 @@ def test_the_list_is_newest_first_by_page_offset_and_queue(any_web: Web) -> None
     assert listed(ojs, limit=1_000_000)["pagination"]["limit"] == 100
 
 
+def test_a_dead_letter_is_tried_again_with_its_errors(any_web: Web) -> None:
+    ojs = Ojs(any_web)
+    job = failed(ojs)
+    ojs.patched(enabled=False)
+
+    answer = ojs("POST", f"{DEAD}/{job['id']}/retry")
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["job"] == {
+        "id": job["id"], "type": "report.generate", "state": "available", "queue": "default", "attempt": 1,
+        "max_attempts": 1, "re_enqueued_at": "2026-01-15T12:01:00.000Z",
+    }  # fmt: skip
+    assert listed(ojs)["jobs"] == []
+    again = ojs.fetched()
+    assert (again["id"], again["attempt"], len(again["errors"])) == (job["id"], 2, 1)
+    ojs.nack(again)
+    assert [len(kept["errors"]) for kept in listed(ojs)["jobs"]] == [2], "it failed again"
+
+
+def test_a_dead_letter_of_a_removed_cron_job_is_not_tried_again(ojs: Ojs) -> None:
+    job = failed(ojs)
+    ojs("DELETE", "/ojs/v1/cron/daily-report")
+    error = refused(ojs("POST", f"{DEAD}/{job['id']}/retry"), 409, "invalid_request")
+    assert error["details"] == {"job_id": job["id"], "current_state": "discarded"}
+    assert listed(ojs)["pagination"]["total"] == 1
+    refused(ojs("POST", f"{DEAD}/nonsense/retry"), 404, "not_found")
+
+
 def test_a_removed_dead_letter_is_gone_and_stays_in_the_history(ojs: Ojs) -> None:
     job = failed(ojs)
     answer = ojs("DELETE", f"{DEAD}/{job['id']}")

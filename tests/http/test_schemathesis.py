@@ -40,7 +40,10 @@ SURFACES = {"native": "/api/v1/", "open-job-spec": "/ojs/", "durable-workflow": 
 """Their prefixes, the most specific first."""
 OPERATIONS = {"native": 20, "open-job-spec": 16, "durable-workflow": 12, "health": 3}
 """How many the document has at least; fewer would mean that something hides from these tests."""
-REFUSED = {"POST /api/v1/schedules/{schedule_id}/restart/": 409}
+REFUSED = {
+    "POST /api/v1/schedules/{schedule_id}/restart/": 409,
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": 409,
+}
 """What a schedule that runs refuses."""
 
 

@@ -295,6 +295,13 @@ class BackfillResponse(Schema):
     """One per occurrence, when the backfill completed within the request."""
 
 
+class BackfillsResponse(Schema):
+    """A page of backfills, newest first."""
+
+    items: list[BackfillResponse]
+    next_cursor: str | None
+
+
 _BACKFILL = ("uid", "status", "reason", "attempted", "started", "buffered", "skipped", "already_run")
 _INSTANTS = ("start_at", "end_at", "cursor", "created_at", "updated_at")
 

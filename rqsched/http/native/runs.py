@@ -6,7 +6,7 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
@@ -25,6 +25,7 @@ from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, RetryFailedRequest, RetryRunRequest, ScheduleId
 from rqsched.http.native.responses import (
     BackfillResponse,
+    BackfillsResponse,
     DeliveriesResponse,
     EventsResponse,
     RetryFailedResponse,
@@ -39,13 +40,14 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import changes
+from rqsched.store import backfills, changes
 from rqsched.store.backfills import Backfill
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
 
 router = APIRouter(route_class=StrictRoute)
+BackfillStatus = Literal["running", "done", "stopped"]
 
 RunId = Annotated[str, Path(max_length=512, description="A run's uid, number or instance id.")]
 BackfillUid = Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the backfill.")]
@@ -198,6 +200,29 @@ def _preview(handle: ScheduleHandle, body: BackfillRequest, overlap: OverlapPoli
         "already_run": outcomes.count("already_run"),
         "rows": [row.to_dict() for row in rows],
     }
+
+
+@router.get("/backfills/", response_model=BackfillsResponse, tags=["backfills"])
+def list_backfills(
+    call: Read,
+    schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
+    status: Annotated[BackfillStatus | None, Query(description="In this status only.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List backfills, the newest first."""
+    page = call.scheduler.runtime.database.read(
+        lambda c: backfills.page(c, call.namespace, schedule_id=schedule_id, status=status, limit=limit, cursor=cursor)
+    )
+    items = [backfill_response(one) for one in page.items]
+    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
+
+
+@router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
+def cancel_backfill(call: Operate, uid: BackfillUid) -> Response:
+    """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
+    found = _find(call, uid)
+    return JSONResponse(backfill_response(backfill.cancel(call.scheduler.runtime, found.uid)))
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])

@@ -158,7 +158,7 @@ def upsert(
     call: Admin, schedule_id: ScheduleId, body: DeclareRequest, request: Request, if_match: IfMatch = None
 ) -> Response:
     """Create a schedule (201) or replace the definition of an existing one (200)."""
-    _refuse_condition(if_match)
+    refuse_condition(if_match)
     declaration = declaration_of(body)
     _require_registered(call, declaration)
     handle, outcome = call.scheduler.upsert(
@@ -180,7 +180,7 @@ def upsert(
 def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
     """Change the given fields only; the next time moves only with the timing. 412 when If-Match does not match."""
     handle = call.schedule(schedule_id)
-    version = _version(handle.state, if_match)
+    version = version_of(handle.state, if_match)
     declaration = update_of(body, handle.state)
     _require_registered(call, declaration)
     handle.update(
@@ -194,7 +194,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
     return _respond(call, handle)
 
 
-def _version(schedule: Schedule, condition: str | None) -> int | None:
+def version_of(schedule: Schedule, condition: str | None) -> int | None:
     """Read If-Match: an ETag of ours, a bare version, or `*`; raises VersionConflictError for another incarnation."""
     if condition is None or condition.strip() == "*":
         return None
@@ -207,12 +207,13 @@ def _version(schedule: Schedule, condition: str | None) -> int | None:
     return int(version)
 
 
-def _refuse_condition(condition: str | None) -> None:
+def refuse_condition(condition: str | None) -> None:
+    """Refuse If-Match where it cannot be honoured; raises MalformedError."""
     if condition is not None:
-        raise MalformedError("If-Match is supported on PATCH only; omit it here.")
+        raise MalformedError("If-Match is not supported here; omit it.")
 
 
-@router.delete("/{schedule_id}/", status_code=204)
+@router.delete("/{schedule_id}/", status_code=204, responses=PROBLEM.of(412))
 def delete(
     call: Admin,
     schedule_id: ScheduleId,
@@ -221,9 +222,9 @@ def delete(
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a schedule: its id becomes free; its history stays unless purged."""
-    _refuse_condition(if_match)
     handle = call.newest(schedule_id) if purge else call.schedule(schedule_id)
-    handle.delete(purge=purge, reason=reason, context=call.context)
+    version = version_of(handle.state, if_match)
+    handle.delete(purge=purge, reason=reason, context=call.context, if_version=version)
     return Response(status_code=204)
 
 
@@ -249,34 +250,46 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
     return JSONResponse(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
 
 
-@router.post("/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
-def pause(call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None) -> Response:
+@router.post("/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def pause(
+    call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None, if_match: IfMatch = None
+) -> Response:
     """Stop firing; 400 unless it is active. Runs and retries continue."""
-    given = body or PauseRequest()
-    handle = call.schedule(schedule_id).pause(given.note, reason=given.reason, context=call.context)
-    return _respond(call, handle)
+    given, handle = body or PauseRequest(), call.schedule(schedule_id)
+    version = version_of(handle.state, if_match)
+    return _respond(call, handle.pause(given.note, reason=given.reason, context=call.context, if_version=version))
 
 
-@router.post("/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
-def resume(call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None) -> Response:
+@router.post("/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def resume(
+    call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
+) -> Response:
     """Fire again; 400 unless it is paused."""
-    given = body or ResumeRequest()
-    handle = call.schedule(schedule_id).resume(given.catch_up, note=given.note, context=call.context)
-    return _respond(call, handle)
+    given, handle = body or ResumeRequest(), call.schedule(schedule_id)
+    version = version_of(handle.state, if_match)
+    return _respond(call, handle.resume(given.catch_up, note=given.note, context=call.context, if_version=version))
 
 
-@router.post("/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409))
-def restart(call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None) -> Response:
+@router.post("/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def restart(
+    call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None, if_match: IfMatch = None
+) -> Response:
     """Revive a done or dead schedule with its counters at zero; 409 in any other status."""
-    handle = call.schedule(schedule_id).restart(note=body.note if body else None, context=call.context)
-    return _respond(call, handle)
+    handle = call.schedule(schedule_id)
+    version = version_of(handle.state, if_match)
+    return _respond(call, handle.restart(note=body.note if body else None, context=call.context, if_version=version))
 
 
 @router.post("/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
 def trigger(
-    call: Operate, schedule_id: ScheduleId, body: TriggerRequest | None = None, idempotency_key: IdempotencyKey = None
+    call: Operate,
+    schedule_id: ScheduleId,
+    body: TriggerRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
+    if_match: IfMatch = None,
 ) -> Response:
     """Start a run now as the overlap policy allows; `outcome` is the result. A key makes the request safe to repeat."""
+    refuse_condition(if_match)
     given = body or TriggerRequest()
     if idempotency_key and given.idempotency_key and idempotency_key != given.idempotency_key:
         raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; send one of them")

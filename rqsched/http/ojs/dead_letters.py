@@ -7,12 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from rqsched.chain import retrying
 from rqsched.chain.external_runs import Claimed
 from rqsched.core.ids import uuid_to_uid
-from rqsched.http.dependencies import Admin, Call, Read
+from rqsched.errors import RunStateError
+from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.ojs import responses
-from rqsched.http.ojs.errors import OjsResponse
+from rqsched.http.ojs.errors import OjsError, OjsResponse
 from rqsched.http.ojs.requests import require_queue
+from rqsched.http.ojs.responses import REFUSED, at
 from rqsched.http.ojs.workers import job_of, no_job
 from rqsched.store import dead_letters
 
@@ -52,6 +55,20 @@ def list_dead_letters(
 def read(call: Read, dead_letter_id: str) -> Response:
     """Read a dead letter with the error of each attempt."""
     return OjsResponse({"job": job_of(call, _find(call, dead_letter_id))})
+
+
+@router.post("/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(409))
+def retry(call: Operate, dead_letter_id: str) -> Response:
+    """Try a dead letter again: one more attempt, with its errors kept. 409 when its cron job was removed."""
+    found = _find(call, dead_letter_id)
+    try:
+        run = retrying.retry_run(call.scheduler.runtime, found.run.uid, context=call.context)
+    except RunStateError as error:
+        details = {"job_id": dead_letter_id.lower(), "current_state": responses.state_of(found.run)}
+        raise OjsError(409, "invalid_request", str(error), details=details) from error
+    job = job_of(call, Claimed(run, found.schedule))
+    shown = {name: job[name] for name in ("id", "type", "state", "queue", "attempt", "max_attempts")}
+    return OjsResponse({"job": shown | {"re_enqueued_at": at(call.scheduler.runtime.now())}})
 
 
 @router.delete("/{dead_letter_id}", response_model=responses.ForgottenResponse)

@@ -389,6 +389,24 @@ class DeadLettersResponse(Schema):
     pagination: OffsetPagination
 
 
+class RetriedJob(Schema):
+    """A dead letter that is tried again."""
+
+    id: UUID
+    type: str
+    state: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    re_enqueued_at: datetime
+
+
+class RetriedResponse(Schema):
+    """What became of a dead letter."""
+
+    job: RetriedJob
+
+
 class ForgottenResponse(Schema):
     """A dead letter that was removed."""
 

@@ -1,0 +1,205 @@
+"""Handles of our own client: the fields of the in-process ones, waiting, iterating, and errors that travel."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rqsched import Cron, Every, errors
+from rqsched.api import run_handle, schedule_view
+from rqsched.client import Client, ResponseError
+from rqsched.client.views import RunView, ScheduleView
+from rqsched.testing import execute_pending
+from tests.client.test_client import asynchronous, client_of
+from tests.support.env import MINUTE
+from tests.support.web import MakeWeb, Web
+
+NAIVE = datetime(2026, 1, 15, 9)  # noqa: DTZ001 - what is refused
+OWN = {"state"}
+"""Fields of the in-process handles that are rows of SQL."""
+
+
+@pytest.fixture
+def client(web: Web) -> Client:
+    web.env.scheduler.runtime.record_workflows()
+    return client_of(web)
+
+
+def fields(kind: type) -> set[str]:
+    return {name for name, value in vars(kind).items() if isinstance(value, property)}
+
+
+def test_handles_have_the_fields_of_the_in_process_ones() -> None:
+    assert fields(schedule_view.ScheduleView) - OWN - {"schedule_id"} <= fields(ScheduleView)
+    assert fields(run_handle.RunHandle) - OWN - {"result"} <= fields(RunView)
+
+
+def test_the_fields_of_a_schedule_are_those_in_process(client: Client, web: Web) -> None:
+    made = client.create("report", "note", Cron("0 2 * * *"), labels={"a": "b"}, memo={"c": 1}, max_runs=3, note="n")
+    made.trigger()
+    made.describe()
+    near = web.env.scheduler.get("report")
+    for name in fields(schedule_view.ScheduleView) - OWN - {"spec"}:
+        assert getattr(made, name) == getattr(near, name), name
+    assert made.spec == near.spec.to_json()
+
+
+def test_the_fields_of_a_run_are_those_in_process(client: Client, web: Web) -> None:
+    client.create("report", "note", Every("1h"), args=["x"], labels={"a": "b"}).trigger()
+    (far,), (near,) = client.handle("report").runs().items, web.env.scheduler.get("report").runs().items
+    for name in fields(run_handle.RunHandle) - OWN - {"result"}:
+        assert getattr(far, name) == getattr(near, name), name
+
+
+def test_a_run_is_waited_for_and_returns_what_its_workflow_returned(client: Client, web: Web) -> None:
+    made = client.create("report", "note", Every("1h"))
+    made.trigger()
+    (run,) = made.runs().items
+    assert run.has_ended is False
+    with pytest.raises(TimeoutError):
+        run.wait(0.05)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(run.wait, 60)
+        execute_pending(web.env.scheduler)
+        assert waiting.result().status == "succeeded"
+    assert run.result() == run.description.result
+
+
+def test_the_result_of_a_run_that_did_not_succeed_is_an_error(client: Client) -> None:
+    made = client.create("report", "note", Every("1h"))
+    made.trigger()
+    (run,) = made.runs().items
+    run.cancel()
+    with pytest.raises(errors.RunStateError) as caught:
+        run.result(1)
+    assert (caught.value.run, caught.value.status) == (run.uid, "cancelled")
+
+
+def test_the_client_without_threads_waits_too(web: Web) -> None:
+    web.env.scheduler.runtime.record_workflows()
+
+    async def story() -> Any:
+        async with asynchronous(web) as client:
+            made = await client.create("report", "note", Every("1h"))
+            await made.trigger()
+            found = [run async for run in made.iter_runs()]
+            with pytest.raises(TimeoutError):
+                await found[0].wait(0.05)
+            waiting = asyncio.create_task(found[0].wait(60))
+            execute_pending(web.env.scheduler)
+            return (await waiting).status, await found[0].result(), found[0].description.result
+
+    status, returned, stored = asyncio.run(story())
+    assert (status, returned) == ("succeeded", stored)
+
+
+def test_runs_are_iterated_beyond_a_page(client: Client) -> None:
+    made = client.create("report", "note", Every("1h"), overlap="allow_all")
+    for _ in range(3):
+        made.trigger()
+    assert [run.number for run in made.iter_runs()] == [3, 2, 1]
+    assert [run.number for run in made.iter_runs(statuses=("succeeded",))] == []
+
+
+def test_backfills_are_listed_and_cancelled(client: Client, web: Web) -> None:
+    made = client.create("report", "note", Every("1m", offset="0s"), overlap="allow_all")
+    web.env.advance(timedelta(hours=12))
+    start = web.env.clock.now() - timedelta(hours=11)
+    small = made.backfill(start, start + 2 * MINUTE)
+    assert [one.uid for one in client.iter_backfills(schedule_id="report", status="done")] == [small.uid]
+    assert client.backfills(status="running").items == []
+    assert small.uid is not None
+    assert client.cancel_backfill(small.uid).status == "done", "one that has ended stays so"
+    large = made.backfill(start, start + 600 * MINUTE)
+    assert large.uid is not None
+    stopped = client.cancel_backfill(large.uid)
+    assert (stopped.is_done, {one.uid for one in client.iter_backfills()}) == (True, {large.uid, small.uid})
+    with pytest.raises(errors.BackfillNotFoundError):
+        client.cancel_backfill("nothing")
+    with pytest.raises(errors.InvalidLimitError):
+        client.backfills(cursor="x")
+
+
+def test_a_naive_instant_is_refused_before_anything_is_sent(client: Client) -> None:
+    made = client.handle("report")
+    aware = NAIVE.replace(tzinfo=UTC)
+    for ask in (
+        lambda: made.backfill(NAIVE, aware),
+        lambda: made.backfill(aware, NAIVE),
+        lambda: client.retry_failed(NAIVE),
+        lambda: client.retry_failed(aware, until=NAIVE),
+    ):
+        with pytest.raises(errors.InvalidInputError, match="naive"):
+            ask()
+
+
+def test_an_operation_on_an_older_version_is_refused(client: Client) -> None:
+    made = client.create("report", "note", Every("1h"))
+    version = made.version
+    made.update(note="changed")
+    operations: list[Callable[[], object]] = [
+        lambda: made.pause(if_version=version),
+        lambda: made.resume(if_version=version),
+        lambda: made.restart(if_version=version),
+        lambda: made.delete(if_version=version),
+    ]
+    for operate in operations:
+        with pytest.raises(errors.VersionConflictError) as caught:
+            operate()
+        assert (caught.value.schedule_id, caught.value.expected, caught.value.actual) == (
+            "report",
+            version,
+            version + 1,
+        )
+    made.pause(if_version=version + 1)
+    made.resume(if_version=made.version)
+    made.delete(if_version=made.version)
+
+
+def test_errors_carry_the_attributes_of_the_in_process_ones(client: Client) -> None:
+    made = client.create("report", "note", Every("1h"))
+    with pytest.raises(errors.ScheduleExistsError) as taken:
+        client.create("report", "note", Every("1h"))
+    assert (taken.value.schedule_id, taken.value.namespace) == ("report", "default")
+    with pytest.raises(errors.ScheduleStateError) as state:
+        made.resume()
+    assert (state.value.schedule_id, state.value.status, state.value.operation) == ("report", "active", "resume")
+    with pytest.raises(errors.ScheduleNotFoundError) as missing:
+        client.get("missing")
+    assert missing.value.schedule_id == "missing"
+    with pytest.raises(errors.RunNotFoundError) as run:
+        made.run("99")
+    assert run.value.run == "99"
+
+
+def test_a_foreign_namespace_is_not_found(make_web: MakeWeb) -> None:
+    token = "a-secret-of-twenty-four-chars"
+    web = make_web(tokens=f'[{{"name": "red", "token": "{token}", "role": "admin", "namespaces": ["red"]}}]')
+    client = client_of(web, token=token, namespace="blue")
+    with pytest.raises(errors.NamespaceNotFoundError) as caught:
+        client.list()
+    assert isinstance(caught.value, errors.NotFoundError)
+    assert caught.value.namespace == "blue"
+
+
+EVERY: list[errors.RqschedError] = [
+    errors.InvalidInputError("field", "reason"), errors.UnknownWorkflowError("w"),
+    errors.UnknownWorkflowError("w", "reason"), errors.NamespaceNotFoundError("n"),
+    errors.ScheduleNotFoundError("a", "n"), errors.RunNotFoundError("r"), errors.BackfillNotFoundError("b"),
+    errors.ScheduleExistsError("a", "n"), errors.ScheduleStateError("a", "paused", "pause", "hint"),
+    errors.RunStateError("r", "failed", "retry"), errors.VersionConflictError("a", 1, 2),
+    errors.IdempotencyConflictError("k"), errors.ConfigError("c"), errors.BackendUnavailableError("b"),
+    ResponseError(418, "teapot", "detail"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
+def test_every_error_survives_pickling_with_its_attributes(error: errors.RqschedError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
