@@ -475,8 +475,8 @@ PRUNING = (
     _edit(
         "a backfill does not ask what was pruned",
         "chain/backfill.py",
-        "pruned_to=pruning.read_pruned_to(connection, schedule.uid),",
-        "pruned_to=None,",
+        "        pruned_to=pruning.read_pruned_to(connection, schedule.uid),\n        overlap=overlap,\n",
+        "        pruned_to=None,\n        overlap=overlap,\n",
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
     _edit(
