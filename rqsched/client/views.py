@@ -196,6 +196,16 @@ class RunView:
             raise RunStateError(self.uid, self.status, "read the result of", hint)
         return self.description.result
 
+    @property
+    def dispatched_at(self) -> datetime | None:
+        """When its workflow returned and its targets were open; None unless it has targets."""
+        return self.description.dispatched_at
+
+    @property
+    def target_counts(self) -> dict[str, int] | None:
+        """How many of its targets ended in each status; None until the last one has."""
+        return self.description.target_counts
+
     def _keep(self, description: RunDescription) -> Self:
         self.description = description
         return self
@@ -375,6 +385,16 @@ class ScheduleView:
     def spec(self) -> dict[str, Any]:
         """When it happens, in the spec's JSON form; `Spec.from_json` reads it."""
         return self.description.spec
+
+    @property
+    def overdue_since(self) -> datetime | None:
+        """Since when it has been without a success for as long as allowed; None when it is not, or expects none."""
+        return self.description.overdue_since
+
+    @property
+    def last_success_at(self) -> datetime | None:
+        """When a run succeeded last; kept only while it expects successes."""
+        return self.description.last_success_at
 
     def _keep(self, description: Description) -> Self:
         self._description = description
