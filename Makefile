@@ -10,7 +10,7 @@ INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check proofs bench docs soak mutation clean
+.PHONY: browser screenshots help demo test quick check proofs bench docs soak mutation clean
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
@@ -26,9 +26,19 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.dev ## before every push: every behaviour and invariant, real Valkey and PostgreSQL (10 minutes)
+test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey and PostgreSQL (10 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
+
+# The dashboard's tests drive a real Chromium. Where none can be had they are skipped, but never in CI.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && echo "installing Debian's chromium for the dashboard's tests" \
+	  && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+	  || echo "no chromium here (Debian: apt install chromium): the tests of the dashboard in a browser are skipped"
+
+screenshots: $(VENV)/.dev browser ## the pictures of the dashboard that README and docs show
+	$(BIN)/python -m tests.dashboard.screenshots docs/images
 
 quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (1 minute)
 	@$(COMPILE)

@@ -188,12 +188,14 @@ def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 
 def act_on_run(visit: Visit) -> Response:
-    """Cancel or terminate one run."""
+    """Retry, cancel or terminate one run."""
     schedule, run = run_page.find(visit)
     handle = RunHandle(visit.scheduler.runtime, run)
     wanted = visit.form.get("action", "")
     try:
-        if wanted == "cancel":
+        if wanted == "retry":
+            handle.retry(visit.context.reason, context=visit.context)
+        elif wanted == "cancel":
             handle.cancel()
         elif wanted == "terminate":
             handle.terminate()

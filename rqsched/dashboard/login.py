@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import render
-from rqsched.dashboard.visit import POLICY
+from rqsched.dashboard.visit import HEADERS
 from rqsched.http.dependencies import wiring_of
 
 _YEAR = 31_536_000
@@ -67,6 +67,6 @@ def _render(request: Request, status: int, problem: str = "") -> Response:
         "login.html", request=request, csrf=csrf, problem=problem, to=request.query_params.get("to", ""),
         root=request.scope.get("root_path", ""), theme=request.cookies.get(session.THEME, ""),
     )  # fmt: skip
-    response = HTMLResponse(text, status, headers={"Content-Security-Policy": POLICY})
+    response = HTMLResponse(text, status, headers=HEADERS)
     session.remember(response, request, session.CSRF, csrf)
     return response

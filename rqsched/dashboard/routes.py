@@ -18,7 +18,7 @@ from rqsched.dashboard import run as run_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import STATIC, render
-from rqsched.dashboard.visit import POLICY, Visit
+from rqsched.dashboard.visit import HEADERS, Visit
 from rqsched.errors import NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
@@ -151,7 +151,7 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
         tag_of(request).request_id,
     )
     text = render("error.html", visit=shown, problem=problem, csrf="", flash="", namespaces=[], is_bare=True)
-    response = Response(text, problem.status, {"Content-Security-Policy": POLICY}, "text/html")
+    response = Response(text, problem.status, dict(HEADERS), "text/html")
     for name, value in problem.headers.items():
         response.headers.setdefault(name, value)
     return response

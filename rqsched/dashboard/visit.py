@@ -29,6 +29,8 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
+HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+"""The headers of every page. Without a referrer of its own origin a browser's form has the origin `null`."""
 _MOST_NAMESPACES = 100
 
 
@@ -108,7 +110,7 @@ class Visit:
         csrf = session.csrf_of(self.request)
         flash = unquote(self.request.cookies.get(session.FLASH, ""))
         text = render(template, visit=self, csrf=csrf, flash=flash, namespaces=self._namespaces, **values)
-        response = HTMLResponse(text, status, headers={"Content-Security-Policy": POLICY})
+        response = HTMLResponse(text, status, headers=HEADERS)
         if flash:
             session.forget(response, self.request, session.FLASH)
         if csrf != self.request.cookies.get(session.CSRF):

@@ -16,7 +16,7 @@ from tests.support.env import Env
 from tests.support.web import Web
 
 __all__ = ["any_web", "make_web", "web"]
-_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{32})"')
+_CSRF = re.compile(r'name="csrf" value="([^"]*)"')
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Pages:
 
     web: Web
     cookies: dict[str, str] = field(default_factory=dict)
+    csrf: set[str] = field(default_factory=set)
+    """What the forms of the page that was read last carry; one value."""
 
     @property
     def env(self) -> Env:
@@ -43,13 +45,15 @@ class Pages:
         """Read a page; asserts its status."""
         answer = self._sent(self.web.get(path, headers=self._headers()))
         assert answer.status_code == status, answer.text
+        self.csrf = {found[1] for found in _CSRF.finditer(answer.text)} or self.csrf
         return answer.text
 
     def send(self, path: str, *, csrf: str | None = None, **fields: Any) -> httpx.Response:
         """Send a form with the CSRF value of a page that was read; returns what came back."""
-        if "rqsched_csrf" not in self.cookies:
+        if not self.csrf:
             self.get("/schedules")
-        token = self.cookies["rqsched_csrf"] if csrf is None else csrf
+        (value,) = self.csrf
+        token = value if csrf is None else csrf
         headers = self._headers({"content-type": "application/x-www-form-urlencoded"})
         body = urlencode({"csrf": token, **fields}, doseq=True)
         return self._sent(self.web.post(path, content=body, headers=headers))

@@ -49,7 +49,7 @@ def test_a_failed_run_shows_its_error_and_is_listed_first(pages: Pages) -> None:
     assert "RuntimeError: as the test wants it" in pages.get(f"/runs/{run.uid}")
     overview = pages.get("/")
     assert overview.index("Failed in the last 24 hours") < overview.index("RuntimeError: as the test wants it")
-    assert "1 runs in a row" in pages.get("/schedules/crm")
+    assert "1 run in a row" in pages.get("/schedules/crm")
 
 
 def test_what_a_tenant_wrote_is_never_markup(pages: Pages) -> None:

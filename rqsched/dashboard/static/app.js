@@ -5,7 +5,8 @@ const every = (selector, act, within = document) => within.querySelectorAll(sele
 
 // The viewer's zone, for the server to render times in.
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-if (zone && !document.cookie.includes("rqsched_zone=" + encodeURIComponent(zone))) {
+const isZoneNew = zone && !document.cookie.includes("rqsched_zone=" + encodeURIComponent(zone));
+if (isZoneNew) {
   const base = document.querySelector(".brand")?.getAttribute("href")?.split("?")[0] || "/";
   document.cookie = `rqsched_zone=${encodeURIComponent(zone)}; path=${base.replace(/(.)\/$/, "$1")}; max-age=31536000; samesite=strict`;
 }
@@ -80,6 +81,15 @@ document.addEventListener("submit", (event) => {
   if (ask && !window.confirm(ask)) event.preventDefault();
 });
 
+// The button offers what is not shown: the server does not know what the system prefers.
+const chooser = document.querySelector("[data-theme-choice]");
+if (chooser && !document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches) {
+  chooser.value = "light";
+  chooser.textContent = "\u2600";
+  chooser.title = "Light colours";
+  chooser.setAttribute("aria-label", chooser.title);
+}
+
 // Selects that submit their form, and the choice of schedules.
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit]")) event.target.form.submit();
@@ -99,6 +109,7 @@ document.addEventListener("keydown", (event) => {
 // The preview of a timing while one types; the newest answer wins.
 const editor = document.querySelector("form[data-preview]");
 if (editor) {
+  if (isZoneNew && "new" in editor.dataset) editor.elements.timezone.value = zone;
   let wait, asked = 0;
   const preview = async () => {
     const number = ++asked;

@@ -1,0 +1,216 @@
+"""The dashboard in a real Chromium, over `rqsched web` and a real worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from rqsched import Every
+from tests.support.processes import Process, rqsched_command, wait_until
+from tests.support.servers import free_port
+from tests.system.acceptance.chores import HOLD, NOTE
+from tests.system.acceptance.live import LiveEnv, MakeLive
+
+pytestmark = pytest.mark.acceptance
+PATIENCE = 60_000
+"""Milliseconds that a page may take on a machine that does other work."""
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; in CI it must be there."""
+    path = shutil.which("chromium")
+    if path is None and not os.environ.get("CI"):
+        pytest.skip("no chromium here; `make browser` installs Debian's (as root)")
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Site:
+    """The pages of one environment, and what a browser complained about."""
+
+    live: LiveEnv
+    base: str
+    server: Process
+
+    @contextmanager
+    def viewer(self, browser: Browser, **options: object) -> Iterator[Page]:
+        """A page of a new browser profile; asserts at the end that its console has no errors."""
+        context: BrowserContext = browser.new_context(
+            **{"base_url": self.base, "viewport": DESKTOP, "timezone_id": "Europe/Berlin", **options}  # type: ignore[arg-type]
+        )
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        try:
+            yield page
+            assert complaints == []
+        finally:
+            context.close()
+
+
+@contextmanager
+def site_of(live: LiveEnv) -> Iterator[Site]:
+    """Serve an environment's pages until the test ends."""
+    port = free_port()
+    server = live.start(rqsched_command("web", "--port", str(port)))
+    base = f"http://127.0.0.1:{port}"
+
+    def is_up() -> bool:
+        try:
+            return httpx.get(f"{base}/readyz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(is_up, timeout=60, what="the web server")
+    yield Site(live, base, server)
+
+
+@pytest.fixture
+def site(live: LiveEnv) -> Iterator[Site]:
+    with site_of(live) as site:
+        yield site
+
+
+@pytest.fixture
+def any_site(make_live: MakeLive, database_url: str) -> Iterator[Site]:
+    with site_of(make_live(database_url)) as site:
+        yield site
+
+
+def confirm(page: Page, button: str, **fields: str) -> None:
+    """Press a button, fill what its dialog asks, and confirm."""
+    page.get_by_role("link", name=button, exact=True).first.click()
+    dialog = page.locator("dialog")
+    expect(dialog).to_be_visible()
+    for name, value in fields.items():
+        dialog.locator(f"[name={name}]").fill(value)
+    dialog.get_by_role("button", name=button, exact=True).click()
+
+
+def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_site: Site) -> None:
+    live = any_site.live
+    live.start_worker()
+    with any_site.viewer(browser) as page:
+        page.goto("/schedules/new")
+        page.locator("[name=schedule_id]").fill("letters")
+        page.locator("[name=workflow]").fill(NOTE)
+        page.locator("[name=kwargs]").fill(f'{{"log": "{live.folder}/later/log"}}')
+        page.locator("[name=timing]").fill("0 25 * * *")
+        expect(page.locator("#preview")).to_contain_text("is not a valid hour")
+        page.locator("[name=timing]").fill("0 2 * * MON-FRI")
+        expect(page.locator("#preview")).to_contain_text("At 02:00, Monday to Friday, Berlin time")
+        page.get_by_role("button", name="Create").click()
+        expect(page.get_by_role("status")).to_have_text("letters is created.")
+
+        confirm(page, "Run now", reason="first letters")
+        expect(page.get_by_role("status")).to_contain_text("Run #1 of letters is triggered.")
+        schedule = live.scheduler.get("letters")
+        run = schedule.run("1")
+        schedule.update(retry=None)
+        expect(page.locator("[data-live=runs]")).to_contain_text(re.compile("retrying|failed"))
+        run.cancel()
+        page.goto(f"/runs/{run.uid}")
+        (live.folder / "later").mkdir()
+        page.get_by_placeholder("Reason").fill("the folder is there now")
+        page.get_by_role("button", name="Retry").click()
+        expect(page.locator("[data-live=head]")).to_contain_text("succeeded")
+
+        page.goto("/schedules/letters")
+        confirm(page, "Pause", reason="quiet")
+        expect(page.locator("h1")).to_contain_text("paused")
+        confirm(page, "Resume")
+        expect(page.locator("h1")).to_contain_text("active")
+        page.get_by_role("link", name="Edit").click()
+        page.locator("[name=timing]").fill("0 3 * * *")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator(".lead")).to_contain_text("at 03:00, every day, Berlin time")
+
+        held = live.hold_now()
+        live.wait_for_execution(held)
+        page.goto(f"/runs/{held.uid}")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Terminate").click()
+        expect(page.locator("[data-live=head]")).to_contain_text("terminated")
+
+        page.goto("/schedules")
+        page.get_by_label("Choose letters").check()
+        expect(page.locator("[data-chosen]")).to_have_text("1 chosen")
+        page.get_by_role("button", name="Delete").click()
+        expect(page.locator("#confirm")).to_contain_text("Delete: 1 schedule?")
+        page.locator("#confirm").get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("status")).to_contain_text("1 of 1 done")
+        expect(page.locator("tbody")).not_to_contain_text("letters")
+    sources = {e.payload.get("command_context", {}).get("source") for e in schedule.refresh().iter_history()}
+    assert "dashboard" in sources
+
+
+@pytest.mark.parametrize("mode", ["light", "dark", "phone"])
+def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, site: Site, mode: str) -> None:
+    live = site.live
+    live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
+    live.note_every("often", Every(timedelta(seconds=2)), priority=1)
+    live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
+    live.start_worker()
+    wait_until(lambda: live.scheduler.get("often").success_count > 2, timeout=60, what="three runs")
+    run = live.scheduler.get("often").runs(1).items[0]
+    options = {"color_scheme": "dark" if mode == "dark" else "light", "viewport": PHONE if mode == "phone" else DESKTOP}
+    pages = [
+        "/",
+        "/schedules",
+        "/schedules/often",
+        f"/runs/{run.uid}",
+        "/timeline",
+        "/system",
+        "/schedules/new",
+        "/login",
+    ]
+    with site.viewer(browser, **options) as page:
+        for path in [*pages, "/schedules/nightly/confirm?action=backfill", "/schedules?q=nothing"]:
+            page.goto(path)
+            page.wait_for_load_state("networkidle")
+            found = Axe().run(page)
+            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{path} is too wide"
+
+
+def test_without_scripts_everything_is_there(browser: Browser, site: Site) -> None:
+    site.live.note_every("nightly", "0 2 * * *")
+    with site.viewer(browser, java_script_enabled=False) as page:
+        page.goto("/schedules/nightly")
+        page.get_by_role("link", name="Pause").click()
+        page.get_by_label("Reason, for the history").fill("no scripts")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_role("status")).to_have_text("nightly is paused.")
+    assert site.live.scheduler.get("nightly").history()[-1].payload["reason"] == "no scripts"
+
+
+def test_a_change_appears_without_a_reload_and_nothing_else_moves(browser: Browser, site: Site) -> None:
+    schedule = site.live.note_every("nightly", "0 2 * * *")
+    with site.viewer(browser) as page:
+        page.goto("/schedules")
+        row = page.get_by_role("row", name="nightly")
+        expect(row).to_contain_text("active")
+        before = row.bounding_box()
+        schedule.pause()
+        expect(row).to_contain_text("paused")
+        assert row.bounding_box() == before
