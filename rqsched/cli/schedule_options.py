@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ import typer
 
 from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
+from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
 from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, OverlapUntil, RetryPolicy
 from rqsched.core.schedule_options import Options
@@ -45,6 +47,15 @@ class Timing:
     cron: Annotated[Texts, typer.Option("--cron", help="Cron expression; may be repeated.", rich_help_panel=WHEN)] = (
         None
     )
+    cron_seconds: Annotated[
+        str | None,
+        typer.Option(
+            "--cron-seconds",
+            metavar="first|last",
+            help="Where six cron fields have their seconds: first (default), or last as in RQ's cron.",
+            rich_help_panel=WHEN,
+        ),
+    ] = None
     interval: Annotated[
         Texts,
         typer.Option("--interval", "--every", help="`30m`, `PT30M` or seconds; may be repeated.", rich_help_panel=WHEN),
@@ -108,7 +119,15 @@ class Timing:
             for text in self.interval or ()
         ]
         once = [Once(parsing.instant("--once", text)) for text in self.once or ()]
-        return [*(Cron(text) for text in self.cron or ()), *every, *once]
+        return [*self._crons(), *every, *once]
+
+    def _crons(self) -> list[Cron]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            crons = [Cron(text, seconds=cast("Any", self.cron_seconds)) for text in self.cron or ()]
+        for warning in told:
+            notice(f"Warning: {warning.message}")
+        return crons
 
     def _window(self) -> tuple[Any, Any]:
         start_at = None if self.start_at is None else parsing.instant("--start-at", self.start_at)

@@ -28,7 +28,7 @@ _ALIASES = {
     "environment": "environments",
 }
 _WHEN = ("cron", "interval", "once", "spec", "offset", "from_completion", "timezone", "start_at", "end_at")
-_OWN = ("id", "workflow", "note", "paused", *_WHEN)
+_OWN = ("id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
 _RETRY_SPANS = ("base", "cap", "jitter")
 
 
@@ -88,7 +88,9 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
         if extra := [name for name in _WHEN if name in fields and name not in {"spec", "timezone"}]:
             raise InvalidInputError(extra[0], "cannot be given beside spec; put it inside spec, or leave spec out")
         return Spec.coerce(fields["spec"], timezone)
-    members: list[Cron | Every | Once] = [Cron(text) for text in _several(fields, "cron")]
+    members: list[Cron | Every | Once] = [
+        Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")
+    ]
     members += [_interval(fields, value) for value in _several(fields, "interval")]
     members += [Once(parsing.instant("once", value)) for value in _several(fields, "once")]
     if not members:

@@ -125,7 +125,7 @@ def _timing(spec: Spec) -> dict[str, str]:
 def _spec(visit: Visit, given: Mapping[str, str]) -> Spec:
     kind, text, timezone = given.get("kind", ""), given.get("timing", "").strip(), given.get("timezone", "").strip()
     if kind == "cron":
-        return Spec(Cron(text), timezone or "UTC")
+        return Spec(Cron(text, seconds="first"), timezone or "UTC")
     if kind == "every":
         return Spec(Every(text), timezone or "UTC")
     if kind == "once":

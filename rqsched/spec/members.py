@@ -7,13 +7,14 @@ evaluated before it has one, it counts from the instant asked about.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+import warnings
+from dataclasses import InitVar, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from rqsched.errors import InvalidCronError, InvalidSpecError
-from rqsched.spec.cron import parse_cron
+from rqsched.spec.cron import CronExpression, parse_cron
 from rqsched.spec.duration import SpanLike, format_short, is_duration, parse_duration, require_interval, to_span
 from rqsched.spec.timeline import Grid, Moment, Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_timezone
@@ -30,21 +31,34 @@ class Cron(Timeline):
     >>> Cron("0 2 * * *", timezone="America/New_York")
     Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
 
+    RQ's own cron and croniter write six fields with the seconds last: `seconds="last"` reads them so. Where nothing is
+    said, an expression that would mean something else there is warned about; `seconds="first"` says that it is meant.
+
     Raises InvalidCronError or InvalidTimezoneError, which say what to write instead. Alone it is read in its own
     timezone, UTC by default; in a Spec, in its own or else in the Spec's.
     """
 
     expression: str
-    """The expression as written."""
+    """The expression as written, with seconds first."""
     timezone: str | None = None
     """An IANA area name; None takes the Spec's."""
     anchor: datetime | None = None
     """Where the steps of `@every` count from; None until it is registered. Other expressions have none."""
+    seconds: InitVar[Literal["first", "last"] | None] = None
+    """Where six fields have their seconds: `first` or `last`; None reads first and warns where it matters."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
         """Refuse what could not be evaluated."""
+        if seconds not in {None, "first", "last"}:
+            raise InvalidSpecError("seconds", f"{seconds!r} is not a place; write 'first' or 'last'")
+        fields = self.expression.split() if isinstance(self.expression, str) else []
+        if seconds == "last" and len(fields) == 6:
+            object.__setattr__(self, "expression", " ".join([fields[5], *fields[:5]]))
         if self.every is None:
-            parse_cron(self.expression)
+            parsed = parse_cron(self.expression)
+            if seconds is None and len(fields) == 6 and _read_seconds_last(fields) not in {None, parsed}:
+                text = f"{self.expression!r} is read with its seconds first, and RQ's cron reads them last"
+                warnings.warn(f"{text}; say which with Cron(..., seconds='first') or 'last'", stacklevel=3)
         if self.timezone is not None:
             require_timezone(self.timezone)
         if self.anchor is not None:
@@ -168,6 +182,14 @@ Member: TypeAlias = Cron | Every | Once
 """One part of a Spec."""
 MemberLike: TypeAlias = Member | str | timedelta | datetime
 """What stands for a member: one itself, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
+
+
+def _read_seconds_last(fields: list[str]) -> CronExpression | None:
+    """Return what six fields mean with seconds last; None where they mean nothing."""
+    try:
+        return parse_cron(" ".join([fields[5], *fields[:5]]))
+    except InvalidCronError:
+        return None
 
 
 def is_plain(cron: Cron) -> bool:

@@ -166,7 +166,7 @@ class Spec(Timeline):
         if isinstance(value, Spec):
             return value._in_timezone(timezone)
         if isinstance(value, Cron) and value.every is None and timezone is None and value.timezone:
-            return cls([replace(value, timezone=None)], value.timezone)
+            return cls([replace(value, timezone=None, seconds="first")], value.timezone)
         return cls(value, timezone or "UTC")
 
     def _in_timezone(self, timezone: str | None) -> Spec:
@@ -201,7 +201,7 @@ class Spec(Timeline):
         Raises InvalidSpecError for unknown keys and wrong types.
         """
         form = _known(form, "spec", _SPEC_KEYS)
-        members: list[Member] = [Cron(text) for text in _list(form, "cron_expressions")]
+        members: list[Member] = [Cron(text, seconds="first") for text in _list(form, "cron_expressions")]
         members += [_cron_from_json(cron) for cron in _list(form, "crons")]
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
@@ -218,7 +218,7 @@ class Spec(Timeline):
         return cls.from_json(known)
 
 
-_CRON_KEYS = ("expression", "timezone", "anchor")
+_CRON_KEYS = ("expression", "timezone", "anchor", "seconds")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at")
 
@@ -268,7 +268,8 @@ def _cron_to_json(cron: Cron) -> dict[str, str]:
 def _cron_from_json(form: object) -> Cron:
     given = _known(form, "crons", _CRON_KEYS)
     anchor = given.get("anchor")
-    return Cron(given.get("expression", ""), given.get("timezone"), anchor and parse_instant(anchor, "anchor"))
+    at = anchor and parse_instant(anchor, "anchor")
+    return Cron(given.get("expression", ""), given.get("timezone"), at, given.get("seconds") or "first")
 
 
 def _interval_to_json(interval: Every) -> dict[str, Any]:

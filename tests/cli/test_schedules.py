@@ -165,6 +165,14 @@ def test_update_of_another_version_is_a_conflict(cli: Cli) -> None:
     assert "version 1" in cli("update", "a", "--queue", "q", "--if-version", "9", code=4).err
 
 
+def test_cron_seconds_last_reads_six_fields_as_rqs_cron_does(cli: Cli) -> None:
+    answer = cli("create", "a", HELLO, "--cron", "0 9 * * * 30", "--cron-seconds", "last")
+    assert cli.scheduler.get("a").state.spec.primary_cron == "30 0 9 * * *"
+    assert "Warning" not in answer.err
+    assert "reads them last" in cli("create", "b", HELLO, "--cron", "0 0 9 * * *").err
+    assert "seconds" in cli("create", "c", HELLO, "--cron", "0 0 9 * * *", "--cron-seconds", "x", code=2).err
+
+
 def test_list_has_the_columns_of_the_durable_workflow_cli(cli: Cli) -> None:
     cli("create", "a", HELLO, "--once", "2099-01-01T00:00:00Z")
     namespace, head, row = cli("list").out.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
@@ -424,3 +425,33 @@ def test_a_plain_value_stands_for_a_member(value: SpecLike, member: Member) -> N
 def test_a_plain_value_that_stands_for_nothing_is_refused(value: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         Spec.coerce(value)
+
+
+def test_seconds_that_come_last_are_put_first() -> None:
+    assert Cron("0 9 * * MON 30", seconds="last") == Cron("30 0 9 * * MON", seconds="first")
+    assert Cron("0 9 * * MON", seconds="last") == Cron("0 9 * * MON"), "five fields have none"
+    assert Spec.from_json({"crons": [{"expression": "0 9 * * * 30", "seconds": "last"}]}) == Spec(
+        Cron("30 0 9 * * *", seconds="first")
+    )
+    with pytest.raises(InvalidCronError):
+        Cron("30 0 9 * * MON", seconds="last")
+    for place in ("middle", 1):
+        with pytest.raises(InvalidSpecError, match="seconds"):
+            Cron("0 9 * * *", seconds=place)  # type: ignore[arg-type]
+
+
+def test_six_fields_that_would_mean_something_else_with_seconds_last_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match="seconds='first'"):
+        Cron("0 0 9 * * *")
+
+
+def test_six_fields_that_say_their_order_or_mean_one_thing_are_not_warned_about() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Cron("* * * * * *")
+        Cron("0 30 9 * * *")  # there is no hour 30
+        Cron("0 0 9 * * *", seconds="first")
+        Cron("0 0 9 * * *", seconds="last")
+        stored = Spec(Cron("0 0 9 * * *", "Asia/Tokyo", seconds="first"))
+        assert Spec.from_stored(stored.to_json()) == stored
+        assert Spec.coerce(stored.members[0]).timezone == "Asia/Tokyo"

@@ -160,7 +160,11 @@ def _members(body: TimingRequest) -> list[Member]:
     if interval is None and (body.offset is not None or body.from_completion):
         raise InvalidInputError("interval", "is missing; offset and from_completion need an interval")
     every = [Every(interval, offset=body.offset, from_completion=bool(body.from_completion))] if interval else []
-    return [*(Cron(text) for text in body.cron or ()), *every, *(Once(instant) for instant in body.once or ())]
+    return [
+        *(Cron(text, seconds="first") for text in body.cron or ()),
+        *every,
+        *(Once(instant) for instant in body.once or ()),
+    ]
 
 
 def _interval(body: TimingRequest) -> timedelta | None:

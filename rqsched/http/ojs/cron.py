@@ -46,7 +46,10 @@ def register(call: Admin, body: Body) -> Response:
     handle, outcome = call.scheduler.upsert(
         name,
         registration.type or "",
-        Spec(Cron(registration.expression or ""), "UTC" if registration.timezone is None else registration.timezone),
+        Spec(
+            Cron(registration.expression or "", seconds="first"),
+            "UTC" if registration.timezone is None else registration.timezone,
+        ),
         namespace=call.namespace,
         paused=None if registration.enabled is None else not registration.enabled,
         context=call.context,
@@ -165,7 +168,7 @@ def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> N
     if workflow is not None:
         changes["executor"] = _executor(call, workflow)
     timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
-    spec = None if registration.expression is None else Spec(Cron(registration.expression), timezone)
+    spec = None if registration.expression is None else Spec(Cron(registration.expression, seconds="first"), timezone)
     handle.update(workflow, spec, context=call.context, **changes)
 
 

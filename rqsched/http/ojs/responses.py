@@ -67,7 +67,7 @@ def expression_of(schedule: Schedule) -> str:
 
 def _says(expression: str, spec: Spec) -> bool:
     try:
-        return Spec(CronMember(expression), spec.timezone).anchored_like(spec) == spec
+        return Spec(CronMember(expression, seconds="first"), spec.timezone).anchored_like(spec) == spec
     except InvalidSpecError:
         return False
 
