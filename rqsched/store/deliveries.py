@@ -166,9 +166,16 @@ def due(
 
 
 def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> int:
-    """Fail the attempts of deliveries whose process vanished, unless they ended meanwhile; returns how many."""
+    """Fail the attempts of deliveries whose process vanished, unless they ended meanwhile; returns how many.
+
+    A row that another transaction holds is left to the next pass.
+    """
+    named = sa.select(deliveries.c.uid).where(one_of(deliveries.c.uid, [one.uid for one in silent], connection))
+    free = set(connection.execute(named.order_by(deliveries.c.uid).with_for_update(skip_locked=True)).scalars())
     lost = 0
     for delivery in sorted(silent, key=lambda one: one.uid):
+        if delivery.uid not in free:
+            continue
         statement = sa.update(deliveries).where(
             deliveries.c.uid == delivery.uid,
             deliveries.c.status == DeliveryStatus.RUNNING.value,

@@ -15,9 +15,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass
 class Proxy:
-    """Forwards to a server until `swallow`; what connects later is forwarded again."""
+    """Forwards to a server until `swallow`; what connects later is forwarded again, unless it `is_silent`."""
 
     server: tuple[str, int]
+    is_silent: bool = False
+    """Whether what connects from now on is accepted and never forwarded."""
     _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     _connections: list[_Connection] = field(default_factory=list)
 
@@ -45,7 +47,13 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            self._connections.append(_Connection(client, socket.create_connection(self.server)))
+            connection = _Connection(client, socket.create_connection(self.server), is_silent=self.is_silent)
+            self._connections.append(connection)
+
+    @property
+    def connections(self) -> int:
+        """How many connections were made so far."""
+        return len(self._connections)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -58,8 +66,10 @@ class Proxy:
 class _Connection:
     """One client, one connection to the server, and a thread for each direction."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, client: socket.socket, server: socket.socket, *, is_silent: bool) -> None:
         self.is_silent = threading.Event()
+        if is_silent:
+            self.is_silent.set()
         self._ends = (client, server)
         for source, sink in ((client, server), (server, client)):
             threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()

@@ -1,0 +1,70 @@
+"""A pooler that refuses start-up options, as PgBouncer does: connections are made without them, and the log says so."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from rqsched.store.database import Database
+from tests.support.servers import PostgresServer
+
+pytestmark = pytest.mark.postgres
+REFUSAL = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+"""What PgBouncer answers."""
+
+
+@contextmanager
+def pooler_before(server: PostgresServer, refused: list[bytes]) -> Iterator[int]:
+    """A port that forwards to the server what was opened without options, and keeps the packets it refused."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_serve, args=(listener, server.port, refused), daemon=True).start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(listener: socket.socket, port: int, refused: list[bytes]) -> None:
+    with suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            packet = client.recv(65_536)
+            if b"\0options\0" in packet:
+                refused.append(packet)
+                client.sendall(b"E" + struct.pack("!i", len(REFUSAL) + 4) + REFUSAL)
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", port))
+            server.sendall(packet)
+            for ends in ((client, server), (server, client)):
+                threading.Thread(target=_forward, args=ends, daemon=True).start()
+
+
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while some := source.recv(65_536):
+            sink.sendall(some)
+        sink.shutdown(socket.SHUT_WR)
+
+
+def test_pooler_that_refuses_options_is_used_without_them_and_told_of_once(
+    postgres_url: str, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[bytes] = []
+    with pooler_before(postgres_server, refused) as port, caplog.at_level(logging.WARNING):
+        place = urlsplit(postgres_url)
+        url = f"{place.scheme}://postgres@127.0.0.1:{port}{place.path}?sslmode=disable&gssencmode=disable"
+        with closing(Database(url)) as database:
+            database.ping()
+            database.close()  # the next connection is a new one
+            database.ping()
+
+    assert len(refused) == 1
+    [told] = [record.getMessage() for record in caplog.records if "pooler" in record.getMessage()]
+    assert "unsupported startup parameter: options" in told
+    assert "idle_in_transaction_session_timeout" in told

@@ -1,0 +1,102 @@
+"""Connections to PostgreSQL that swallow what is sent: they are given up, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from rqsched import Every, RetryPolicy
+from rqsched.errors import DatabaseUnavailableError
+from rqsched.store.database import Database
+from tests.support.processes import Process, wait_until
+from tests.support.proxy import Proxy, proxy_to
+from tests.system.acceptance.live import LiveEnv, MakeLive
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(300)]
+SOON = 90.0
+BOUND = 15.0
+"""What is promised on an idle machine; the tests wait longer before they give up, and print what they saw."""
+
+
+@pytest.fixture
+def live(make_live: MakeLive, postgres_url: str) -> LiveEnv:
+    return make_live(postgres_url)
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    with proxy_to(postgres_url) as proxy:
+        yield proxy
+
+
+def start_worker(live: LiveEnv, proxy: Proxy) -> Process:
+    """A worker whose every connection to PostgreSQL goes through the proxy; the test's own do not."""
+    live.environment |= {"RQSCHED_DATABASE_URL": proxy.url(live.environment["RQSCHED_DATABASE_URL"])}
+    return live.start_worker()
+
+
+def test_worker_behind_silent_connections_fires_and_executes_again_soon(live: LiveEnv, proxy: Proxy) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all", missed="all")
+    start_worker(live, proxy)
+    wait_until(live.executions, timeout=SOON, what="a first run")
+
+    silent_since = time.monotonic()
+    proxy.swallow()
+
+    fired, ran = schedule.refresh().run_count, len(live.executions())
+    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    wait_until(lambda: len(live.executions()) > ran + 2, timeout=SOON, what="further runs")
+    print(f"fired and executed again after {time.monotonic() - silent_since:.1f} s, the bound is {BOUND:.0f} s")
+    schedule.pause()
+    wait_until(lambda: schedule.refresh().state.success_count == schedule.run_count, timeout=SOON, what="every end")
+    live.check()
+
+
+def test_worker_goes_on_after_new_connections_were_swallowed_too(live: LiveEnv, proxy: Proxy) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all", missed="all")
+    start_worker(live, proxy)
+    wait_until(live.executions, timeout=SOON, what="a first run")
+
+    proxy.is_silent = True
+    proxy.swallow()
+    known = proxy.connections
+    wait_until(lambda: proxy.connections > known + 1, timeout=SOON, what="further connections, which are swallowed")
+    proxy.is_silent = False
+
+    heard_since, fired, ran = time.monotonic(), schedule.refresh().run_count, len(live.executions())
+    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    wait_until(lambda: len(live.executions()) > ran + 2, timeout=SOON, what="further runs")
+    print(f"fired and executed again after {time.monotonic() - heard_since:.1f} s, the bound is {BOUND:.0f} s")
+    schedule.pause()
+    wait_until(lambda: schedule.refresh().state.success_count == schedule.run_count, timeout=SOON, what="every end")
+    live.check()
+
+
+def test_run_whose_worker_is_behind_silent_connections_ends_once_with_its_result(live: LiveEnv, proxy: Proxy) -> None:
+    start_worker(live, proxy)
+    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    live.wait_for_execution(run)
+
+    proxy.swallow()
+    live.open_gate()
+
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+    assert run.refresh().result == "passed"
+    live.check()
+
+
+def test_call_behind_silent_connections_ends_and_says_so(proxy: Proxy, postgres_url: str) -> None:
+    database = Database(proxy.url(postgres_url))
+    database.ping()
+    proxy.is_silent = True
+    proxy.swallow()
+
+    with pytest.raises(DatabaseUnavailableError, match="try again later"):
+        database.ping()
+
+    proxy.is_silent = False
+    database.ping()
+    database.close()
