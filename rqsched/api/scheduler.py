@@ -145,8 +145,7 @@ class Scheduler:
             timezone: IANA name for cron expressions that name none; default UTC.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
-            overlap: While an earlier run is unfinished: `skip` (default), `buffer_one`, `buffer_all`, `allow_all`,
-                `cancel_other` or `terminate_other`; see OverlapPolicy.
+            overlap: What a fire does while an earlier run is unfinished; see OverlapPolicy; default `skip`.
             buffer_limit: The most runs that wait under `buffer_all`; default no limit.
             missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
             catch_up_window: Occurrences later than this count as missed; default no limit, 60 s under `skip`.
@@ -171,10 +170,9 @@ class Scheduler:
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
-            on_failure: The workflow told of failed and lost runs, and when it is overdue; default the workflow's.
-            on_recovery: The workflow that is told of the first success after that; default likewise.
-            expect_success_within: Such as `26h`: without a success for so long the schedule is overdue.
-            notifications: Where else to tell it: `webhook`, `events`, `heartbeat`, `sentry`.
+            on_failure, on_recovery: Workflows told of failures, and of the first success after; default the workflow's.
+            expect_success_within: Such as `26h`: without a success for so long it is overdue.
+            notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:
             InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).

@@ -6,6 +6,7 @@ deliveries, and whoever publishes the Change, once or again, names the same ones
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from rqsched.core.notifications import ALARMS, Notifications, hidden
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import has_failed_last
 from rqsched.errors import InvalidInputError
+from rqsched.spec.spec import Cron
 
 BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
@@ -230,10 +232,24 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
             "attempt": run.attempt,
             "error": (run.error or "").partition("\n")[0][:MAX_ERROR] if said == FAILED else None,
             "duration_seconds": _duration(run, now) if said != STARTED else None,
+            "monitor": _monitor_config(schedule) if kind is DeliveryKind.SENTRY else None,
             **_named(schedule),
         }
         message = {"id": uid, "event": said, "recorded_at": iso_utc(now), "data": _without_none(data)}
         yield _delivery(uid, schedule, run, kind, destination, said, message, configured, now)
+
+
+def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
+    """Return what lets Sentry create its monitor: only of one cron expression of five fields, which it understands."""
+    members = schedule.spec.members
+    cron = members[0] if len(members) == 1 and isinstance(members[0], Cron) else None
+    if cron is None or not _PLAIN_CRON.fullmatch(cron.expression):
+        return None
+    timezone = cron.timezone or schedule.spec.timezone
+    return {"schedule": {"type": "crontab", "value": cron.expression}, "timezone": timezone}
+
+
+_PLAIN_CRON = re.compile(r"[0-9*/,-]+( [0-9*/,-]+){4}")
 
 
 def _without_none(data: dict[str, Any]) -> dict[str, Any]:

@@ -456,7 +456,7 @@ def test_a_purge_takes_the_deliveries_with_it(env: Env) -> None:
         ({"on_failure": "a b"}, "on_failure"),
         ({"on_failure": 7}, "on_failure"),
         ({"expect_success_within": timedelta(0)}, "expect_success_within"),
-        ({"expect_success_within": "soon"}, "duration"),
+        ({"expect_success_within": "soon"}, "expect_success_within"),
         ({"notifications": "https://example.com"}, "notifications"),
         ({"notifications": {"mail": "a@b"}}, "notifications.mail"),
         ({"notifications": {"webhook": "ftp://example.com"}}, "notifications.webhook"),

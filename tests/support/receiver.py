@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        line = json.dumps({"path": self.path, "headers": headers, "body": body.decode()})
+        line = json.dumps({"path": self.path, "headers": headers, "body": body.decode(errors="replace")})
         with (self.folder / "got").open("a") as file:
             file.write(line + "\n")
         how = (self.folder / "answer").read_text()

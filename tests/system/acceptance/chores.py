@@ -6,12 +6,17 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rqsched import current_run, workflow
 from tests.support.processes import wait_until
 
 NOTE = "acceptance.note"
 HOLD = "acceptance.hold"
+FAIL = "acceptance.fail"
+TELL = "acceptance.tell"
+TOLD = "ACCEPTANCE_TOLD"
+"""The variable that names the file of what `tell` was told."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,20 @@ def hold(log: str, gate: str, deaf: bool = False) -> str:
     note(log)
     wait_until(Path(gate).exists, timeout=250, what="the gate")
     return "passed"
+
+
+@workflow(FAIL)
+def fail(log: str) -> None:
+    """Leave a line, then fail."""
+    note(log)
+    raise ValueError("not today")
+
+
+@workflow(TELL)
+def tell(message: dict[str, Any]) -> None:
+    """Leave a line about a notification."""
+    with Path(os.environ[TOLD]).open("a") as lines:
+        lines.write(f"{message['event']} {message['data']['workflow_run_id']}\n")
 
 
 def read_executions(log: Path) -> list[Execution]:

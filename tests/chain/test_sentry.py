@@ -1,0 +1,65 @@
+"""Check-ins at Sentry, with the real SDK where it is installed, against a receiver that stands for Sentry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rqsched.chain.receivers import SENTRY_MISSING
+from rqsched.chain.worker import open_runtime
+from rqsched.config import Settings
+from rqsched.errors import ConfigError, InvalidInputError
+from tests.support.env import MINUTE, ONCE, Env, MakeEnv
+from tests.support.receiver import Receiver, receiver
+
+IS_HERE = find_spec("sentry_sdk") is not None
+
+
+@pytest.fixture
+def sentry(tmp_path: Path) -> Iterator[Receiver]:
+    """What stands for Sentry's server."""
+    with receiver(tmp_path) as running:
+        yield running
+
+
+def check_ins(sentry: Receiver) -> list[dict[str, Any]]:
+    """The check-ins that arrived, out of the envelopes they came in."""
+    lines = [line for request in sentry.got for line in request["body"].splitlines()]
+    return [found for line in lines if "monitor_slug" in (found := json.loads(line))]
+
+
+@pytest.mark.skipif(not IS_HERE, reason="needs sentry-sdk")
+def test_runs_check_in_at_the_monitor(make_env: MakeEnv, sentry: Receiver) -> None:
+    sdk = pytest.importorskip("sentry_sdk")
+    dsn = sentry.url.replace("http://", "http://key@") + "/1"
+    sdk.init(dsn=dsn, default_integrations=False, _experiments={"transport_compression_level": 0})
+    env = make_env()
+    schedule = env.create(spec="*/5 * * * *", retry=ONCE, notifications={"sentry": "nightly"})
+
+    env.run_next(schedule, 5 * MINUTE)
+    env.failing = True
+    env.run_next(schedule, 5 * MINUTE)
+
+    found = check_ins(sentry)
+    assert [(one["monitor_slug"], one["status"]) for one in found] == [("nightly", "ok"), ("nightly", "error")]
+    assert len({one["check_in_id"] for one in found}) == 2
+    assert found[0]["monitor_config"]["schedule"] == {"type": "crontab", "value": "*/5 * * * *"}
+    assert schedule.deliveries() == []
+
+
+@pytest.mark.skipif(IS_HERE, reason="needs an environment without sentry-sdk")
+def test_without_the_sdk_a_schedule_that_asks_for_check_ins_is_refused(env: Env) -> None:
+    with pytest.raises(InvalidInputError, match="sentry-sdk is not installed"):
+        env.create(notifications={"sentry": "nightly"})
+
+
+@pytest.mark.skipif(IS_HERE, reason="needs an environment without sentry-sdk")
+def test_without_the_sdk_a_worker_that_is_to_check_in_does_not_start(sqlite_url: str, redis_url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_runtime(Settings(database_url=sqlite_url, redis_url=redis_url, sentry_checkins=True))
+    assert str(refused.value) == SENTRY_MISSING
