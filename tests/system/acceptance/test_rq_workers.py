@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from redis import Redis
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.store import schema_version
+from rqsched.store.database import Database
 from tests.support.processes import BIN, Process, is_gone, process_tree, wait_until
-from tests.system.acceptance.live import LiveEnv
+from tests.support.servers import PostgresServer
+from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SECOND = timedelta(seconds=1)
@@ -145,6 +149,41 @@ def test_keeper_and_dispatcher_end_with_their_worker(live: LiveEnv, kind: str, e
         os.kill(pid, end)
 
     wait_until(lambda: all(is_gone(process) for process in kept), timeout=SOON, what=f"the end of {kept}")
+
+
+def test_a_worker_that_is_asked_to_end_finishes_its_run_and_schedules_fire_meanwhile(live: LiveEnv) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    worker = start_rq(live, *KINDS["fork"])
+    run = live.hold_now()
+    live.wait_for_execution(run)
+
+    worker.signal(signal.SIGTERM)
+
+    skipped = schedule.refresh().skipped_count
+    wait_until(lambda: schedule.refresh().skipped_count > skipped + 2, timeout=SOON, what="fires, skipped by overlap")
+    assert run.refresh().status == "running"
+    live.open_gate()
+    assert worker.popen.wait(SOON) == 0
+    assert run.refresh().status == "succeeded"
+
+
+@pytest.mark.postgres
+def test_a_worker_starts_while_sql_is_away_and_its_schedules_fire_when_it_is_back(
+    make_live: MakeLive, own_postgres: PostgresServer
+) -> None:
+    """It executes other jobs of RQ meanwhile."""
+    url = own_postgres.create_database()
+    with closing(Database(url)) as database:
+        schema_version.upgrade(database)
+    live = make_live(url)
+    own_postgres.kill()
+    worker = start_rq(live, *KINDS["fork"])
+    worker.wait_for_log("Listening on default", timeout=SOON)
+
+    own_postgres.start()
+
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    wait_until(lambda: schedule.refresh().state.success_count >= 1, timeout=120, what="a run")
 
 
 def test_a_burst_makes_one_pass_and_executes_what_it_fired(live: LiveEnv) -> None:
