@@ -215,6 +215,9 @@ class Settings(BaseSettings):
     heartbeat_interval: Seconds = timedelta(seconds=10)
     """How often an executing run shows that it lives; must stay below `reconcile_interval`."""
 
+    blocked_timeout: Seconds = timedelta(hours=1)
+    """How long a run whose workflow no worker can find is offered to others before it fails."""
+
     completion_outage: Seconds = timedelta(minutes=10)
     """How long an ended run retries to record its outcome while SQL is away."""
 

@@ -26,6 +26,13 @@ ROUTING = ("queue", "connection", "timeout")
 """The defaults of a workflow that say where its runs go."""
 
 
+class WorkflowNotFoundError(UnknownWorkflowError):
+    """This process cannot find a workflow that another one may have: its module or its name is missing here.
+
+    Code that is found and cannot be imported is an UnknownWorkflowError alone.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """A named unit of work with the defaults of its runs."""
@@ -110,7 +117,7 @@ class Registry:
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def resolve(self, name: str) -> Workflow:
-        """Find a workflow by name, or import it by dotted path; raises UnknownWorkflowError."""
+        """Find a workflow by name, or import it by dotted path; raises UnknownWorkflowError, see `load_path`."""
         return self._by_name.get(name) or load_path(name)
 
     def name_of(self, workflow: str | Callable[..., Any]) -> str:
@@ -233,18 +240,39 @@ def is_path(name: str) -> bool:
 
 
 def load_path(path: str) -> Workflow:
-    """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError."""
+    """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError.
+
+    WorkflowNotFoundError, when the module or the name in it is missing or Django is not set up; what the module's own
+    code raises while it is imported is not that.
+    """
     if not is_path(path):
-        raise UnknownWorkflowError(path)
-    module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+        raise WorkflowNotFoundError(path)
+    name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     try:
-        target = getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything
-        raise UnknownWorkflowError(path, f"cannot import {path!r}: {import_failure(error)}") from error
+        kind = WorkflowNotFoundError if _is_missing(error, name) else UnknownWorkflowError
+        raise kind(path, f"cannot import {path!r}: {import_failure(error)}") from error
+    try:
+        target = getattr(module, attribute)
+    except AttributeError as error:
+        raise WorkflowNotFoundError(path, f"cannot import {path!r}: {import_failure(error)}") from error
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
         raise UnknownWorkflowError(path, f"{path!r} is neither a function nor a class with a run method")
     known = next((known for known in registry.all() if known.target is target), None)
     return Workflow(path, target, **(known.defaults if known else {}))
+
+
+def _is_missing(error: Exception, module: str) -> bool:
+    """Return whether an import failed because the module is not there, or Django is not ready for it."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name is not None and f"{module}.".startswith(f"{error.name}.")
+    return f"{type(error).__module__}.{type(error).__name__}" in _DJANGO_IS_NOT_SET_UP
+
+
+_DJANGO_IS_NOT_SET_UP = frozenset(
+    f"django.core.exceptions.{name}" for name in ("ImproperlyConfigured", "AppRegistryNotReady")
+)
 
 
 def import_failure(error: Exception) -> str:

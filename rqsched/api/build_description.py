@@ -45,6 +45,7 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         buffered_actions=schedule.buffer_depth + schedule.backfill_waiting,
         current_retry=latest.attempt - 1 + (latest.status.value == "retrying") if latest else 0,
         position=schedule.n,
+        blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
     )
 
 

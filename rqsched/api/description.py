@@ -123,6 +123,8 @@ class Description:
     """When it was paused; None unless it is."""
     deleted_at: datetime | None
     """When it was deleted; None unless it is."""
+    blocked_reason: str | None = None
+    """Which worker lacked what code for the newest run, when that one is blocked."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""

@@ -106,6 +106,21 @@ class RunHandle:
         return self._run.retry_at
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self._run.is_blocked
+
+    @property
+    def blocked_at(self) -> datetime | None:
+        """Since when no worker that took it could find its workflow; None unless it is blocked."""
+        return self._run.blocked_at
+
+    @property
+    def blocked_reason(self) -> str | None:
+        """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+        return self._run.blocked_reason
+
+    @property
     def error(self) -> str | None:
         """The error of the newest failed attempt."""
         return self._run.error

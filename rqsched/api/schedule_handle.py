@@ -121,7 +121,7 @@ class ScheduleHandle(ScheduleView):
         )
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
-        """Read a page of runs, newest first."""
+        """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
         listing.require_limit(limit)
         page = self._runtime.database.read(
             lambda c: listing.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)

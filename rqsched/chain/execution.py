@@ -19,6 +19,7 @@ from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched import workflows
+from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
@@ -31,7 +32,15 @@ from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.requeue import is_requeued, mark_failed
-from rqsched.workflows import CALLERS, FannedOut, RunContext, enter_run, leave_run
+from rqsched.workflows import (
+    CALLERS,
+    FannedOut,
+    RunContext,
+    Workflow,
+    WorkflowNotFoundError,
+    enter_run,
+    leave_run,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +67,8 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing; an `rq_job` that a
     person requeued after its run had failed asks for another attempt of the run. A failed attempt is recorded first and
     then raised again, so that RQ and its exception handlers see it too. A workflow that raises RunCancelled by itself
-    has cancelled its run. Raises UnknownJobError when this database has no such run.
+    has cancelled its run. A run whose workflow this process cannot find is given back (see `blocking`). Raises
+    UnknownJobError when this database has no such run.
     """
     claim = claim_run(runtime, job)
     if claim is None:
@@ -69,17 +79,17 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         else:
             _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
         return None
+    workflow = _find_workflow(runtime, claim, rq_job)
+    if workflow is None:
+        return None
     try:
-        result = _perform(runtime, claim)
+        result = _perform(runtime, claim, workflow)
     except RunCancelled as signal:
         _log.info("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
         return None
     except BaseException as error:
-        failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=_names_of(error))
-        change = _complete(runtime, claim, failed)
-        if rq_job is not None and has_failed_finally(change, claim.run.uid):
-            mark_failed(rq_job)
+        _fail(runtime, claim, error, rq_job)
         raise
     is_open = isinstance(result, FannedOut) and result.has_targets
     outcome = AttemptOutcome.DISPATCHED if is_open else AttemptOutcome.SUCCEEDED
@@ -87,6 +97,35 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     if is_open:
         try_to_end(runtime, claim.run.uid)  # the last target may have ended already
     return result
+
+
+def _find_workflow(runtime: Runtime, claim: Claim, rq_job: Job | None) -> Workflow | None:
+    """Find what a claimed run executes; None when it is not here and the run was given back."""
+    try:
+        workflow = runtime.resolve(claim.run.workflow)
+    except WorkflowNotFoundError as error:
+        change = block_run(runtime, claim.run, error.reason, patience=_patience(runtime))
+        if has_failed_finally(change, claim.run.uid):
+            _mark_failed(rq_job)
+            raise
+        return None
+    except BaseException as error:
+        _fail(runtime, claim, error, rq_job)
+        raise
+    if claim.run.blocked_at is not None:
+        unblock_run(runtime, claim.run)
+    return workflow
+
+
+def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
+    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=_names_of(error))
+    if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
+        _mark_failed(rq_job)
+
+
+def _mark_failed(rq_job: Job | None) -> None:
+    if rq_job is not None:
+        mark_failed(rq_job)
 
 
 def _names_of(error: BaseException) -> tuple[str, ...]:
@@ -119,10 +158,9 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     return claim
 
 
-def _perform(runtime: Runtime, claim: Claim) -> Any:
+def _perform(runtime: Runtime, claim: Claim, workflow: Workflow) -> Any:
     timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
-    workflow = runtime.workflows.resolve(claim.run.workflow)
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
     try:
@@ -245,13 +283,16 @@ def _dump(result: Any) -> str:
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
-    patience = Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
 
     def is_mine(run: Run) -> bool:
         return run.token == claim.token and run.status is RunStatus.RUNNING
 
     try:
-        return settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=patience)
+        return settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=_patience(runtime))
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
+
+
+def _patience(runtime: Runtime) -> Patience:
+    return Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)

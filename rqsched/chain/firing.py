@@ -20,7 +20,7 @@ from rqsched.core.overlap import may_end_others
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes
 from rqsched.store.database import Connection
-from rqsched.transport.transport import link_of
+from rqsched.transport.transport import is_waiting, link_of
 
 _log = logging.getLogger(__name__)
 
@@ -203,9 +203,12 @@ def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, n
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
-        pending = run is not None and run.status is RunStatus.PENDING
-        healed = Change(schedule, schedule, changed_runs=((run, run),)) if run is not None and pending else None
-        return Fired(str(link), "stale", change=healed)
+        if run is None or run.status is not RunStatus.PENDING:
+            return Fired(str(link), "stale")
+        if run.attempt == link.attempt and is_waiting(run, now):
+            return Fired(str(link), "early", run.queued_at)
+        # A blocked run is delivered so, and so is one whose retry was committed before its process died.
+        return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)))
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))

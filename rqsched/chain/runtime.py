@@ -23,14 +23,19 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change
 from rqsched.core.payload import dumps
 from rqsched.embedded import resolve_urls
-from rqsched.errors import BackendUnavailableError, ConfigError, RedisUnavailableError, WrongDatabaseError
+from rqsched.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    RedisUnavailableError,
+    WrongDatabaseError,
+)
 from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database
 from rqsched.transport.breaker import Breaker, RedisAwayError
 from rqsched.transport.client import connect
 from rqsched.transport.transport import Transport, is_transient
-from rqsched.workflows import ROUTING, Registry, import_failure, registry
+from rqsched.workflows import ROUTING, Registry, Workflow, WorkflowNotFoundError, import_failure, registry
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +76,8 @@ class Runtime:
         """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
         self._redis_timeout = redis_timeout
         self._database_id: str | None = None
+        self.import_error: str | None = None
+        """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
         self.transport = Transport(
             settings,
             self._connect(urls.redis_url),
@@ -228,6 +235,15 @@ class Runtime:
         """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
         return self.transport.record_database_id(self.database_id(), flush_marker)
 
+    def resolve(self, name: str) -> Workflow:
+        """Find a workflow for a run; raises WorkflowNotFoundError, which says what else this process lacks."""
+        try:
+            return self.workflows.resolve(name)
+        except WorkflowNotFoundError as error:
+            if self.import_error is None:
+                raise
+            raise WorkflowNotFoundError(name, f"{error.reason} {self.import_error}") from error
+
     def load_workflows(self) -> None:
         """Import RQSCHED_IMPORTS and record in SQL what they registered."""
         import_workflows(self.settings)
@@ -278,15 +294,22 @@ def _routing(row: Any) -> tuple[Any, ...] | None:
 
 
 def import_workflows(settings: Settings) -> None:
-    """Import the modules in RQSCHED_IMPORTS, from the working directory too; raises ConfigError with the reason."""
+    """Import the modules in RQSCHED_IMPORTS, from the working directory too.
+
+    Raises ConfigError with the reason when one of them cannot be imported; the others are.
+    """
     if "" not in sys.path:
         sys.path.insert(0, "")
+    first: tuple[str, Exception] | None = None
     for module in settings.imports:
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever a user's module does wrong
-            reason = import_failure(error)
-            raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from error
+        except Exception as error:  # noqa: BLE001 - whatever a user's module does wrong
+            first = first or (module, error)
+    if first is not None:
+        module, failure = first
+        reason = import_failure(failure)
+        raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from failure
 
 
 _override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
@@ -302,7 +325,12 @@ def _from_environment() -> Runtime:
     runtime = Runtime(Settings())
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
-    import_workflows(runtime.settings)
+    try:
+        import_workflows(runtime.settings)
+    except ConfigError as error:
+        # Links are fired all the same, and so are runs whose workflow is found; the others are for other workers.
+        runtime.import_error = str(error)
+        _log.error("%s", error, extra={"action": "import_failed"})
     return runtime
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
@@ -28,6 +29,26 @@ def settle_run(
 
     Returns None when another process was first, or holds the lock (`skip_locked`).
     """
+
+    def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
+        return decide_settle(schedule, runs, run, attempt_result, now=now)
+
+    return change_run(runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked)
+
+
+def change_run(
+    runtime: Runtime,
+    run_uid: str,
+    decide: Callable[[Schedule, list[Run], Run, datetime], Change],
+    *,
+    fence: Callable[[Run], bool],
+    patience: Patience | None = None,
+    skip_locked: bool = False,
+) -> Change | None:
+    """Decide about a run under its schedule's lock if `fence` still holds then, write, and let Redis follow.
+
+    `decide` gets the schedule, its open runs, the run (one of them) and now. Returns None as `settle_run` does.
+    """
     decided: Change | None = None
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
@@ -38,7 +59,7 @@ def settle_run(
         schedule, run = found
         if fence(run):
             others = [one for one in changes.open_runs(connection, [schedule])[schedule.uid] if one.uid != run.uid]
-            decided = decide_settle(schedule, [run, *others], run, attempt_result, now=runtime.now())
+            decided = decide(schedule, [run, *others], run, runtime.now())
             runtime.notifier.write(connection, [decided])
             return decided, True
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.

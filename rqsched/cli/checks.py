@@ -321,6 +321,17 @@ def _workers(runtime: Runtime) -> Answer:
     return (Level.OK if listening else Level.WARNING), detail
 
 
+def _blocked(runtime: Runtime) -> Answer:
+    """Look for runs whose code no worker had yet: which worker lacked what, once for each reason."""
+    read = reconcile_queries.blocked
+    rows, _ = runtime.database.read(lambda connection: read(connection, runtime.now(), None, _MOST))
+    if not rows:
+        return Level.OK, "no run waits for code"
+    reasons = sorted({run.blocked_reason or "" for run in rows})
+    told = "; ".join(reasons[:_NAMED]) + ("; ..." if len(reasons) > _NAMED else "")
+    return Level.PROBLEM, f"{len(rows)}{'+' if len(rows) == _MOST else ''} run(s) whose code no worker had yet: {told}"
+
+
 def _links(runtime: Runtime) -> Answer:
     links = _due_soon(runtime)
     dead = _not_live(runtime, links)
@@ -365,6 +376,13 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
             _foreign_workers,
             "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
             "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+        ),
+        (
+            "blocked",
+            "schema",
+            _blocked,
+            "Start a worker that has the code (RQSCHED_IMPORTS names the module, PYTHONPATH finds it), stop those that "
+            "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
         ),
         ("overdue", "schema", _overdue, "Start `rqsched worker`; `rqsched recover` arms what is missing."),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import Delivery, DeliveryStatus, shown_destination
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import BLOCKED, Run, RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 
@@ -30,6 +31,21 @@ _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "att
 _PRIVATE = ("token",)
 _BLANK: tuple[Any, ...] = (None, "", [], {})
 ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
+
+
+class _RunFilter(StrEnum):
+    """What `--status` takes: the statuses of runs, and `blocked` for those of the pending ones."""
+
+    PENDING = RunStatus.PENDING
+    BLOCKED = BLOCKED
+    RUNNING = RunStatus.RUNNING
+    RETRYING = RunStatus.RETRYING
+    BUFFERED = RunStatus.BUFFERED
+    SUCCEEDED = RunStatus.SUCCEEDED
+    FAILED = RunStatus.FAILED
+    CANCELLED = RunStatus.CANCELLED
+    TERMINATED = RunStatus.TERMINATED
+    LOST = RunStatus.LOST
 
 
 @command(app)
@@ -131,7 +147,8 @@ def runs(
     session: Session,
     schedule_id: ScheduleId,
     status: Annotated[
-        list[RunStatus] | None, typer.Option("--status", help="Only runs of this status; may be repeated.")
+        list[_RunFilter] | None,
+        typer.Option("--status", help="Only runs of this status; may be repeated. Blocked ones lack a worker's code."),
     ] = None,
     limit: Limit = 50,
     page_token: Annotated[
@@ -139,8 +156,7 @@ def runs(
     ] = None,
 ) -> None:
     """Show a schedule's runs, newest first; also after it was deleted."""
-    statuses = tuple(one.value for one in status or ())
-    page = session.newest(schedule_id).runs(limit, page_token, statuses)
+    page = session.newest(schedule_id).runs(limit, page_token, tuple(one.value for one in status or ()))
     writer, rows = session.writer, [run_fields(run.state) for run in page.items]
     if writer.is_lines:
         writer.lines(rows)
@@ -166,11 +182,11 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.number,
         run.kind.value,
         run.occurrence_at,
-        run.status.value,
+        run.shown_status,
         run.attempt,
         run.started_at,
         None if took is None else f"{took.total_seconds():.2f}s",
-        _first_line(run.error),
+        _first_line(run.blocked_reason or run.error),
     )
 
 

@@ -96,6 +96,15 @@ class RunDescription:
     """When its workflow returned and its targets were open; None unless it has targets."""
     target_counts: dict[str, int] | None = None
     """How many of its targets ended in each status; None until the last one has."""
+    blocked_at: datetime | None = None
+    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
+    blocked_reason: str | None = None
+    """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self.blocked_at is not None and self.status == "pending"
 
 
 @dataclass(frozen=True, slots=True)

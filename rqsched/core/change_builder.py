@@ -94,7 +94,8 @@ class ChangeBuilder:
 
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
         """Set the last status of a run."""
-        return self.set_run(uid, status=status, ended_at=self.now, retry_at=None, **changes)
+        ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}
+        return self.set_run(uid, status=status, **ended, **changes)
 
     def _count(self, run: Run, step: int) -> None:
         is_backfill = run.kind is RunKind.BACKFILL

@@ -70,6 +70,10 @@ class RunStatus(StrEnum):
     """Its process vanished and no attempt was left."""
 
 
+BLOCKED = "blocked"
+"""What lists of runs take beside a status: the pending runs that wait for a worker which can find their workflow."""
+
+
 class TargetStatus(StrEnum):
     """Where a target of a fan-out is in its life."""
 
@@ -405,10 +409,25 @@ class Run:
     asked_attempt: int | None = None
     """The attempt that an operator asked for last: no other follows it. None when nobody did."""
 
+    blocked_at: datetime | None = None
+    """Since when no worker that took it could find its workflow; None when it is not blocked."""
+    blocked_reason: str | None = None
+    """Which worker was the last of them, and what it lacked."""
+
     @property
     def is_asked(self) -> bool:
         """Whether an operator asked for the current attempt: it is the last one, whatever the retry policy says."""
         return self.asked_attempt == self.attempt
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self.blocked_at is not None and self.status is RunStatus.PENDING
+
+    @property
+    def shown_status(self) -> str:
+        """What people are shown: its status, or `blocked`."""
+        return BLOCKED if self.is_blocked else self.status.value
 
     @property
     def is_unfinished(self) -> bool:

@@ -33,7 +33,7 @@ class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     """The workflow returned."""
     FAILED = "failed"
-    """It raised, took too long or could not be found."""
+    """It raised, took too long or could not be imported."""
     LOST = "lost"
     """Its process vanished; repeated as a failure is."""
     CANCELLED = "cancelled"
@@ -147,7 +147,8 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     if run.attempt <= retry.max_retries and not is_final and not _is_withdrawn(schedule):
         delay = policies.retry_delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
         retry_at = builder.now + delay
-        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error)
+        unblocked = {"blocked_at": None, "blocked_reason": None}
+        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error, **unblocked)
         outcome = attempt_result.outcome.value
         _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=retry_at)
         return

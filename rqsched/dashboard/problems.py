@@ -42,7 +42,7 @@ class Problem:
 
 def find_problems(visit: Visit) -> list[Problem]:
     """Return what is wrong in the namespace and with the servers."""
-    found = [*_redis(visit), *_overdue(visit), *_dead(visit), *_failing(visit)]
+    found = [*_redis(visit), *_overdue(visit), *_dead(visit), *_blocked(visit), *_failing(visit)]
     return sorted(found, key=lambda problem: problem.tone != "bad")
 
 
@@ -90,6 +90,20 @@ def _dead(visit: Visit) -> list[Problem]:
         Problem(
             "bad", f"{_count(dead)} dead", "They no longer fire, because their runs failed too often.",
             "Fix the workflow, then restart them.", tuple(dead[:_NAMED]), "restart",
+        )
+    ]  # fmt: skip
+
+
+def _blocked(visit: Visit) -> list[Problem]:
+    found = visit.read(lambda connection: overview.blocked_runs(connection, visit.namespace, _NAMED + 1))
+    if not found:
+        return []
+    schedules = list({schedule.uid: schedule for schedule, _ in found}.values())
+    return [
+        Problem(
+            "bad", f"{_count(schedules)} blocked", f"No worker had the code of their runs yet: {found[0][1]}",
+            "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
+            tuple(schedules[:_NAMED]),
         )
     ]  # fmt: skip
 

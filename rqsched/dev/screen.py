@@ -145,7 +145,7 @@ def _runs(runs: Sequence[tuple[str, Run]]) -> Table:
             name,
             _late(run),
             str(run.attempt),
-            _coloured(run.status.value),
+            _coloured(run.shown_status),
             _took(run),
             _plain(_said(run), 60),
         )
@@ -195,7 +195,7 @@ def _next(schedule: Schedule, now: datetime) -> str:
 
 
 def _outcome(run: Run, now: datetime) -> Text:
-    text = _coloured(run.status.value)
+    text = _coloured(run.shown_status)
     if run.status is RunStatus.RETRYING and run.retry_at is not None:
         text.append(f", attempt {run.attempt + 1} in {max((run.retry_at - now).total_seconds(), 0):.0f} s")
     elif run.attempt > 1:
@@ -221,7 +221,8 @@ def _span(span: timedelta) -> str:
 def _said(run: Run) -> str:
     if run.status is RunStatus.SUCCEEDED:
         return run.result or ""
-    return run.error.splitlines()[0] if run.error else ""
+    why = run.blocked_reason or run.error
+    return why.splitlines()[0] if why else ""
 
 
 def _clock(instant: datetime) -> str:

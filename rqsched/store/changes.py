@@ -343,6 +343,12 @@ def start_run(connection: Connection, run_uid: str, attempt: int, delivery: int,
     return row is not None and row.token == start["token"] and row.status == "running"
 
 
+def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
+    """Forget that a running run was blocked, while `token` holds it."""
+    is_held = runs.c.token == token, runs.c.uid == run_uid, runs.c.status == "running"
+    connection.execute(sa.update(runs).where(*is_held).values(blocked_at=None, blocked_reason=None))
+
+
 def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
     """Record a heartbeat of a running run; returns None while `token` holds it, else the run's status."""
     beaten = connection.execute(

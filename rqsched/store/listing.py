@@ -16,12 +16,12 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import Run, Schedule
+from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import HAS_FAILED, IS_LIVE, audit_events, runs, schedules
+from rqsched.store.tables import HAS_FAILED, IS_BLOCKED, IS_LIVE, audit_events, runs, schedules
 
 T = TypeVar("T")
 
@@ -216,10 +216,12 @@ def list_runs(
     statuses: Sequence[str] = (),
     backfill_uid: str | None = None,
 ) -> Page[Run]:
-    """Read runs of a schedule, newest first."""
+    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones."""
     statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid)
     if statuses:
-        statement = statement.where(runs.c.status.in_(list(statuses)))
+        is_blocked = IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)
+        is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
+        statement = statement.where(is_one | is_blocked if BLOCKED in statuses else is_one)
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if cursor is not None:

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.model import RunStatus
 from rqsched.store.changes import one_of
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
+    IS_BLOCKED,
     IS_OPEN,
     IS_OPEN_DELIVERY,
     audit_events,
@@ -65,6 +67,13 @@ def open_runs_by_status(connection: Connection) -> list[tuple[str, str, int]]:
     by = schedules.c.namespace, runs.c.status
     statement = sa.select(*by, sa.func.count()).select_from(_runs_of_schedules()).where(IS_OPEN).group_by(*by)
     return [tuple(row) for row in connection.execute(statement)]
+
+
+def blocked_runs(connection: Connection) -> list[tuple[str, int]]:
+    """Count the pending runs whose code no worker had yet; returns (namespace, count)."""
+    is_blocked = IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)
+    statement = sa.select(schedules.c.namespace, sa.func.count()).select_from(_runs_of_schedules()).where(is_blocked)
+    return [tuple(row) for row in connection.execute(statement.group_by(schedules.c.namespace))]
 
 
 def overdue(connection: Connection, since: datetime) -> list[tuple[str, int, datetime]]:

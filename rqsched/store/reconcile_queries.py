@@ -21,6 +21,7 @@ from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
     HAS_WAITING,
     IS_ACTIVE,
+    IS_BLOCKED,
     IS_LIVE,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
@@ -94,6 +95,11 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
     """Read runs that should be on their queue since `before`."""
     found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
     return _runs(connection, found, after, limit)
+
+
+def blocked(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
+    """Read pending runs that are blocked since `before`."""
+    return _runs(connection, (IS_BLOCKED, _has(RunStatus.PENDING), runs.c.blocked_at <= before), after, limit)
 
 
 def retrying(

@@ -113,8 +113,8 @@ class Transport:
 
         Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
         """
-        self.arm([arm for change in changes for arm in arms_of(change)], now=now)
-        self.deliver([run for change in changes for run in deliveries_of(change)], now=now)
+        self.arm([arm for change in changes for arm in arms_of(change, now)], now=now)
+        self.deliver([run for change in changes for run in deliveries_of(change, now)], now=now)
         for before, after in (pair for change in changes for pair in change.changed_runs):
             if after.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and before.executor == "rq":
                 self._withdraw(before, after)
@@ -327,11 +327,11 @@ class Transport:
         return retrying(call)
 
 
-def arms_of(change: Change) -> list[Arm]:
-    """Return the links that a committed Change wants armed."""
+def arms_of(change: Change, now: datetime) -> list[Arm]:
+    """Return the links that a committed Change wants armed: those of schedules, of retries and of blocked runs."""
     arms = link_of(change.after)
     touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
-    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING]
+    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING or is_waiting(run, now)]
 
 
 def link_of(schedule: Schedule) -> list[Arm]:
@@ -342,16 +342,23 @@ def link_of(schedule: Schedule) -> list[Arm]:
 
 
 def retry_of(run: Run) -> Arm:
-    """Return the retry link of a retrying run."""
-    if run.retry_at is None:
+    """Return the retry link of a retrying run, or of a blocked one, which it delivers."""
+    due_at = run.queued_at if run.is_blocked else run.retry_at
+    if due_at is None:
         raise ValueError(f"run {run.uid} is not retrying")
-    return Arm(RetryLinkId(run.schedule_uid, run.number, run.attempt), run.retry_at)
+    return Arm(RetryLinkId(run.schedule_uid, run.number, run.attempt), due_at)
 
 
-def deliveries_of(change: Change) -> list[Run]:
-    """Return the runs that a committed Change wants on their queues."""
+def is_waiting(run: Run, now: datetime) -> bool:
+    """Return whether a blocked run is not to be delivered yet."""
+    return run.is_blocked and run.queued_at is not None and run.queued_at > now
+
+
+def deliveries_of(change: Change, now: datetime) -> list[Run]:
+    """Return the runs that a committed Change wants on their queues now."""
     touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
-    return [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]
+    ready = [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]
+    return [run for run in ready if not is_waiting(run, now)]
 
 
 def job_id_of(run: Run) -> RunJobId:

@@ -8,7 +8,8 @@ import pytest
 
 from rqsched import RunHandle, current_run
 from rqsched.errors import RqschedError
-from tests.support.env import Env, newest, statuses
+from tests.support.env import Env, block, newest, statuses
+from tests.support.narrow import present
 
 
 @pytest.mark.parametrize(("end", "status"), [(RunHandle.cancel, "cancelled"), (RunHandle.terminate, "terminated")])
@@ -58,3 +59,17 @@ def test_a_run_is_found_by_uid_number_and_instance_id(any_env: Env) -> None:
     assert [run.number for run in schedule.runs(cursor=page.next_cursor).items] == [1]
     with pytest.raises(RqschedError):
         schedule.run("nobody")
+
+
+def test_a_blocked_run_says_so_on_its_handle_in_its_list_and_in_the_description(any_env: Env) -> None:
+    schedule = any_env.create(overlap="allow_all")
+    run = block(any_env.runtime, present(schedule.trigger().run))
+
+    assert (run.status, run.is_blocked, run.blocked_at) == ("pending", True, any_env.clock.now())
+    assert [found.uid for found in schedule.runs(statuses=("blocked",)).items] == [run.uid]
+    assert present(schedule.refresh().describe().blocked_reason).endswith("no module named 'billing'")
+
+    other = present(schedule.trigger().run)
+    assert [found.uid for found in schedule.runs(statuses=("blocked",)).items] == [run.uid]
+    assert {found.uid for found in schedule.runs(statuses=("blocked", "pending")).items} == {run.uid, other.uid}
+    assert schedule.describe().blocked_reason is None

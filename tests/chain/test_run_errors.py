@@ -17,10 +17,9 @@ from rq.job import JobStatus
 import rqsched
 from rqsched import current_run
 from rqsched.core import audit
-from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import MAX_ERROR
 from rqsched.errors import ScheduleNotFoundError
-from tests.support.env import MINUTE, Env, events, run_job_id, run_target
+from tests.support.env import ONCE, Env, events, run_job_id, run_target
 from tests.support.narrow import present
 
 OURS = str(Path(rqsched.__file__).parent)
@@ -142,20 +141,19 @@ def test_wrong_arguments_are_a_failed_attempt(env: Env) -> None:
     assert "missing 1 required positional argument: 'region'" in present(run.error)
 
 
-def test_a_workflow_that_vanished_in_a_deploy_is_a_failed_attempt(any_env: Env) -> None:
-    schedule = any_env.create(retry=RetryPolicy(max_retries=2, base=MINUTE))
+def test_a_workflow_that_vanished_in_a_deploy_is_waited_for_and_is_no_failed_attempt(any_env: Env) -> None:
+    schedule = any_env.create(retry=ONCE)
     any_env.registry.remove("note")
 
     run = any_env.run_next(schedule)
 
-    assert run.status == "retrying"
-    assert "no workflow named 'note' is registered" in present(run.error)
-    assert any_env.state(schedule).status == "active", "never a deleted schedule"
+    assert (run.status, run.is_blocked) == ("pending", True)
+    assert "no workflow named 'note' is registered" in present(run.blocked_reason)
     any_env.register("note", lambda: "back")
     any_env.advance()
     any_env.dispatch()
     any_env.work()
-    assert (run.refresh().status, run.result) == ("succeeded", "back")
+    assert (run.refresh().status, run.result, run.attempt) == ("succeeded", "back", 1)
 
 
 def leave() -> None:

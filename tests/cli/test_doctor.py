@@ -21,6 +21,8 @@ from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of
 from tests.support.cli import HELLO, Cli
+from tests.support.env import block
+from tests.support.narrow import present
 
 
 def findings(cli: Cli, code: int) -> dict[str, dict[str, Any]]:
@@ -55,6 +57,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "dispatchers",
             "workers",
             "foreign workers",
+            "blocked",
             "overdue",
             "dead",
             "links",
@@ -119,6 +122,17 @@ def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkey
 
     assert levels(served, 0)["links"] == "ok"
     assert Transport.live_links is look
+
+
+def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> None:
+    schedule = served.scheduler.create("a", HELLO, Every("1h"))
+    run = block(served.scheduler.runtime, present(schedule.trigger().run))
+    first, second = (findings(served, 1)["blocked"] for _ in range(2))
+    assert first == second
+    assert first["detail"] == f"1 run(s) whose code no worker had yet: {run.blocked_reason}"
+    assert "--status blocked" in first["advice"]
+    run.cancel()
+    assert findings(served, 0)["blocked"]["detail"] == "no run waits for code"
 
 
 def test_dead_schedules_are_named(served: Cli) -> None:

@@ -8,8 +8,12 @@ import pytest
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.cli.runs import _RunFilter
+from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, HELLO, LONG, Cli
+from tests.support.env import block
+from tests.support.narrow import present
 
 HINT = "More events available: continue with --after-sequence=2 or --all."
 
@@ -143,3 +147,25 @@ def test_a_run_of_a_deleted_schedule_can_still_be_ended(cli: Cli, handle: Schedu
     assert cli("runs", "a", "-o", "jsonl").lines
     cli("cancel", "a", run.instance_id)
     assert run.refresh().status == "cancelled"
+
+
+def test_a_blocked_run_is_shown_as_such_with_its_reason_and_can_be_listed_alone(cli: Cli) -> None:
+    handle = cli.scheduler.create("a", HELLO, Every("1h"), overlap="allow_all")
+    run = block(cli.scheduler.runtime, present(handle.trigger().run), "no billing")
+    handle.trigger()
+
+    (line,) = cli("runs", "a", "--status", "blocked").out.splitlines()[1:]
+    assert "blocked" in line.split()
+    assert present(run.blocked_reason)[:30] in line
+    assert [found["number"] for found in cli("runs", "a", "--status", "blocked", "-o", "json").json["runs"]] == [1]
+    both = cli("runs", "a", "--status", "blocked", "--status", "pending", "-o", "json").json["runs"]
+    assert [(found["number"], found["status"], found["blocked_reason"]) for found in both] == [
+        (2, "pending", None),
+        (1, "pending", run.blocked_reason),
+    ]
+    assert cli("describe", "a", "-o", "json").json["blocked_reason"] is None, "its newest run is not blocked"
+    assert "Invalid value" in cli("runs", "a", "--status", "blokced", code=2).err
+
+
+def test_every_status_can_be_asked_for() -> None:
+    assert set(_RunFilter) == {*RunStatus, BLOCKED}

@@ -18,8 +18,9 @@ from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.errors import error_of
 from rqsched.http import Limits
-from tests.support.env import MINUTE, SECOND
+from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.web import MakeWeb, Web
 
 AT_ONCE = Retries(first=0.0)
@@ -106,6 +107,16 @@ def test_client_retries_all_that_failed(client: Client, any_web: Web) -> None:
     (done,) = client.retry_failed(any_web.env.clock.now(), reason="repaired")
     assert (done.run_uid, done.outcome, done.reason) == (planned.run_uid, "started", None)
     assert client.retry_failed(timedelta(hours=1), workflow="other") == []
+
+
+def test_a_blocked_run_is_read_with_its_reason(client: Client, web: Web) -> None:
+    made = client.create("report", "note", Every(MINUTE), overlap="allow_all")
+    run = block(web.env.runtime, present(web.env.scheduler.get("report").trigger().run))
+    made.trigger()
+    (found,) = made.runs(statuses=("blocked",)).items
+    assert (found.uid, found.description.is_blocked) == (run.uid, True)
+    assert found.description.blocked_reason == run.blocked_reason
+    assert not made.run("2").description.is_blocked
 
 
 def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rqsched.http.metrics import collector, counters
-from tests.support.env import MINUTE
+from tests.support.env import MINUTE, block
+from tests.support.narrow import present
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at
 
 pytestmark = pytest.mark.every_database
@@ -94,6 +95,14 @@ def test_metrics_show_overdue_schedules_and_reconcile_results(any_web: Web) -> N
     found = scrape(web)
     assert (found["rqsched_links_rearmed_total", "main"], found["rqsched_reconcile_passes_total",]) == (1, 1)
     assert found["rqsched_reconcile_last_seconds",] > 0
+
+
+def test_metrics_count_blocked_runs(any_web: Web) -> None:
+    web = any_web
+    web.create()
+    block(web.env.runtime, present(web.env.scheduler.get("report").trigger().run))
+    found = scrape(web)
+    assert (found["rqsched_runs_blocked", "default"], found["rqsched_runs_open", "default", "pending"]) == (1, 1)
 
 
 def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

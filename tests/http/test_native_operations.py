@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rqsched.chain import backfill as backfills
-from tests.support.env import MINUTE, SECOND
+from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.web import SCHEDULES, Web, at, problem
 
@@ -269,3 +270,17 @@ def test_a_create_in_the_pipelit_documents_words_ends_a_schedule_whose_run_faile
 
     put = {"workflow": "note", "interval_seconds": 60}
     assert web("PUT", at("a"), put).json()["policies"]["retry"]["then"] == then, "PUT keeps what is stored"
+
+
+def test_a_blocked_run_is_pending_with_its_reason_and_can_be_listed_alone(any_web: Web) -> None:
+    any_web.create(overlap="allow_all")
+    schedule = any_web.env.scheduler.get("report")
+    run = block(any_web.env.runtime, present(schedule.trigger().run))
+
+    (found,) = any_web.get(at(operation="runs/"), params={"status": "blocked"}).json()["items"]
+    assert (found["uid"], found["status"], found["blocked_at"]) == (run.uid, "pending", "2026-01-15T12:00:00Z")
+    assert found["blocked_reason"] == run.blocked_reason
+    assert any_web.get(at()).json()["blocked_reason"] == run.blocked_reason
+    schedule.trigger()
+    assert len(any_web.get(at(operation="runs/"), params={"status": "blocked,pending"}).json()["items"]) == 2
+    assert any_web.get(at(operation="runs/2/")).json()["blocked_at"] is None

@@ -19,7 +19,9 @@ from rq.job import Job
 from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
+from rqsched.chain.blocking import block_run
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.execution import claim_run
 from rqsched.chain.firing import Fired, fire
 from rqsched.chain.reconcile import Recovered, recover
 from rqsched.chain.runtime import Runtime, using
@@ -28,6 +30,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Run, Schedule
 from rqsched.core.policy import RetryPolicy
 from rqsched.store import changes
+from rqsched.store.database import Patience
 from rqsched.testing import ManualClock, execute_pending, run_due
 from rqsched.transport.transport import Transport, job_id_of
 from rqsched.workflows import Registry, RunContext, make_workflow
@@ -201,6 +204,13 @@ def waiting_for_retry(env: Env) -> tuple[ScheduleHandle, RetryLinkId]:
     run = env.run_next(schedule)
     assert run.status == "retrying"
     return schedule, RetryLinkId(schedule.uid, run.number, run.attempt)
+
+
+def block(runtime: Runtime, run: RunHandle, reason: str = "no module named 'billing'") -> RunHandle:
+    """A worker claims a pending run and cannot find its workflow; returns the run as it is then."""
+    claim = present(claim_run(runtime, job_id_of(run.refresh().state)))
+    assert block_run(runtime, claim.run, reason, patience=Patience(total=MINUTE)) is not None
+    return run.refresh()
 
 
 def link_id(schedule: ScheduleHandle) -> str:

@@ -296,7 +296,7 @@ def _is_ahead(text: str, stories: dict[str, Story], runs_by_uid: dict[str, Run])
         return True
     if isinstance(link, LinkId):
         return link.n > story.schedule.n
-    return not any(run.number == link.number and link.attempt <= _attempts_ended(run) for run in story.runs)
+    return not any(run.number == link.number and link.attempt <= _attempts_linked(run) for run in story.runs)
 
 
 def _is_of_notification(runtime: Runtime, text: str) -> bool:
@@ -305,8 +305,10 @@ def _is_of_notification(runtime: Runtime, text: str) -> bool:
     return job is not None and found is not None and job.attempt <= found.attempt
 
 
-def _attempts_ended(run: Run) -> int:
-    return run.attempt - int(run.status in {RunStatus.BUFFERED, RunStatus.PENDING, RunStatus.RUNNING})
+def _attempts_linked(run: Run) -> int:
+    """The attempts that may have a link: those that ended, and one that was given back and is delivered again."""
+    has_ended = run.status not in {RunStatus.BUFFERED, RunStatus.PENDING, RunStatus.RUNNING}
+    return run.attempt if has_ended or run.delivery > 1 else run.attempt - 1
 
 
 def i8_executions(runtime: Runtime, executed: Iterable[tuple[str, int]]) -> None:

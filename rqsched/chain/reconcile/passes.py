@@ -84,6 +84,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         links.arm_retries(runtime, everything=everything),
         runs.redeliver(runtime, everything=everything),
         runs.settle_lost(runtime),
+        runs.fail_blocked(runtime),
         runs.drain(runtime),
         runs.repair_targets(runtime, everything=everything),
         schedules.find_overdue(runtime),

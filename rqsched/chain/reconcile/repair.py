@@ -41,6 +41,8 @@ class Recovered:
     """Retry links armed."""
     lost: int = 0
     """Runs without a sign of life, settled."""
+    blocked: int = 0
+    """Blocked runs that no worker took for too long, failed."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
-from rqsched.chain import fanout
+from rqsched.chain import blocking, fanout
 from rqsched.chain.fan_out_ends import end_if_over
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
@@ -73,6 +73,22 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
     return settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True) is not None
+
+
+def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
+    """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
+    before = runtime.now() - runtime.settings.blocked_timeout
+    for rows in pages(runtime, partial(reconcile_queries.blocked, before=before)):
+        counts = Recovered(checked=len(rows))
+        for run in rows:
+            try:
+                counts.blocked += blocking.fail_blocked(runtime, run)
+            except BackendUnavailableError:
+                raise
+            except Exception:  # noqa: BLE001 - one row never starves the others
+                _log.exception("run %s cannot be settled now", run.uid, extra={"action": "repair_failed"})
+                counts.failed += 1
+        yield counts
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:

@@ -20,6 +20,7 @@ _REPAIRED = (
     "retimed",
     "deliveries",
     "lost",
+    "blocked",
     "drained",
     "backfills",
     "targets",
@@ -80,7 +81,11 @@ def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: 
         if sees(namespace):
             overdue.add_metric((label(namespace),), count)
             longest.add_metric((label(namespace),), found.most_overdue[namespace])
-    yield from (_merged(overdue, sum), _merged(longest, max))
+    blocked = GaugeMetricFamily("rqsched_runs_blocked", "Runs whose code no worker had yet.", labels=("namespace",))
+    for namespace, count in sorted(found.blocked.items()):
+        if sees(namespace):
+            blocked.add_metric((label(namespace),), count)
+    yield from (_merged(overdue, sum), _merged(longest, max), _merged(blocked, sum))
     text = "Schedules without a success for as long as they allow."
     silent = GaugeMetricFamily("rqsched_schedules_without_success", text, labels=("namespace",))
     for namespace, count in sorted(found.without_success.items()):

@@ -25,6 +25,8 @@ class DatabaseGauges:
     """All schedules, by namespace and status."""
     runs: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Open runs, by namespace and status."""
+    blocked: Counter[str] = field(default_factory=Counter)
+    """Pending runs whose code no worker had yet, by namespace."""
     overdue: Counter[str] = field(default_factory=Counter)
     """Active schedules overdue by more than the grace, by namespace."""
     most_overdue: dict[str, float] = field(default_factory=dict)
@@ -59,6 +61,8 @@ def _database_gauges(connection: Connection, now: datetime, overdue_since: datet
         found.schedules[namespace, status] = count
     for namespace, status, count in metrics.open_runs_by_status(connection):
         found.runs[namespace, status] = count
+    for namespace, count in metrics.blocked_runs(connection):
+        found.blocked[namespace] = count
     for namespace, count, earliest in metrics.overdue(connection, overdue_since):
         found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 from rqsched.core.model import Schedule
@@ -55,7 +54,7 @@ class Declaration:
     """The options that the body contains."""
 
 
-def statuses_of(texts: Sequence[str] | None, known: type[StrEnum]) -> tuple[str, ...]:
+def statuses_of(texts: Sequence[str] | None, known: Iterable[str]) -> tuple[str, ...]:
     """Read a status filter, repeated or comma-separated; raises InvalidInputError for an unknown status."""
     statuses = tuple(name for text in texts or () for name in text.split(",") if name)
     if unknown := [name for name in statuses if name not in list(known)]:

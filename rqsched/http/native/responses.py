@@ -123,6 +123,10 @@ class RunResponse(Schema):
     """The attempt that an operator asked for last; None when nobody did."""
     dispatched_at: datetime | None
     target_counts: dict[str, int] | None
+    blocked_at: datetime | None
+    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
+    blocked_reason: str | None
+    """Which worker was the last of them, and what it lacked."""
 
 
 def run_response(run: Run) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
 from rqsched.core.ids import is_uid, iso_utc
-from rqsched.core.model import RunStatus
+from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
@@ -95,12 +95,14 @@ def _sequence(cursor: str) -> int:
 def list_runs(
     call: Read,
     schedule_id: ScheduleId,
-    status: Annotated[list[str] | None, Query(description="Only runs in these statuses.")] = None,
+    status: Annotated[
+        list[str] | None, Query(description="Only runs in these statuses; `blocked` for those of the pending ones.")
+    ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """Read runs, newest first."""
-    page = call.newest(schedule_id).runs(limit, cursor, statuses_of(status, RunStatus))
+    page = call.newest(schedule_id).runs(limit, cursor, statuses_of(status, [*RunStatus, BLOCKED]))
     return JSONResponse({"items": [run_response(run.state) for run in page.items], "next_cursor": page.next_cursor})
 
 

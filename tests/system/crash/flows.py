@@ -23,6 +23,7 @@ from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
+from rqsched.workflows import Registry, Workflow, WorkflowNotFoundError
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.workflows import NOTIFY, NOTIFY_IN_VAIN, WORK, AttemptFailedError
 
@@ -342,6 +343,61 @@ CHAIN = [
     Flow("tick", overdue(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),
 ]
+
+
+class _OldRelease(Registry):
+    """The code of a worker that lacks what is asked for."""
+
+    def resolve(self, name: str) -> Workflow:
+        raise WorkflowNotFoundError(name)
+
+
+def execute_without_code(env: CrashEnv) -> None:
+    """A worker of an older release executes the job it has taken."""
+    workflows, env.runtime.workflows = env.runtime.workflows, _OldRelease()
+    try:
+        with suppress(WorkflowNotFoundError):  # raised when it has failed for good
+            execute(env)
+    finally:
+        env.runtime.workflows = workflows
+
+
+def given_back(env: CrashEnv) -> None:
+    """The first run was given back, and is due to be offered again."""
+    popped(retry=ONCE)(env)
+    execute_without_code(env)
+    env.clock.advance(timedelta(seconds=6))
+
+
+def offered_again(env: CrashEnv) -> None:
+    """A worker has taken its next delivery."""
+    given_back(env)
+    env.dispatch_all()
+    env.job = env.next_job()
+
+
+def out_of_time(env: CrashEnv) -> None:
+    """No worker could start it for an hour."""
+    given_back(env)
+    env.clock.advance(timedelta(hours=1))
+
+
+def out_of_time_and_taken(env: CrashEnv) -> None:
+    """It was given back once more before its time was up, and an old worker has taken it afterwards."""
+    out_of_time(env)
+    env.dispatch_all()
+    env.job = env.next_job()
+
+
+BLOCKED = [
+    Flow("a run is given back", popped(retry=ONCE), execute_without_code, is_atomic=False),
+    Flow("a run is given back again", offered_again, execute_without_code, is_atomic=False),
+    Flow("a blocked run is offered again", given_back, dispatch),
+    Flow("a blocked run starts and succeeds", offered_again, execute, is_atomic=False),
+    Flow("a blocked run is cancelled", given_back, lambda env: first_run(env).cancel()),
+    Flow("a blocked run is out of time for its worker", out_of_time_and_taken, execute_without_code, is_atomic=False),
+    Flow("a blocked run is out of time for reconcile", out_of_time, lambda env: env.scheduler.recover(), False, False),
+]
 RUNS = [
     Flow("a run succeeds", popped(), execute, is_atomic=False),
     Flow("a run that must not be repeated succeeds", popped(retry=ONCE), execute, is_atomic=False),
@@ -401,4 +457,4 @@ RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *NOTIFICATIONS, *RECOVER]
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *BLOCKED, *NOTIFICATIONS, *RECOVER]

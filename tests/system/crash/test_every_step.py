@@ -55,6 +55,8 @@ BESIDE_POSTGRES = {
     "fire all of three, of which max_runs allows two",
     "retry",
     "a run succeeds",
+    "a run is given back",
+    "a blocked run is offered again",
     "a run ends and the next is drained",
     "a run fails and somebody is told",
     "a notification is delivered",

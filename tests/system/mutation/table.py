@@ -125,6 +125,28 @@ FENCES = (
         _STORE + "runs.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
     ),
     _edit(
+        "a claim is undone whoever holds the run",
+        "chain/blocking.py",
+        "current.token == run.token and current.status is RunStatus.RUNNING",
+        "current.status is RunStatus.RUNNING",
+        _CHAIN + "blocked.py::test_a_worker_that_wakes_up_after_its_run_was_lost_gives_nothing_back[sqlite]",
+    ),
+    _edit(
+        "a run that is given back has used up an attempt",
+        "core/blocked.py",
+        "        delivery=run.delivery + 1,\n",
+        "        attempt=run.attempt + 1,\n",
+        _CHAIN + "blocked.py::test_a_blocked_run_starts_at_once_where_a_worker_has_its_workflow[sqlite]",
+        "tests/core/test_blocked.py::test_a_run_that_is_given_back_is_pending_under_the_next_delivery_and_no_attempt_counts",
+    ),
+    _edit(
+        "an error out of a module is taken for a missing workflow",
+        "workflows.py",
+        "kind = WorkflowNotFoundError if _is_missing(error, name) else UnknownWorkflowError",
+        "kind = WorkflowNotFoundError",
+        _CHAIN + "blocked.py::test_a_module_that_breaks_at_import_is_a_failed_attempt",
+    ),
+    _edit(
         "a retry link makes an attempt of any run that ended badly",
         "chain/firing.py",
         "run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt",
@@ -229,7 +251,8 @@ FOLLOWING = (
     _edit(
         "no retry link is armed",
         "transport/transport.py",
-        "    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING]\n",
+        "    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING"
+        " or is_waiting(run, now)]\n",
         "    return arms\n",
         _CHAIN + "retries.py::test_a_failed_attempt_waits_for_its_retry_link[sqlite]",
         _ALONE.format("a run fails and is retried"),
@@ -246,7 +269,7 @@ FOLLOWING = (
     _edit(
         "no run job is enqueued",
         "transport/transport.py",
-        '    return [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]\n',
+        "    return [run for run in ready if not is_waiting(run, now)]\n",
         "    return []\n",
         _ALONE.format("trigger"),
         _ALONE.format("a run ends and the next is drained"),

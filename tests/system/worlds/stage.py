@@ -56,6 +56,7 @@ class Actor:
     def restart(self) -> None:
         """It died and started again: what it had in memory is gone."""
         self.dispatcher = Dispatcher(self.scheduler.runtime)
+        self.scheduler.runtime._database_id = None
         self.passes = None
 
 

@@ -1,0 +1,76 @@
+"""Blocked runs: the worker that claimed one cannot find its workflow. That is no failed attempt. Pure.
+
+A blocked run is pending: it is unfinished for overlap and `from_completion`, and is offered again after a delay, to
+whichever worker takes it then. One that no worker could start for too long has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from rqsched.core import audit
+from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+
+FIRST_DELAY = timedelta(seconds=5)
+"""After how long a run is offered again that was blocked for the first time; the delay doubles each time."""
+LONGEST_DELAY = timedelta(seconds=60)
+"""The longest such delay."""
+MAX_REASON = 2_000
+"""Characters of the reason that are kept."""
+
+
+def decide_block(
+    schedule: Schedule, runs: Iterable[Run], run: Run, reason: str, *, now: datetime, timeout: timedelta
+) -> Change:
+    """Undo the claim of a run whose workflow its worker cannot find; no attempt is counted, none is listed.
+
+    The run waits under its next delivery number. Once it has been blocked for `timeout` it fails instead. `run` is one
+    of `runs`, the schedule's open runs; the caller has fenced it by the token of the claim.
+    """
+    blocked_at = run.blocked_at or now
+    if now - blocked_at >= timeout:
+        return decide_settle(schedule, runs, run, out_of_time(reason, timeout), now=now)
+    builder = ChangeBuilder(schedule, runs, now=now)
+    builder.set_run(
+        run.uid,
+        status=RunStatus.PENDING,
+        delivery=run.delivery + 1,
+        token=None,
+        worker=None,
+        started_at=None,
+        queued_at=now + _delay(now - blocked_at),
+        blocked_at=blocked_at,
+        blocked_reason=_cut(f"{run.worker}: {reason}"),
+    )
+    if run.blocked_at is None:  # not each time it is offered: once says it
+        builder.record(
+            audit.RUN_BLOCKED,
+            run,
+            workflow_instance_id=run.instance_id,
+            workflow_run_id=run.uid,
+            occurrence_time=run.occurrence_at,
+            attempt=run.attempt,
+            reason=_cut(reason),
+            worker=run.worker,
+            blocked_at=blocked_at,
+        )
+    return builder.build()
+
+
+def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
+    """Return the end of a run that was blocked for too long: it has failed and is not tried again."""
+    seconds = f"{timeout.total_seconds():.15g}"
+    error = f"no worker could find its workflow within {seconds} s (RQSCHED_BLOCKED_TIMEOUT): {reason}"
+    return AttemptResult(AttemptOutcome.FAILED, error=error, is_final=True)
+
+
+def _delay(blocked_for: timedelta) -> timedelta:
+    """Double with each time without counting them: 5 s after 0 s, 10 s after 5 s, 20 s after 15 s."""
+    return min(FIRST_DELAY + blocked_for, LONGEST_DELAY)
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 6]} [cut]"
