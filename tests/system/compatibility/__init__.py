@@ -1,0 +1,1 @@
+"""Rows and jobs as a released version wrote them are fired by this one."""
