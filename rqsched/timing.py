@@ -30,7 +30,8 @@ class Timing:
 
     The steps on the left of the list below say which times of day, the others narrow them down:
     `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,
-    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter` and `option` are options.
+    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter` and `option` are options;
+    `on_one_server` and `run_in_background` say what is always so.
 
     Subclass it, or add a step with `Timing.extend`.
     """
@@ -126,6 +127,14 @@ class Timing:
     def without_overlapping(self: _Self) -> _Self:
         """Skip an occurrence while an earlier run is unfinished."""
         return self.option(overlap=OverlapPolicy.SKIP)
+
+    def on_one_server(self: _Self) -> _Self:
+        """Say what is always so: an occurrence fires once, however many servers there are. It changes nothing."""
+        return self
+
+    def run_in_background(self: _Self) -> _Self:
+        """Say what is always so: runs are executed on their queues, never where they fire. It changes nothing."""
+        return self
 
     def jitter(self: _Self, most: SpanLike) -> _Self:
         """Delay each fire by up to so long."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -94,17 +94,31 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
     if not isinstance(declared, Mapping):
         raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict from event to resolver")
     known = [str(event) for event in cls._events]
-    for event, resolver in declared.items():
-        if not isinstance(event, str) or event not in known:
+    found: dict[str, Resolver | None] = {}
+    for key, resolver in declared.items():
+        event = _event_of(key, known)
+        if event is None:
+            shown = repr(str(key)) if isinstance(key, str) else f"{key!r} (a key is an event, or its text)"
             raise InvalidInputError(
-                "schedules", f"{cls.__name__} has no event {_named(event)}; it has {', '.join(known) or 'none'}"
+                "schedules", f"{cls.__name__} has no event {shown}; it has {', '.join(known) or 'none'}"
             )
         if resolver is not None and not callable(resolver):
             raise InvalidInputError(
-                "schedules", f"the resolver of {event!s} must be a callable, a class or None, not {resolver!r}"
+                "schedules", f"the resolver of {event} must be a callable, a class or None, not {resolver!r}"
             )
-    return {str(event): resolver for event, resolver in declared.items()}
+        found[event] = resolver
+    return found
 
 
-def _named(event: object) -> str:
-    return repr(str(event)) if isinstance(event, str) else f"{event!r}: name events by their text"
+def _event_of(key: object, known: Sequence[str]) -> str | None:
+    """Return the event that a key of `schedules` names: its text, or what the class body had for it.
+
+    There, `CLOSE = a.to(b)` is a list of transitions and `Event(a.to(b))` has no name yet; both know their transitions,
+    and those know their event once the class is made.
+    """
+    if isinstance(key, str) and key in known:
+        return str(key)
+    transitions: Any = getattr(getattr(key, "_transitions", None) or key, "transitions", ())
+    named = [{str(event) for event in transition.events} & set(known) for transition in transitions]
+    events = set.intersection(*named) if named else set()
+    return events.pop() if len(events) == 1 else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from statemachine import State, StateMachine
+from statemachine import Event, State, StateMachine
 
 from rqsched import Cron, Every
 from rqsched.core.policy import OverlapPolicy
@@ -50,6 +50,33 @@ def test_an_event_may_be_given_as_the_event_object_of_the_machine() -> None:
     assert isinstance(MachineScheduler.register(made, made.close, workflows=workflows).daily_at("1:00"), Timing)
 
 
+def test_an_event_may_be_given_as_what_the_class_body_calls_it() -> None:
+    workflows = Registry()
+
+    @machine(workflows=workflows)
+    class Door(StateMachine):
+        opened = State(initial=True)
+        closed = State()
+        locked = State(final=True)
+
+        close = opened.to(closed) | closed.to.itself()
+        lock = Event(closed.to(locked))
+        bolt = Event(closed.to(locked), id="BOLT")
+        schedules = {close: None, lock: None, bolt: None}  # noqa: RUF012 - as users write it
+
+    names = {known.name for known in workflows.all()}
+    assert names == {f"machine:Door:{event}" for event in ("close", "lock", "BOLT")}
+    assert isinstance(MachineScheduler.register(Door, Door.close, workflows=workflows), Timing)
+
+
+def test_transitions_that_are_no_event_of_the_class_are_refused() -> None:
+    made = make_class(None)
+    other = make_class(None)
+    made.schedules = {other.states[0].to.itself(): None}
+    with pytest.raises(InvalidInputError, match="has no event"):
+        machine(workflows=Registry())(made)
+
+
 def test_a_machine_without_schedules_is_known_and_has_no_workflow() -> None:
     workflows = Registry()
     made = make_class({})
@@ -61,7 +88,7 @@ def test_a_machine_without_schedules_is_known_and_has_no_workflow() -> None:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an event the machine does not have": (lambda: machine(make_class({"reopen": None})), "no event 'reopen'; it has"),
     "a state in place of an event": (lambda: machine(make_class({"closed": None})), "no event 'closed'"),
-    "an event that is no text": (lambda: machine(make_class({7: None})), "name events by their text"),
+    "an event that is no text": (lambda: machine(make_class({7: None})), "a key is an event, or its text"),
     "a resolver that cannot be called": (lambda: machine(make_class({"close": ["a"]})), "the resolver of close"),
     "schedules that are a list": (lambda: machine(make_class(["close"])), "must be a dict"),
     "a class that is no machine": (lambda: machine(dict), "not a StateMachine"),  # type: ignore[type-var]

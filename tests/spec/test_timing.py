@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[Build, dict[str, Any]]] = {
     "environments": (lambda t: t.environments("production", "staging"), {"environments": ["production", "staging"]}),
     "environments, a list": (lambda t: t.environments(["production"]), {"environments": ["production"]}),
     "without_overlapping": (lambda t: t.without_overlapping(), {"overlap": OverlapPolicy.SKIP}),
+    "what is always so": (lambda t: t.on_one_server().run_in_background(), {}),
     "jitter": (lambda t: t.jitter("30s"), {"jitter": "30s"}),
     "any other": (lambda t: t.option(queue="high").option(max_runs=3), {"queue": "high", "max_runs": 3}),
 }
