@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.util import register_after_fork
 from typing import Any
 
@@ -24,7 +24,7 @@ from rq.worker import BaseWorker
 
 from rqsched.chain import fanout, settling
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.supervisor import die_with_parent
+from rqsched.chain.supervisor import Progress, die_with_parent
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
 from rqsched.transport.requeue import mark_failed
@@ -169,23 +169,22 @@ class PatientWorker(BaseWorker):
 class _RunWorker(PatientWorker, Worker):
     """The RQ worker of `rqsched worker`."""
 
-    def __init__(self, *arguments: Any, turn: Callable[[], None], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._turn = turn
+    progress: Progress | None = None
 
     def on_turn(self) -> None:
-        self._turn()
+        if self.progress is not None:
+            self.progress.turn()
         super().on_turn()
 
 
-def make_run_worker(runtime: Runtime, queues: list[str], turn: Callable[[], None]) -> Worker:
-    """Make the worker for runs and the user's own jobs; `turn` is called each time its loop turns."""
+def make_run_worker(runtime: Runtime, queues: Sequence[str], progress: Progress) -> Worker:
+    """Make the worker for runs and the user's own jobs, whose loop shows its `progress`."""
     # A client of its own: what RQ waits for is not what we wait for.
     redis, settings = connect(runtime.redis_url), runtime.settings
     serializer = settings.serializer_for(queues[0])
     found = [Queue(name, connection=redis, serializer=serializer) for name in queues]
-    worker = _RunWorker(found, connection=redis, serializer=serializer, turn=turn)
-    worker.runtime = runtime
+    worker = _RunWorker(found, connection=redis, serializer=serializer)
+    worker.runtime, worker.progress = runtime, progress
     end_scheduler_with(worker)
     return worker
 

@@ -108,7 +108,7 @@ def dispatch_once() -> None:
 
 def work(runtime: Runtime, queues: Sequence[str], *, progress: Progress | None = None) -> None:
     """Be an RQ worker with RQ's own scheduler, for the user's own jobs too."""
-    worker = make_run_worker(runtime, list(queues), (progress or Progress()).turn)
+    worker = make_run_worker(runtime, queues, progress or Progress())
     with using(runtime):  # for the work horses, which inherit it
         runtime.database.close()  # and no connection: SQLite loses track of its locks in a fork
         worker.work(with_scheduler=True, logging_level="WARNING")
