@@ -339,7 +339,7 @@ class ScheduleHandle(ScheduleView):
             after_sequence = page[-1].sequence
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: Sequence[str] = ()) -> Page[RunHandle]:
-        """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunDescription`)."""
+        """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
         request = requests.runs(self.schedule_id, limit, cursor, statuses)
         return self._client.send(request.then(lambda page: page.map(self._run_handle)))
 

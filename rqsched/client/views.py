@@ -113,6 +113,21 @@ class RunView:
         return self.description.retry_at
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self.description.is_blocked
+
+    @property
+    def blocked_at(self) -> datetime | None:
+        """Since when no worker that took it could find its workflow; None unless it is blocked."""
+        return self.description.blocked_at
+
+    @property
+    def blocked_reason(self) -> str | None:
+        """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+        return self.description.blocked_reason
+
+    @property
     def error(self) -> str | None:
         """The error of the newest failed attempt."""
         return self.description.error

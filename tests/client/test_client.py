@@ -114,9 +114,9 @@ def test_a_blocked_run_is_read_with_its_reason(client: Client, web: Web) -> None
     run = block(web.env.runtime, present(web.env.scheduler.get("report").trigger().run))
     made.trigger()
     (found,) = made.runs(statuses=("blocked",)).items
-    assert (found.uid, found.description.is_blocked) == (run.uid, True)
-    assert found.description.blocked_reason == run.blocked_reason
-    assert not made.run("2").description.is_blocked
+    assert (found.uid, found.is_blocked, found.blocked_at) == (run.uid, True, run.blocked_at)
+    assert found.blocked_reason == run.blocked_reason
+    assert not made.run("2").is_blocked
 
 
 def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
