@@ -277,6 +277,18 @@ def test_requeue_of_an_earlier_attempt_runs_nothing(env: Env) -> None:
     assert (run.refresh().status, len(env.calls)) == ("succeeded", 3)
 
 
+def test_requeue_of_a_job_that_is_not_of_the_last_attempt_is_refused(env: Env) -> None:
+    _, run = failed_run(env)
+    first = present(parse_run_job_id(run_job_id(run)))
+    env.failing = True
+    run.retry()
+    env.work()
+    assert (run.refresh().status, run.attempt) == ("failed", 2)
+    assert retry_requeued(env.runtime, first) is None
+    assert run.refresh().attempt == 2
+    assert present(retry_requeued(env.runtime, present(parse_run_job_id(run_job_id(run))))).attempt == 3
+
+
 def test_requeue_delivered_twice_is_one_attempt(env: Env) -> None:
     _, run = failed_run(env)
     job = run_job_id(run)

@@ -17,6 +17,7 @@ from rqsched import Cron, Every, RetryPolicy
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import execution, firing, settling
+from rqsched.chain import retrying as retrying_on_request
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
 from rqsched.store import metadata
@@ -447,6 +448,56 @@ def without_success(env: CrashEnv) -> None:
     env.clock.advance(timedelta(minutes=3))
 
 
+FAILS_ONCE: dict[str, Any] = {"fails": 1, "retry": RetryPolicy(max_retries=0)}
+
+
+def failed_behind(env: CrashEnv) -> None:
+    """The first run has failed, and the second is pending."""
+    ended(**FAILS_ONCE)(env)
+    fire(env, SECOND)
+
+
+def asked_behind(env: CrashEnv) -> None:
+    """Somebody asked for the first run again, which waits for the second."""
+    failed_behind(env)
+    assert first_run(env).retry().status == "buffered"
+    env.job = env.next_job()
+
+
+def both_failed(env: CrashEnv) -> None:
+    """The first two runs have failed."""
+    failed_behind(env)
+    env.job = env.next_job()
+    execute(env)
+    assert {run.status for run in report(env).runs().items} == {"failed"}
+
+
+def requeue(env: CrashEnv) -> None:
+    """A worker has taken the requeued job of the first run, which has failed."""
+    job = parse_run_job_id(env.job or "")
+    assert job is not None
+    retrying_on_request.retry_requeued(env.runtime, job)
+
+
+RETRIES_ON_REQUEST = [
+    Flow("retry on request", ended(**FAILS_ONCE), lambda env: first_run(env).retry("repaired")),
+    Flow("retry on request, the schedule dead", ended(fails=1, retry=ONCE), lambda env: first_run(env).retry()),
+    Flow("retry on request that waits", failed_behind, lambda env: first_run(env).retry()),
+    Flow("retry on request that waited is drained", asked_behind, execute, is_atomic=False),
+    Flow("retry on request of a requeued job", ended(**FAILS_ONCE), requeue),
+    Flow(
+        "retry on request of all that failed",
+        both_failed,
+        lambda env: env.scheduler.retry_failed(timedelta(hours=1)),
+        is_atomic=False,
+    ),
+    Flow(
+        "retry on request by a backfill",
+        both_failed,
+        of_report(lambda h: h.backfill(FIRST, SECOND + timedelta(seconds=1), rerun="failed")),
+        is_atomic=False,
+    ),
+]
 NOTIFICATIONS = [
     Flow("a run fails and somebody is told", popped(**fails_for_good(NOTIFY)), execute, is_atomic=False),
     Flow("a notification is delivered", owing(NOTIFY), notify, is_atomic=False),
@@ -457,4 +508,8 @@ RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
+<<<<<<< HEAD
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *BLOCKED, *NOTIFICATIONS, *RECOVER]
+=======
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *NOTIFICATIONS, *RECOVER]
+>>>>>>> 4d474d6 (Retries on request are crashed at every step, and five mutations of them are noticed)

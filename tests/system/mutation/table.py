@@ -553,6 +553,46 @@ NOTIFICATIONS = (
 )
 """Who is told of failures: once, and whatever dies."""
 
+_AGAIN = _CHAIN + "retry_on_request.py::test_"
+RETRIES_ON_REQUEST = (
+    _edit(
+        "a failed job whose time differs counts as requeued",
+        "transport/requeue.py",
+        "return mark is not None and mark != _enqueued_at(job)",
+        "return mark != _enqueued_at(job)",
+        _AGAIN + "failed_job_without_the_mark_runs_nothing_when_its_time_differs[sqlite]",
+    ),
+    _edit(
+        "every delivery of a failed job counts as requeued",
+        "transport/requeue.py",
+        "return mark is not None and mark != _enqueued_at(job)",
+        "return mark is not None",
+        _AGAIN + "second_delivery_of_a_failed_run_job_runs_nothing[sqlite]",
+    ),
+    _edit(
+        "the requeued job of an earlier attempt asks for another",
+        "chain/retrying.py",
+        "return run.attempt == job.attempt and run.status in FAILED",
+        "return run.status in FAILED",
+        _AGAIN + "requeue_of_a_job_that_is_not_of_the_last_attempt_is_refused",
+    ),
+    _edit(
+        "what was asked for is repeated by itself",
+        "core/settle.py",
+        "run.is_asked or policies.is_final",
+        "policies.is_final",
+        _AGAIN + "retry_is_the_last_attempt_whatever_the_policy_says[sqlite]",
+    ),
+    _edit(
+        "a retry on request does not wait for the run ahead of it",
+        "core/retry_on_request.py",
+        "blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)",
+        "blocking: list[Run] = []",
+        _AGAIN + "retry_waits_for_the_unfinished_run[sqlite-skip]",
+    ),
+)
+"""A run that ended is run again only when somebody asks, and then once."""
+
 _SWEEP = "tests/machines/test_fan_out_ends.py::test_"
 FAN_OUT = (
     _edit(
@@ -579,4 +619,4 @@ FAN_OUT = (
 )
 """A run with targets ends once, with the last of them."""
 
-MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS, *FAN_OUT)
+MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS, *RETRIES_ON_REQUEST, *FAN_OUT)
