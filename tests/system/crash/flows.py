@@ -508,8 +508,4 @@ RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
-<<<<<<< HEAD
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *BLOCKED, *NOTIFICATIONS, *RECOVER]
-=======
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *NOTIFICATIONS, *RECOVER]
->>>>>>> 4d474d6 (Retries on request are crashed at every step, and five mutations of them are noticed)
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *RECOVER]
