@@ -19,12 +19,15 @@ from rqsched.store.database import Connection
 _log = logging.getLogger(__name__)
 
 
-def end_if_over(runtime: Runtime, run_uid: str) -> Change | None:
-    """End a dispatched run that has no open target; None when it has some, or another process ended it."""
+def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> Change | None:
+    """End a dispatched run that has no open target.
+
+    Returns None when it has some, or another process ended it or holds the lock (`skip_locked`).
+    """
     ended = runtime.database.read(lambda connection: _read_end(connection, run_uid))
     if ended is None:
         return None
-    return settle_run(runtime, run_uid, ended, fence=is_dispatched)
+    return settle_run(runtime, run_uid, ended, fence=is_dispatched, skip_locked=skip_locked)
 
 
 def try_to_end(runtime: Runtime, run_uid: str) -> None:

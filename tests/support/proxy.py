@@ -47,8 +47,12 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            connection = _Connection(client, socket.create_connection(self.server), is_silent=self.is_silent)
-            self._connections.append(connection)
+            try:
+                server = socket.create_connection(self.server)
+            except OSError:  # it is down, and says so
+                client.close()
+                continue
+            self._connections.append(_Connection(client, server, is_silent=self.is_silent))
 
     @property
     def connections(self) -> int:

@@ -114,7 +114,7 @@ def _end_fan_outs(runtime: Runtime, uids: Sequence[str]) -> Recovered:
     counts = Recovered(checked=len(uids))
     for uid in uids:
         try:
-            counts.targets += end_if_over(runtime, uid) is not None
+            counts.targets += end_if_over(runtime, uid, skip_locked=True) is not None
         except BackendUnavailableError:
             raise
         except Exception:  # noqa: BLE001 - one row never starves the others

@@ -44,10 +44,17 @@ class Disasters:
         return victim is not None and _signal(victim, signal.SIGKILL)
 
     def _sigstop(self) -> bool:
+        return self._freeze(self._random.uniform(0.5, 8))
+
+    def _sigstop_for_long(self) -> bool:
+        """Beyond the limits of a session: the server takes back what the process has locked."""
+        return self._freeze(self._random.uniform(12, 20))
+
+    def _freeze(self, seconds: float) -> bool:
         victim = self._victim()
         if victim is None or not _signal(victim, signal.SIGSTOP):
             return False
-        self._frozen.append((time.monotonic() + self._random.uniform(0.5, 8), victim))
+        self._frozen.append((time.monotonic() + seconds, victim))
         return True
 
     def _victim(self) -> psutil.Process | None:
@@ -84,6 +91,10 @@ class Disasters:
         )
         return True
 
+    def _sql_connections_silent(self) -> bool:
+        """Whatever the workers send is taken, nothing arrives, and nobody is told."""
+        return self._workers.proxy.swallow() > 0
+
 
 def _signal(process: psutil.Process, number: signal.Signals) -> bool:
     try:
@@ -96,10 +107,12 @@ def _signal(process: psutil.Process, number: signal.Signals) -> bool:
 _CHANCES: dict[Callable[[Disasters], bool], int] = {
     Disasters._sigkill: 60,
     Disasters._sigstop: 12,
+    Disasters._sigstop_for_long: 3,
     Disasters._flushall: 8,
     Disasters._redis_connections_cut: 6,
     Disasters._redis_restarted_empty: 4,
     Disasters._sql_connections_cut: 6,
     Disasters._sql_restarted: 4,
+    Disasters._sql_connections_silent: 3,
 }
 _DISASTERS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())

@@ -19,6 +19,7 @@ from rqsched.store.database import Database
 from rqsched.store.schema_version import upgrade
 from tests.support import servers
 from tests.support.processes import Process, Processes, kill_all, process_tree
+from tests.support.proxy import Proxy, proxy_to
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.system.soak.workflows import LOG
 
@@ -47,6 +48,8 @@ class Workers(Processes):
     valkey: ValkeyServer
     postgres: PostgresServer
     database_url: str
+    proxy: Proxy
+    """Through which the workers reach PostgreSQL."""
     size: int
     seen: dict[int, psutil.Process] = field(default_factory=dict)
     """Every process that was part of a worker, also when its parent is gone."""
@@ -87,11 +90,11 @@ class Workers(Processes):
 @contextmanager
 def workers(folder: Path, size: int) -> Iterator[Workers]:
     """Workers that run inside the block."""
-    with servers.valkey(folder) as valkey, servers.postgres() as postgres:
+    with servers.valkey(folder) as valkey, servers.postgres() as postgres, proxy_to(postgres.url("soak")) as proxy:
         url = postgres.create_database("soak")
-        urls = {"DATABASE_URL": url, "REDIS_URL": valkey.url, **_SETTINGS}
+        urls = {"DATABASE_URL": proxy.url(url), "REDIS_URL": valkey.url, **_SETTINGS}
         environment = {LOG: str(folder / _WITNESSED), **{f"RQSCHED_{name}": value for name, value in urls.items()}}
-        running = Workers(folder, environment, valkey, postgres, url, size)
+        running = Workers(folder, environment, valkey, postgres, url, proxy, size)
         with closing(Database(url)) as database:
             upgrade(database)
         running.start_missing()
