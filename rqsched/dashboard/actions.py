@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
@@ -19,6 +19,7 @@ from rqsched.http.dependencies import require_role
 
 MOST = 500
 """The most schedules that one bulk action changes."""
+_MOST_HOURS = 168
 MOST_OCCURRENCES = 1_000
 """The most occurrences of a backfill that the dashboard starts."""
 
@@ -185,6 +186,27 @@ def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
     more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
     refused = f" Not done: {'; '.join(problems[:3])}{more}" if problems else ""
     return f"{action.label}: {done} of {len(chosen)} done.{refused}"
+
+
+def confirm_retry_failed(visit: Visit) -> Response:
+    """Ask whether to retry every run that failed in the last day, with their number."""
+    hours = _hours(visit.query("hours", "24"))
+    rows = visit.scheduler.retry_failed(timedelta(hours=hours), namespace=visit.namespace, dry_run=True)
+    return visit.page("retry_failed.html", hours=hours, count=len(rows))
+
+
+def retry_failed(visit: Visit) -> Response:
+    """Retry every run that failed in the last hours, those of a schedule one after another."""
+    span = timedelta(hours=_hours(visit.form.get("hours", "")))
+    context = visit.context
+    rows = visit.scheduler.retry_failed(span, namespace=visit.namespace, reason=context.reason, context=context)
+    return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", "/")
+
+
+def _hours(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:4]) <= _MOST_HOURS:
+        raise InvalidInputError("hours", f"{text[:16]!r} is not a whole number from 1 to {_MOST_HOURS}")
+    return int(text)
 
 
 def act_on_run(visit: Visit) -> Response:

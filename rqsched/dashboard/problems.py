@@ -42,7 +42,7 @@ class Problem:
 
 def find_problems(visit: Visit) -> list[Problem]:
     """Return what is wrong in the namespace and with the servers."""
-    found = [*_redis(visit), *_overdue(visit), *_dead(visit), *_blocked(visit), *_failing(visit)]
+    found = [*_redis(visit), *_overdue(visit), *_dead(visit), *_blocked(visit), *_unsuccessful(visit), *_failing(visit)]
     return sorted(found, key=lambda problem: problem.tone != "bad")
 
 
@@ -119,6 +119,20 @@ def _failing(visit: Visit) -> list[Problem]:
         Problem(
             "warn", f"{_count(failing)} failing repeatedly", f"At least {_FAILING} runs in a row failed.",
             "Their newest run shows the traceback.", tuple(failing[:_NAMED]),
+        )
+    ]  # fmt: skip
+
+
+def _unsuccessful(visit: Visit) -> list[Problem]:
+    filters = Filters(namespace=visit.namespace, overdue=True)
+    found = visit.read(lambda c: listing.list_schedules(c, filters, limit=_NAMED + 1, cursor=None)).items
+    if not found:
+        return []
+    count = f"{_count(found)} without the success that was expected"
+    return [
+        Problem(
+            "bad", count, "No run succeeded within `expect_success_within`.",
+            "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger",
         )
     ]  # fmt: skip
 

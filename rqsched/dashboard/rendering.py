@@ -78,6 +78,12 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(iso_utc(at), text)
 
 
+def ticked(text: str) -> Markup:
+    """Return a text whose parts in backticks are code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
 def pretty(value: Any) -> str:
     """Return a JSON value laid out for reading."""
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
@@ -100,7 +106,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "duration": duration, "pretty": pretty, "words": in_words, "zone_words": zone_in_words,
+        "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
     }  # fmt: skip
     environment.globals |= {"instant": instant, "exact": exact, "asset": asset, "version": rqsched.__version__}

@@ -49,6 +49,8 @@ def routes() -> list[Route]:
         _page("/preview", editor.preview, Role.ADMIN),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", actions.bulk),
+        _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),
+        _form("/retry-failed", actions.retry_failed),
         _form(f"{schedule}/edit", editor.update, Role.ADMIN),
         _form(f"{schedule}/do", actions.act_on_schedule),
         _form(f"{run}/do", actions.act_on_run),

@@ -21,15 +21,16 @@ from rqsched.transport.telemetry import DispatcherHeartbeat
 from tests.dashboard.world import BEGIN, World
 from tests.support.servers import free_port, valkey
 
-PAGES = {
-    "overview": "/",
-    "schedules": "/schedules",
-    "schedule": "/schedules/digests",
-    "timeline": "/timeline?hours=48",
-    "new-schedule": "/schedules/new",
-}
-"""The pictures: a name and what it shows."""
+PICTURES = (
+    ("overview", "/", "light"),
+    ("schedules", "/schedules", "dark"),
+    ("schedule", "/schedules/crm-sync", "light"),
+    ("timeline", "/timeline?hours=48", "dark"),
+    ("phone", "/schedules/digests", "phone"),
+)
+"""The pictures: a name, what it shows, and how."""
 MODES = {"light": (1280, 860), "dark": (1280, 860), "phone": (390, 844)}
+"""Width and height in pixels."""
 
 
 @contextmanager
@@ -57,7 +58,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as data, served(Path(data)) as base, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for mode, (width, height) in MODES.items():
+        for name, path, mode in PICTURES:
+            width, height = MODES[mode]
             context = browser.new_context(
                 base_url=base,
                 viewport={"width": width, "height": height},
@@ -65,11 +67,10 @@ def main(folder: Path) -> None:
                 timezone_id="Europe/Berlin",
             )
             page = context.new_page()
-            page.goto("/")  # the browser tells its zone, which the next pages show
-            for name, path in PAGES.items():
-                page.goto(path)
+            for address in ("/login", path):  # the first tells the browser's zone, which the second shows
+                page.goto(address)
                 page.wait_for_load_state("networkidle")
-                page.screenshot(path=folder / f"{name}-{mode}.png")
+            page.screenshot(path=folder / f"{name}.png")
             context.close()
         browser.close()
 

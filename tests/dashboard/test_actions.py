@@ -9,7 +9,7 @@ import pytest
 
 from rqsched import Cron, Every
 from tests.dashboard.conftest import Pages
-from tests.support.env import DAY, HOUR, MINUTE
+from tests.support.env import DAY, HOUR, MINUTE, ONCE
 from tests.support.web import MakeWeb
 
 
@@ -72,6 +72,27 @@ def test_several_schedules_are_changed_at_once_after_a_question_with_their_numbe
     assert "gone" in done
     assert [handle.refresh().status for handle in handles] == ["paused", "paused", "active"]
     assert "Choose schedules first." in pages.do("/bulk", action="pause")
+
+
+def test_what_failed_today_is_retried_together_after_a_question_with_its_number(pages: Pages) -> None:
+    env = pages.env
+    env.failing = True
+    run = env.run_next(env.create("crm", retry=ONCE))
+    env.failing = False
+    assert "Retry 1 run?" in pages.get("/retry-failed")
+    assert "1 run retried." in pages.do("/retry-failed", hours="24", reason="the CRM is back")
+    env.work()
+    assert run.refresh().status == "succeeded"
+    assert "Retry 0 runs?" in pages.get("/retry-failed")
+
+
+def test_one_failed_run_is_retried_from_its_page(pages: Pages) -> None:
+    env = pages.env
+    env.failing = True
+    run = env.run_next(env.create("crm", retry=ONCE))
+    assert 'value="retry"' in pages.get(f"/runs/{run.uid}")
+    assert "Run #1 of crm is pending." in pages.do(f"/runs/{run.uid}/do", action="retry")
+    assert 'value="retry"' not in pages.get(f"/runs/{run.uid}")
 
 
 def test_a_run_is_cancelled(pages: Pages) -> None:

@@ -104,6 +104,14 @@ def test_an_overdue_schedule_is_what_is_wrong_first(pages: Pages) -> None:
     assert shown.index("overdue") < shown.index("Fires next")
 
 
+def test_a_schedule_without_its_expected_success_is_a_problem(pages: Pages) -> None:
+    env = pages.env
+    env.create("quiet", spec=Cron("0 2 1 * *"), expect_success_within="1h")
+    env.clock.advance(2 * HOUR)
+    env.recover()
+    assert "without the success that was expected" in pages.get("/")
+
+
 def test_skips_are_explained_with_the_run_that_blocked_them(pages: Pages) -> None:
     env = pages.env
     handle = env.create("slow", spec=Every(MINUTE))
