@@ -350,9 +350,16 @@ def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> R
     if mine is not None or wanted.idempotency_key is None or schedule.status is ScheduleStatus.DELETED:
         return mine
     known = changes.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
-    if known is not None and known.kind is not RunKind.MANUAL:
+    if known is not None and (known.kind is not RunKind.MANUAL or not _is_same_request(schedule, known, wanted)):
         raise IdempotencyConflictError(wanted.idempotency_key)
     return known
+
+
+def _is_same_request(schedule: Schedule, known: Run, wanted: Trigger) -> bool:
+    """Return whether a trigger asked for the same policy as the one that started the run."""
+    if wanted.overlap is None:
+        return not known.is_override or known.overlap == schedule.policies.overlap.value
+    return known.overlap == wanted.overlap.value
 
 
 def purge(runtime: Runtime, uid: str) -> None:

@@ -24,7 +24,7 @@ from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.metrics.collector import Meter
-from rqsched.http.middleware import tag_of
+from rqsched.http.middleware import ADDED_HEADERS, tag_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ async def principal_of(request: Request) -> Principal:
     """Authenticate and count the request against the principal's rate; raises HttpError."""
     wiring = wiring_of(request)
     principal = wiring.authenticator.principal_of(request)
-    wiring.buckets.take(principal.name)
+    allowance = wiring.buckets.take(principal.name)
+    if allowance is not None:
+        request.scope[ADDED_HEADERS] = allowance.headers
     return principal
 
 

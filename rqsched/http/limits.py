@@ -25,6 +25,24 @@ class Limits:
     """Requests that a principal may send at once after a pause."""
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a principal has left."""
+
+    limit: int
+    """Requests at once after a pause."""
+    remaining: int
+    """Requests that it may send now."""
+    full_in: int
+    """Seconds until it has all of them again."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a response that say so (RateLimit header fields for HTTP)."""
+        counts = {"Limit": self.limit, "Remaining": self.remaining, "Reset": self.full_in}
+        return {f"RateLimit-{name}": str(count) for name, count in counts.items()}
+
+
 class TokenBuckets:
     """A token bucket for each principal; the least recently used ones are dropped, when they are full again."""
 
@@ -33,10 +51,13 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, name: str) -> None:
-        """Take one request from the principal's bucket; raises RateLimitedError when it is empty."""
+    def take(self, name: str) -> Allowance | None:
+        """Take one request from the principal's bucket; raises RateLimitedError when it is empty.
+
+        Returns what is left, None when there is no limit.
+        """
         if not self._rate:
-            return
+            return None
         now = monotonic()
         with self._lock:
             left, seen_at = self._buckets.pop(name, (float(self._burst), now))
@@ -46,3 +67,4 @@ class TokenBuckets:
                 self._buckets.popitem(last=False)
         if left < 1:
             raise RateLimitedError(max(1, math.ceil((1 - left) / self._rate)))
+        return Allowance(self._burst, int(left - 1), math.ceil((self._burst - left + 1) / self._rate))

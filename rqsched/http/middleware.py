@@ -25,6 +25,8 @@ from rqsched.http.surface import Surface, surface_of
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
+ADDED_HEADERS = "rqsched.headers"
+"""Where a request's scope holds headers that its response gets, whatever becomes of it."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITING_SHARE = 0.75
 _WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # an event loop has its own, as it has its own threads
@@ -193,6 +195,7 @@ class _Sender:
         await self._send(message)
 
     def _added(self) -> dict[str, str]:
-        added = _SECURITY | dict(self._tag.surface.headers(self._connection))
+        more: dict[str, str] = self._connection.scope.get(ADDED_HEADERS, {})
+        added = _SECURITY | dict(self._tag.surface.headers(self._connection)) | more
         is_document = _route_path(self._connection.scope) == "/docs"
         return added | {"Content-Security-Policy": _DOCUMENT} if is_document else added

@@ -34,6 +34,10 @@ ANY = (400, 401, 403, 404, 413, 422, 429, 500, 503)
 """The errors of every route that takes a Call."""
 
 
+PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
+"""The paths that need no token."""
+
+
 class Schema(BaseModel):
     """A response, or a part of one. It has no other fields."""
 
@@ -104,7 +108,11 @@ def complete(app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Se
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:  # FastAPI keeps what it generated
             _, schemas = models_json_schema(modes, ref_template=_REF)
-            generate()["components"]["schemas"] |= schemas["$defs"]
+            document = generate()
+            document["components"]["schemas"] |= schemas["$defs"]
+            for path in PUBLIC:
+                for operation in document["paths"].get(path, {}).values():
+                    operation["security"] = []
         return app.openapi_schema or generate()
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -219,15 +219,18 @@ def list_runs(
     """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones."""
     statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid)
     if statuses:
-        is_blocked = IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)
-        is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
-        statement = statement.where(is_one | is_blocked if BLOCKED in statuses else is_one)
+        statement = statement.where(_is_in(statuses))
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if cursor is not None:
         statement = statement.where(runs.c.number < _read_number(cursor))
     found = [to_run(row) for row in connection.execute(statement.order_by(runs.c.number.desc()).limit(limit + 1))]
     return _page(found, limit, lambda run: str(run.number))
+
+
+def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+    is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
+    return is_one | (IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)) if BLOCKED in statuses else is_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +277,50 @@ def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tupl
         .limit(limit)
     )
     return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilters:
+    """Which runs of a namespace a list shows: those that match every filter that is given."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    statuses: Sequence[str] = ()
+    """One of these statuses, `blocked` for those of the pending ones; empty is any."""
+    schedule_id: str | None = None
+    """Of the schedules with this id, deleted ones too; None is any."""
+    workflow: str | None = None
+    """The workflow they execute; None is any."""
+    since: datetime | None = None
+    """Created then or later; None is any time."""
+    until: datetime | None = None
+    """Created before; None is any time."""
+
+
+def find_runs(connection: Connection, filters: RunFilters, *, limit: int, cursor: str | None) -> Page[tuple[str, Run]]:
+    """Read a page of a namespace's runs, newest first, each with the id of its schedule."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(schedules.c.namespace == filters.namespace)
+    )
+    if filters.statuses:
+        statement = statement.where(_is_in(filters.statuses))
+    if filters.schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == filters.schedule_id)
+    if filters.workflow is not None:
+        statement = statement.where(runs.c.workflow == filters.workflow)
+    if filters.since is not None:
+        statement = statement.where(runs.c.created_at >= filters.since)
+    if filters.until is not None:
+        statement = statement.where(runs.c.created_at < filters.until)
+    if cursor is not None:
+        if not is_uid(cursor):
+            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        statement = statement.where(runs.c.uid < cursor)
+    rows = connection.execute(statement.order_by(runs.c.uid.desc()).limit(limit + 1))
+    found = [(row[-1], to_run(row[:-1])) for row in rows]
+    return _page(found, limit, lambda one: one[1].uid)
 
 
 def _read_number(cursor: str) -> int:

@@ -33,8 +33,8 @@ SHARED = {"GET /metrics"}
 """What is of no one namespace."""
 READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
-    f"GET {ONE}upcoming/", f"GET {ONE}deliveries/", "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
-    "GET /api/v1/workflows/",
+    f"GET {ONE}upcoming/", f"GET {ONE}deliveries/", "GET /api/v1/runs/", "GET /api/v1/workflows/",
+    "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
     "GET /ojs/v1/dead-letter", "GET /ojs/v1/dead-letter/{dead_letter_id}",
     f"GET {DURABLE}", f"GET {DURABLE}/{{schedule_id}}", f"GET {DURABLE}/{{schedule_id}}/history",

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from rqsched.chain import backfill as backfills
+from rqsched.http import Limits
 from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.web import SCHEDULES, Web, at, problem
+from tests.support.web import SCHEDULES, MakeWeb, Web, at, problem
 
 BACKFILL = at(operation="backfill/")
 
@@ -284,3 +285,54 @@ def test_a_blocked_run_is_pending_with_its_reason_and_can_be_listed_alone(any_we
     schedule.trigger()
     assert len(any_web.get(at(operation="runs/"), params={"status": "blocked,pending"}).json()["items"]) == 2
     assert any_web.get(at(operation="runs/2/")).json()["blocked_at"] is None
+
+
+def test_runs_of_all_schedules_are_listed_by_filters(any_web: Web) -> None:
+    any_web.create("first", overlap="allow_all")
+    any_web.create("second", overlap="allow_all")
+    any_web.post(at("first", "trigger/"))
+    any_web.env.advance(MINUTE)
+    since = any_web.env.clock.now().isoformat()
+    failed = any_web.post(at("second", "trigger/")).json()["run"]
+    any_web.post(at("second", f"runs/{failed['uid']}/cancel/"))
+
+    def found(**params: Any) -> list[str]:
+        answer = any_web.get("/api/v1/runs/", params=params)
+        assert answer.status_code == 200, answer.text
+        return [run["schedule_id"] for run in answer.json()["items"]]
+
+    assert found() == ["second", "first"]
+    assert found(status="cancelled", since=since) == ["second"]
+    assert found(status=["pending", "running"]) == ["first"]
+    assert found(until=since) == found(schedule_id="first") == ["first"]
+    assert found(workflow="elsewhere") == found(since=since, schedule_id="first") == []
+    page = any_web.get("/api/v1/runs/", params={"limit": 1}).json()
+    assert found(limit=1, cursor=page["next_cursor"]) == ["first"]
+    assert any_web.get("/api/v1/runs/", headers={"X-Namespace": "tenant"}).json()["items"] == []
+    for params in ({"status": "odd"}, {"since": "2026-01-15T12:00:00"}, {"cursor": "x"}, {"limit": 0}):
+        assert any_web.get("/api/v1/runs/", params=params).status_code == 422, params
+
+
+def test_a_trigger_with_a_used_key_and_another_policy_is_a_conflict(web: Web) -> None:
+    web.create()
+    key = {"Idempotency-Key": "k"}
+    first = web.post(at(operation="trigger/"), {"overlap": "allow_all"}, headers=key).json()
+    again = web.post(at(operation="trigger/"), {"overlap": "allow_all"}, headers=key).json()
+    assert again["run"]["uid"] == first["run"]["uid"]
+    for body in ({}, {"overlap": "buffer_all"}):
+        problem(web.post(at(operation="trigger/"), body, headers=key), 409, "idempotency_conflict")
+    assert web.read()["run_count"] == 1
+
+
+def test_a_response_says_what_is_left_of_the_rate(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(rate=0.001, burst=2)})
+    left = [web.get(SCHEDULES) for _ in range(2)]
+    assert [answer.headers["ratelimit-remaining"] for answer in left] == ["1", "0"]
+    assert {answer.headers["ratelimit-limit"] for answer in left} == {"2"}
+    assert web.get("/healthz").headers.get("ratelimit-limit") is None
+
+
+def test_what_needs_no_token_is_documented_so(web: Web) -> None:
+    paths = web.get("/openapi.json").json()["paths"]
+    assert [paths[path]["get"]["security"] for path in ("/healthz", "/readyz", "/ojs/manifest")] == [[], [], []]
+    assert paths["/api/v1/schedules/"]["get"]["security"] != []

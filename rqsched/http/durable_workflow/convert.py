@@ -27,6 +27,8 @@ _TIMEOUTS = (
     "workflow_execution_timeout",
 )
 """The tightest first: an attempt may take no longer than its run. Those without a unit are older names, in seconds."""
+MAX_HEADER = 256
+"""Characters of a header that are recorded."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 
 
@@ -104,7 +106,7 @@ def command_context(call: Call, request: Request, schedule_id: str, command: str
             "method": request.method,
             "path": request.url.path,
             "ip": request.client.host if request.client else None,
-            "user_agent": request.headers.get("user-agent"),
+            "user_agent": request.headers.get("user-agent", "")[:MAX_HEADER] or None,
             "request_id": tag_of(request).request_id,
         },
         "auth": {

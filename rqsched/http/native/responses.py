@@ -175,6 +175,19 @@ class RunsResponse(Schema):
     next_cursor: str | None
 
 
+class FoundRunResponse(RunResponse):
+    """A run with the id of its schedule."""
+
+    schedule_id: str
+
+
+class FoundRunsResponse(Schema):
+    """A page of runs of all schedules, newest first."""
+
+    items: list[FoundRunResponse]
+    next_cursor: str | None
+
+
 class TriggerResponse(Schema):
     """What a manual trigger did."""
 

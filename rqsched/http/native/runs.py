@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import AwareDatetime
 from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -28,6 +29,7 @@ from rqsched.http.native.responses import (
     BackfillsResponse,
     DeliveriesResponse,
     EventsResponse,
+    FoundRunsResponse,
     RetryFailedResponse,
     RunResponse,
     RunsResponse,
@@ -40,8 +42,9 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import backfills, changes
+from rqsched.store import backfills, changes, listing
 from rqsched.store.backfills import Backfill
+from rqsched.store.listing import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
@@ -131,6 +134,26 @@ def retry(call: Operate, schedule_id: ScheduleId, run: RunId, body: RetryRunRequ
     """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason = body.reason if body else None
     return JSONResponse(run_response(call.newest(schedule_id).run(run).retry(reason, context=call.context).state))
+
+
+@router.get("/runs/", response_model=FoundRunsResponse, tags=["runs"])
+def list_runs_of_all(
+    call: Read,
+    status: Annotated[list[str] | None, Query(description="Only these statuses.")] = None,
+    schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
+    workflow: Annotated[str | None, Query(max_length=255)] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Created before.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the runs of all schedules of the namespace, the newest first."""
+    filters = RunFilters(
+        call.namespace, statuses_of(status, [*RunStatus, BLOCKED]), schedule_id, workflow, since, until
+    )
+    page = call.scheduler.runtime.database.read(lambda c: listing.find_runs(c, filters, limit=limit, cursor=cursor))
+    items = [run_response(run) | {"schedule_id": name} for name, run in page.items]
+    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
