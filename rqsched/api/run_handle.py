@@ -234,6 +234,8 @@ class RunHandle:
     def retry(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated.
 
+        One that is blocked is offered to the workers now instead of after its delay.
+
         It keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
         `buffered` until those ahead of it have ended), and counts for no `max_runs`. A run that is being retried on
         request already is left as it is. Raises RunStateError for one that has succeeded or not ended, or whose

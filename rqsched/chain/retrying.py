@@ -61,8 +61,9 @@ def retry_run(
 ) -> Run:
     """Give a run that has ended without success one more attempt; returns it as it is then.
 
-    One that is being retried on request already is left as it is. Raises RunNotFoundError, and RunStateError also when
-    `fence` does not hold, or WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    A blocked one is offered now. One that is being retried on request already is left as it is. Raises
+    RunNotFoundError, RunStateError (also when `fence` does not hold), and WrongDatabaseError, with nothing written,
+    when Redis belongs to another database.
     """
     runtime.require_own_redis()
     asked = 0
@@ -74,13 +75,13 @@ def retry_run(
             raise RunNotFoundError(run_uid)
         schedule, run = found
         is_done = 0 < asked <= (run.asked_attempt or 0)  # it was committed, and the answer was lost
-        if is_done or is_asked(run):
+        if is_done or (is_asked(run) and not run.is_blocked):
             return Change(schedule, schedule, changed_runs=((run, run),)), run
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         change = decide_retry_on_request(schedule, others, run, now=runtime.now(), reason=reason, context=context)
-        asked = run.attempt + 1
+        asked = 0 if run.is_blocked else run.attempt + 1
         prepare_again(connection, [run.uid])
         runtime.notifier.write(connection, [change])
         return change, next(after for _, after in change.changed_runs if after.uid == run_uid)

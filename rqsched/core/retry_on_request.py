@@ -13,7 +13,7 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import BLOCKED, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RunStateError
@@ -35,12 +35,31 @@ def decide_retry_on_request(
 ) -> Change:
     """Give a run one more attempt, now or when those ahead of it have ended; raises RunStateError.
 
-    `runs` are the schedule's open runs.
+    A blocked run is offered to the workers now. `runs` are the schedule's open runs.
     """
     require_retryable(schedule, run)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
-    attempt_again(builder, run, reason=reason)
+    if run.is_blocked:
+        _offer(builder, run, reason)
+    else:
+        attempt_again(builder, run, reason=reason)
     return builder.build()
+
+
+def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
+    """Offer a blocked run now, under its next delivery number; it is the same attempt, which has not begun."""
+    builder.set_run(run.uid, queued_at=builder.now, delivery=run.delivery + 1)
+    builder.record(
+        audit.RUN_RETRY_REQUESTED,
+        run,
+        workflow_instance_id=run.instance_id,
+        workflow_run_id=run.uid,
+        occurrence_time=run.occurrence_at,
+        attempt=run.attempt,
+        outcome="offered",
+        previous_status=BLOCKED,
+        reason=reason,
+    )
 
 
 def is_asked(run: Run) -> bool:
@@ -52,7 +71,7 @@ def require_retryable(schedule: Schedule, run: Run) -> None:
     """Check that a run can be run again; raises RunStateError, which says what to do instead."""
     if schedule.status is ScheduleStatus.DELETED:
         raise RunStateError(run.uid, run.status.value, "retry", "Its schedule is deleted; create it again.")
-    if run.status not in RETRYABLE:
+    if run.status not in RETRYABLE and not run.is_blocked:
         raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
 
 

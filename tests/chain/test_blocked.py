@@ -31,6 +31,7 @@ from tests.support.env import (
     run_job_id,
     statuses,
 )
+from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
 AT_ONCE = Patience(total=timedelta(seconds=1))
@@ -351,3 +352,27 @@ def test_a_module_that_breaks_at_import_is_a_failed_attempt(folder: Path, env: E
     assert run.status == "failed"
     assert "no_such_dependency_at_all" in present(run.error)
     assert statuses(schedule) == ["failed"]
+
+
+def test_retry_of_a_blocked_run_offers_it_now(new: Env, old: Env) -> None:
+    schedule, run = fire_fresh(new)
+    old.work()
+    assert new.queued() == []
+    assert run.refresh().retry("the deploy is done").attempt == 1
+    assert new.queued() == [run_job_id(run)]
+    (event,) = events(schedule, audit.RUN_RETRY_REQUESTED)
+    assert (event.payload["outcome"], event.payload["previous_status"]) == ("offered", "blocked")
+    new.work()
+    assert (run.refresh().status, len(new.calls)) == ("succeeded", 1)
+    check_invariants(new.runtime)
+
+
+def test_retry_on_request_that_is_blocked_is_offered_now_too(new: Env, old: Env) -> None:
+    _, run = fire_fresh(new)
+    run.cancel().retry()
+    old.work()
+    assert (run.refresh().is_blocked, run.attempt) == (True, 2)
+    assert run.retry().attempt == 2
+    new.work()
+    assert (run.refresh().status, len(new.calls)) == ("succeeded", 1)
+    check_invariants(new.runtime)
