@@ -308,7 +308,8 @@ class ScheduleHandle(ScheduleView):
     ) -> BackfillResult:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
-        `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does. Raises
+        `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does, and `"all"` also
+        fires those up to the last one whose run was pruned, which count as run otherwise. Raises
         InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)

@@ -175,7 +175,7 @@ def _fire_chunk(
         backfill_uid=backfill.uid,
         ran=ran or frozenset(),
         failed=failed,
-        pruned_to=pruning.read_pruned_to(connection, schedule.uid),
+        pruned_to=_pruned_to(connection, schedule, backfill.rerun),
         overlap=overlap,
         context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
@@ -185,12 +185,17 @@ def _fire_chunk(
 
 def _failed(connection: Connection, schedule: Schedule, backfill: Backfill, until: datetime) -> list[Run]:
     """Read the runs of a chunk that are run again, if any are."""
-    if backfill.rerun != Rerun.FAILED or schedule.status is ScheduleStatus.DELETED:
+    if backfill.rerun is None or schedule.status is ScheduleStatus.DELETED:
         return []
     failed = changes.failed_occurrences(connection, schedule.uid, backfill.cursor, until)
     if failed:
         prepare_again(connection, [run.uid for run in failed])
     return failed
+
+
+def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
+    """Return up to which occurrence runs were pruned and count as run; None when they shall run again."""
+    return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)
 
 
 def _advance(
@@ -228,7 +233,7 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[Backfil
             schedule.spec.between(start_at, end_at),
             ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
             failed=failed,
-            pruned_to=pruning.read_pruned_to(connection, schedule.uid),
+            pruned_to=_pruned_to(connection, schedule, wanted.rerun),
         )
 
     return runtime.database.read(read)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -25,6 +25,7 @@ from rqsched.core.pruning import (
     first_kept_event,
     is_beyond,
     pruned_to,
+    with_slack,
 )
 from rqsched.core.retention import Retention
 from rqsched.errors import BackendUnavailableError
@@ -83,7 +84,7 @@ class Pruning:
     is_dry: bool = False
     """Count only."""
     spare: timedelta | None = None
-    """Leave alone what is due within this; None leaves nothing alone."""
+    """Leave alone what is due within this, and what keeps hardly more than it may; None leaves nothing alone."""
 
 
 def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
@@ -105,7 +106,7 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         yield Pruned(schedules=len(found))
         for one in found:
             retention = _retention_for(runtime, wanted, one)
-            if retention is not None and one.may_go(retention, now):
+            if retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
                 yield from _guarded(runtime, wanted, one.uid, retention)
         if cursor is None:
             break
@@ -131,61 +132,100 @@ def _guarded(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) 
         yield Pruned(busy=1)
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one transaction did."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far the pruning of one schedule is."""
 
-    done: Pruned = field(default_factory=Pruned)
-    after: int | None = 0
+    run: int | None = 0
     """Runs up to this number have been looked at; None when there are no more to look at."""
+    event: int | None = 0
+    """Audit events up to this sequence have been looked at; None when there are no more to look at."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is left to look at."""
+        return self.run is None and self.event is None
+
+
+_END = _Place(None, None)
+_Step = tuple[Pruned, _Place]
 
 
 def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
-    after: int | None = 0
-    while after is not None:
-        step = _transact(runtime, wanted, partial(_prune_runs, uid=uid, retention=retention, after=after))
-        yield step.done
-        if step.done.busy:
-            return
-        after = step.after
-    sequence: int | None = 0
-    while sequence is not None:
-        step = _transact(runtime, wanted, partial(_prune_others, uid=uid, retention=retention, after=sequence))
-        yield step.done
-        sequence = step.after
+    place = _Place()
+    while not place.is_end:
+        work = partial(_step, uid=uid, retention=retention, place=place, now=runtime.now())
+        done, place = _look_and_prune(runtime, wanted, work)
+        yield done
 
 
-def _transact(runtime: Runtime, wanted: Pruning, work: partial[_Step]) -> _Step:
+def _look_and_prune(runtime: Runtime, wanted: Pruning, work: partial[_Step]) -> _Step:
     """Look first, without a lock: most schedules with old rows have only some that always stay."""
-    now = runtime.now()
-    seen = runtime.database.read(lambda connection: work(connection, now=now, is_dry=True))
-    if wanted.is_dry or not seen.done.rows:
+    seen = runtime.database.read(lambda connection: work(connection, is_dry=True))
+    if wanted.is_dry or not seen[0].rows:
         return seen
-    return runtime.database.transact(lambda connection: work(connection, now=now, is_dry=False))
+    return runtime.database.transact(lambda connection: work(connection, is_dry=False))
+
+
+def _step(
+    connection: Connection, *, uid: str, retention: Retention, place: _Place, now: datetime, is_dry: bool
+) -> _Step:
+    """Delete some of one schedule's runs, and of the rest of its history once no run is left to delete."""
+    schedule = _lock(connection, uid, is_dry=is_dry)
+    if schedule is None:
+        return Pruned(busy=1), _END
+    edges = _edges(connection, schedule, retention, now)
+    done = Pruned()
+    if place.run is not None:
+        following = _prune_runs(connection, schedule, edges, place.run, done, is_dry=is_dry)
+        if following is not None:
+            return done, _Place(following, place.event)
+    return done, _Place(None, _prune_others(connection, uid, edges, place.event or 0, done, is_dry=is_dry))
 
 
 def _prune_runs(
-    connection: Connection, *, uid: str, retention: Retention, after: int, now: datetime, is_dry: bool
-) -> _Step:
-    """Delete some runs of one schedule; those whose targets are too many for one transaction go in a later one."""
-    schedule = _lock(connection, uid, is_dry=is_dry)
-    if schedule is None:
-        return _Step(Pruned(busy=1), None)
-    if pruning.is_backfilling(connection, uid):  # what it reports must not change while it fires
-        return _Step(after=None)
-    edges = _edges(connection, schedule, retention, now)
-    found = pruning.oldest_runs(connection, uid, after, BATCH)
+    connection: Connection, schedule: Schedule, edges: Edges, after: int, done: Pruned, *, is_dry: bool
+) -> int | None:
+    """Delete some runs, and return up to which number; those with too many targets go in a later transaction."""
+    if pruning.is_backfilling(connection, schedule.uid):  # what it reports must not change while it fires
+        return None
+    found = pruning.oldest_runs(connection, schedule.uid, after, BATCH)
     chosen = _choose(connection, schedule, found, edges)
     following = found[-1].number if len(found) == BATCH and is_beyond(found[-1], edges) else None
-    uids = [run.uid for run in chosen]
+    uids, swept = [run.uid for run in chosen], [run.uid for run in chosen if run.has_targets]
+    if swept and is_dry:
+        done.targets = pruning.count_targets(connection, swept)
+    elif swept:
+        done.targets = pruning.delete_targets(connection, swept, _ROWS)
+        if done.targets == _ROWS:
+            return after
+    if uids and not is_dry:
+        pruning.delete_runs(connection, schedule.uid, uids, pruned_to(chosen))
+    done.runs = len(uids)
+    return following
+
+
+def _prune_others(
+    connection: Connection, uid: str, edges: Edges, after: int, done: Pruned, *, is_dry: bool
+) -> int | None:
+    """Delete some audit events, oldest first, backfills and deliveries; returns up to which sequence, None for all."""
+    events = pruning.oldest_events(connection, uid, after, _ROWS)
+    below = first_kept_event(events, edges)
+    done.events = sum(sequence < below for sequence, _ in events)
+    following = below - 1 if done.events == _ROWS else None
+    others = pruning.count_others(connection, uid, edges.other) if after == 0 or not is_dry else {}
+    done.backfills, done.deliveries = others.get("backfills", 0), others.get("deliveries", 0)
     if is_dry:
-        return _Step(Pruned(runs=len(uids), targets=pruning.count_targets(connection, uids)), following)
-    targets = pruning.delete_targets(connection, uids, _ROWS) if uids else 0
-    if targets == _ROWS:
-        return _Step(Pruned(targets=targets), after)
-    if uids:
-        pruning.delete_runs(connection, uid, uids, pruned_to(chosen))
-    return _Step(Pruned(runs=len(uids), targets=targets), following)
+        return following
+    if done.events:
+        pruning.delete_events(connection, uid, below)
+    if done.backfills:
+        done.backfills = pruning.delete_backfills(connection, uid, edges.other, BATCH)
+    if done.deliveries:
+        done.deliveries = pruning.delete_deliveries(connection, uid, edges.other, _ROWS)
+    if following is None and (done.backfills == BATCH or done.deliveries == _ROWS):
+        following = after
+    return following
 
 
 def _choose(connection: Connection, schedule: Schedule, found: list[RunMark], edges: Edges) -> tuple[RunMark, ...]:
@@ -194,30 +234,6 @@ def _choose(connection: Connection, schedule: Schedule, found: list[RunMark], ed
     if has_success and not pruning.succeeded_after(connection, schedule.uid, found[-1].number):
         return choose_runs(schedule, found, edges, succeeded_later=False)
     return chosen
-
-
-def _prune_others(
-    connection: Connection, *, uid: str, retention: Retention, after: int, now: datetime, is_dry: bool
-) -> _Step:
-    """Delete some of one schedule's audit events, oldest first, and of its backfills and deliveries."""
-    schedule = _lock(connection, uid, is_dry=is_dry)
-    if schedule is None:
-        return _Step(Pruned(busy=1), None)
-    edges = _edges(connection, schedule, retention, now)
-    events = pruning.oldest_events(connection, uid, after, _ROWS)
-    below = first_kept_event(events, edges)
-    gone = sum(sequence < below for sequence, _ in events)
-    following = below - 1 if gone == _ROWS else None
-    if is_dry:
-        others = pruning.count_others(connection, uid, edges.other)
-        return _Step(Pruned(events=gone, **(others if after == 0 else {})), following)
-    if gone:
-        pruning.delete_events(connection, uid, below)
-    backfills = pruning.delete_backfills(connection, uid, edges.other, BATCH)
-    deliveries = pruning.delete_deliveries(connection, uid, edges.other, _ROWS)
-    if following is None and (backfills == BATCH or deliveries == _ROWS):
-        following = after
-    return _Step(Pruned(events=gone, backfills=backfills, deliveries=deliveries), following)
 
 
 def _lock(connection: Connection, uid: str, *, is_dry: bool) -> Schedule | None:

@@ -32,7 +32,10 @@ def backfill(
     end: Annotated[str, typer.Option("--end", help="The end, exclusive; at most now.")],
     overlap: Overlap = None,
     rerun: Annotated[
-        Rerun | None, typer.Option("--rerun", help="failed: retry the occurrences whose run failed or was lost, too.")
+        Rerun | None,
+        typer.Option(
+            "--rerun", help="failed: retry those whose run failed or was lost, too; all: and fire what was pruned."
+        ),
     ] = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = DEFAULT_BOUND,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started; write nothing.")] = False,

@@ -317,7 +317,7 @@ class ScheduleHandle(ScheduleView):
     ) -> BackfillProgress:
         """Fire the occurrences of [start, end) that have passed and have no run yet; a long one continues later.
 
-        `rerun="failed"` also retries those whose run failed or was lost.
+        `rerun="failed"` also retries those whose run failed or was lost, `"all"` also fires what was pruned.
         """
         options = {"overlap": overlap, "rerun": rerun, "dry_run": dry_run, "bound": bound}
         return self._client.send(requests.backfill(self.schedule_id, start, end, options))

@@ -101,6 +101,8 @@ class Rerun(StrEnum):
 
     FAILED = "failed"
     """Those whose run failed or was lost: it gets one more attempt."""
+    ALL = "all"
+    """Those, and what counts as run because it was pruned: nobody can tell any more what ran there."""
 
     @classmethod
     def of(cls, value: Rerun | str) -> Rerun:

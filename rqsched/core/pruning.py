@@ -15,6 +15,8 @@ from rqsched.core.retention import YOUNG, Retention
 
 EVENTS_PER_RUN = 10
 """So many audit events stay for each run that may: a schedule whose occurrences are all skipped has events only."""
+SLACK = 20
+"""A dispatcher prunes a schedule when it keeps more than its retention by one part in so many."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """No row is older: an edge here lets nothing go."""
 
@@ -44,7 +46,7 @@ class Oldest:
 
     def may_go(self, retention: Retention, now: datetime) -> bool:
         """Return whether some of it may be beyond the retention; the rows that always stay are seen as such later."""
-        edges = _edges(self.run_number, self.event_sequence, retention, None, now)
+        edges = _edges(self.run_number, self.event_sequence, retention, now=now)
         since = self.run_at if self.first_run is not None and self.first_run > 1 else None
 
         def is_old(at: datetime | None, *, is_beyond_count: bool = False) -> bool:
@@ -74,13 +76,27 @@ class Edges:
     """Of audit events, backfills and deliveries: those recorded or ended before it."""
 
 
+def with_slack(retention: Retention) -> Retention:
+    """Return a retention a twentieth longer: what is beyond this one is worth a transaction of its own.
+
+    A schedule that is pruned whenever one run is too old costs a transaction a run; so it costs one for many.
+    """
+    age, runs = retention.age, retention.runs
+    return Retention(age and age + age / SLACK, runs and runs + runs // SLACK)
+
+
 def edges_of(schedule: Schedule, retention: Retention, *, oldest_in_count: datetime | None, now: datetime) -> Edges:
     """Compute the edges; `oldest_in_count` is when the oldest of the newest `retention.runs` runs was created."""
-    return _edges(schedule.run_number, schedule.event_sequence, retention, oldest_in_count, now)
+    return _edges(schedule.run_number, schedule.event_sequence, retention, oldest_in_count, now=now)
 
 
 def _edges(
-    run_number: int, event_sequence: int, retention: Retention, oldest_in_count: datetime | None, now: datetime
+    run_number: int,
+    event_sequence: int,
+    retention: Retention,
+    oldest_in_count: datetime | None = None,
+    *,
+    now: datetime,
 ) -> Edges:
     young, runs = now - YOUNG, retention.runs
     ended = _BEGINNING if retention.age is None else now - retention.age
@@ -111,8 +127,10 @@ class RunMark:
     """When it was decided; never later than that of a run with a higher number."""
     ended_at: datetime | None
     """When it ended; None while it is open."""
+    has_targets: bool
+    """Whether it is a fan-out with targets."""
     has_open_targets: bool
-    """Whether a target of its fan-out has not ended."""
+    """Whether one of them has not ended."""
 
 
 def is_beyond(run: RunMark, edges: Edges) -> bool:

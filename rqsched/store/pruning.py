@@ -100,12 +100,16 @@ def created_at(connection: Connection, schedule_uid: str, number: int) -> dateti
 
 def oldest_runs(connection: Connection, schedule_uid: str, after: int, limit: int) -> list[RunMark]:
     """Read the first runs of a schedule after a number."""
-    is_open = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET)
+    mine = targets.c.run_uid == runs.c.uid
     names = ("uid", "number", "kind", "status", "occurrence_at", "created_at", "ended_at")
-    statement = sa.select(*(runs.c[name] for name in names), is_open)
+    has_some = sa.exists().where(mine), sa.exists().where(mine, IS_OPEN_TARGET)
+    statement = sa.select(*(runs.c[name] for name in names), *has_some)
     found = statement.where(runs.c.schedule_uid == schedule_uid, runs.c.number > after)
     rows = connection.execute(found.order_by(runs.c.number).limit(limit))
-    return [RunMark(row[0], row[1], RunKind(row[2]), RunStatus(row[3]), *row[4:7], bool(row[7])) for row in rows]
+    return [
+        RunMark(row[0], row[1], RunKind(row[2]), RunStatus(row[3]), *row[4:7], bool(row[7]), bool(row[8]))
+        for row in rows
+    ]
 
 
 def succeeded_after(connection: Connection, schedule_uid: str, number: int) -> bool:

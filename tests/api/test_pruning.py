@@ -156,6 +156,19 @@ def test_a_backfill_after_a_pruning_runs_nothing_twice(any_env: Env) -> None:
     assert len(any_env.calls) == before
 
 
+def test_a_backfill_that_runs_all_again_fires_what_was_pruned(any_env: Env) -> None:
+    schedule = turned(any_env, 10)
+    before = len(any_env.calls)
+    prune(any_env, "7d")
+    assert {row.outcome for row in schedule.backfill(NOON, NOON + 4 * DAY, rerun="failed").rows} == {"already_run"}
+    dry = schedule.backfill(NOON, NOON + 11 * DAY, rerun="all", dry_run=True)
+    rows = schedule.backfill(NOON, NOON + 11 * DAY, rerun="all", overlap="allow_all").rows
+    any_env.execute_pending()
+    assert [row.outcome for row in dry.rows] == ["would_start"] * 4 + ["already_run"] * 7
+    assert [row.outcome for row in rows] == ["started"] * 4 + ["already_run"] * 7
+    assert len(any_env.calls) == before + 4
+
+
 def test_nothing_is_pruned_of_a_schedule_while_its_backfill_fires(any_env: Env) -> None:
     schedule = turned(any_env, 20)
     firing = schedule.iter_backfill(Range(NOON - 600 * DAY, NOON))

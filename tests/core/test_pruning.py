@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from rqsched.core.model import RunKind, RunStatus, Schedule
-from rqsched.core.pruning import Edges, RunMark, choose_runs, edges_of, first_kept_event, pruned_to
+from rqsched.core.pruning import (
+    Edges,
+    Oldest,
+    RunMark,
+    choose_runs,
+    edges_of,
+    first_kept_event,
+    pruned_to,
+    with_slack,
+)
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidPolicyError
 from tests.support.decisions import NOON as NOW
@@ -22,7 +31,7 @@ SCHEDULE = replace(active(), run_number=100, event_sequence=2_000, evaluated_to=
 def mark(number: int, days_ago: float = 50, status: str = "failed", **fields: Any) -> RunMark:
     """A run that ended so long ago."""
     at = NOW - days_ago * DAY
-    made = RunMark(f"run-{number}", number, RunKind.SCHEDULED, RunStatus(status), at, at, at, has_open_targets=False)
+    made = RunMark(f"run-{number}", number, RunKind.SCHEDULED, RunStatus(status), at, at, at, False, False)
     return replace(made, **fields)
 
 
@@ -113,6 +122,16 @@ def test_of_events_ten_for_each_run_stay_at_most() -> None:
     events = [(sequence, NOW - 2 * DAY) for sequence in range(1895, 1905)]
     assert first_kept_event(events, edges("10")) == 1901
     assert first_kept_event([(1, NOW)], edges("10")) == 1, "what was recorded within a day stays"
+
+
+def test_a_schedule_is_worth_a_transaction_when_it_keeps_a_twentieth_too_much() -> None:
+    def may_go(text: str, first: int, days_ago: float) -> bool:
+        oldest = Oldest("uid", "{}", 100, 0, first, NOW - days_ago * DAY, None, None, None)
+        return oldest.may_go(with_slack(Retention.parse(text)), NOW)
+
+    assert [may_go("20d", 1, days) for days in (20.9, 21.1)] == [False, True]
+    assert [may_go("40", first, 5) for first in (59, 58)] == [False, True]
+    assert not may_go("0", 1, 500)
 
 
 def test_nothing_is_beyond_a_retention_of_everything() -> None:

@@ -273,7 +273,10 @@ class BackfillRequest(RequestBody):
     start: Instant = Field(description="The first instant, inclusive.")
     end: Instant = Field(description="Exclusive; never after now.")
     overlap: Name | None = Field(default=None, description="Instead of the schedule's policy.")
-    rerun: Name | None = Field(default=None, description="failed: retry those whose run failed or was lost, too.")
+    rerun: Name | None = Field(
+        default=None,
+        description="failed: retry those whose run failed or was lost, too; all: and fire what was pruned.",
+    )
     dry_run: bool = Field(default=False, description="Return what would start; write nothing.")
     bound: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10_000, description="The most occurrences to fire."

@@ -20,6 +20,7 @@ TINY = {
     "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3", "--crowd", "2"],
     "memory": ["--schedules", "50", "--fires", "10", "--peer", "10"],
     "next_after": ["--rounds", "1", "--count", "2"],
+    "pruning": ["--schedules", "5", "--runs", "3", "--rounds", "1"],
     "recover": ["--schedules", "30", "--rounds", "1"],
     "run_cost": ["--runs", "3"],
     "runs": ["--forked", "3", "--simple", "5", "--rounds", "1"],

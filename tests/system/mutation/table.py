@@ -498,8 +498,8 @@ PRUNING = (
     _edit(
         "a backfill does not ask what was pruned",
         "chain/backfill.py",
-        "        pruned_to=pruning.read_pruned_to(connection, schedule.uid),\n        overlap=overlap,\n",
-        "        pruned_to=None,\n        overlap=overlap,\n",
+        "return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)",
+        "return None",
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
     _edit(
@@ -512,7 +512,7 @@ PRUNING = (
     _edit(
         "a pruning does not wait for a backfill",
         "chain/pruning.py",
-        "if pruning.is_backfilling(connection, uid):",
+        "if pruning.is_backfilling(connection, schedule.uid):",
         "if False:",
         _PRUNING + "nothing_is_pruned_of_a_schedule_while_its_backfill_fires[sqlite]",
     ),
