@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Site:
+class LivePages:
     """The pages of one environment, and what a browser complained about."""
 
     live: LiveEnv
@@ -69,7 +69,7 @@ class Site:
 
 
 @contextmanager
-def site_of(live: LiveEnv) -> Iterator[Site]:
+def pages_of(live: LiveEnv) -> Iterator[LivePages]:
     """Serve an environment's pages until the test ends."""
     port = free_port()
     server = live.start(rqsched_command("web", "--port", str(port)))
@@ -82,19 +82,19 @@ def site_of(live: LiveEnv) -> Iterator[Site]:
             return False
 
     wait_until(is_up, timeout=60, what="the web server")
-    yield Site(live, base, server)
+    yield LivePages(live, base, server)
 
 
 @pytest.fixture
-def site(live: LiveEnv) -> Iterator[Site]:
-    with site_of(live) as site:
-        yield site
+def pages(live: LiveEnv) -> Iterator[LivePages]:
+    with pages_of(live) as pages:
+        yield pages
 
 
 @pytest.fixture
-def any_site(make_live: MakeLive, database_url: str) -> Iterator[Site]:
-    with site_of(make_live(database_url)) as site:
-        yield site
+def any_pages(make_live: MakeLive, database_url: str) -> Iterator[LivePages]:
+    with pages_of(make_live(database_url)) as pages:
+        yield pages
 
 
 def confirm(page: Page, button: str, **fields: str) -> None:
@@ -107,10 +107,10 @@ def confirm(page: Page, button: str, **fields: str) -> None:
     dialog.get_by_role("button", name=button, exact=True).click()
 
 
-def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_site: Site) -> None:
-    live = any_site.live
+def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_pages: LivePages) -> None:
+    live = any_pages.live
     live.start_worker()
-    with any_site.viewer(browser) as page:
+    with any_pages.viewer(browser) as page:
         page.goto("/schedules/new")
         page.locator("[name=schedule_id]").fill("letters")
         page.locator("[name=workflow]").fill(NOTE)
@@ -165,8 +165,8 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_s
 
 
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])
-def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, site: Site, mode: str) -> None:
-    live = site.live
+def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, pages: LivePages, mode: str) -> None:
+    live = pages.live
     live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
     live.note_every("often", Every(timedelta(seconds=2)), priority=1)
     live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
@@ -174,7 +174,7 @@ def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, site: Si
     wait_until(lambda: live.scheduler.get("often").success_count > 2, timeout=60, what="three runs")
     run = live.scheduler.get("often").runs(1).items[0]
     options = {"color_scheme": "dark" if mode == "dark" else "light", "viewport": PHONE if mode == "phone" else DESKTOP}
-    pages = [
+    paths = [
         "/",
         "/schedules",
         "/schedules/often",
@@ -184,8 +184,8 @@ def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, site: Si
         "/schedules/new",
         "/login",
     ]
-    with site.viewer(browser, **options) as page:
-        for path in [*pages, "/schedules/nightly/confirm?action=backfill", "/schedules?q=nothing"]:
+    with pages.viewer(browser, **options) as page:
+        for path in [*paths, "/schedules/nightly/confirm?action=backfill", "/schedules?q=nothing"]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             found = Axe().run(page)
@@ -193,20 +193,20 @@ def test_every_page_is_accessible_and_fits_its_screen(browser: Browser, site: Si
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{path} is too wide"
 
 
-def test_without_scripts_everything_is_there(browser: Browser, site: Site) -> None:
-    site.live.note_every("nightly", "0 2 * * *")
-    with site.viewer(browser, java_script_enabled=False) as page:
+def test_without_scripts_everything_is_there(browser: Browser, pages: LivePages) -> None:
+    pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser, java_script_enabled=False) as page:
         page.goto("/schedules/nightly")
         page.get_by_role("link", name="Pause").click()
         page.get_by_label("Reason, for the history").fill("no scripts")
         page.get_by_role("button", name="Pause").click()
         expect(page.get_by_role("status")).to_have_text("nightly is paused.")
-    assert site.live.scheduler.get("nightly").history()[-1].payload["reason"] == "no scripts"
+    assert pages.live.scheduler.get("nightly").history()[-1].payload["reason"] == "no scripts"
 
 
-def test_a_change_appears_without_a_reload_and_nothing_else_moves(browser: Browser, site: Site) -> None:
-    schedule = site.live.note_every("nightly", "0 2 * * *")
-    with site.viewer(browser) as page:
+def test_a_change_appears_without_a_reload_and_nothing_else_moves(browser: Browser, pages: LivePages) -> None:
+    schedule = pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser) as page:
         page.goto("/schedules")
         row = page.get_by_role("row", name="nightly")
         expect(row).to_contain_text("active")
