@@ -170,7 +170,8 @@ class Scheduler:
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
-            on_failure, on_recovery: Workflows told of failures, and of the first success after; default the workflow's.
+            on_failure: Workflows told of failures; default the workflow's.
+            on_recovery: Workflows told of the first success after failures; default the workflow's.
             expect_success_within: Such as `26h`: without a success for so long it is overdue.
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
@@ -472,8 +473,7 @@ class Scheduler:
     ) -> Pruned:
         """Delete what is beyond each schedule's retention, for good, in small transactions; return the counts.
 
-        Workers do so by themselves. `retention` is instead of RQSCHED_RETENTION and the schedules' own. Of one
-        namespace, or (None) of all, and of fan-outs started by hand. `progress` is called with each step's counts.
+        `retention` is instead of RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
         """
         wanted = Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
         total = Pruned()
@@ -484,10 +484,7 @@ class Scheduler:
         return total
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events recorded before an instant, for good; returns how many.
-
-        Of one namespace, or (None) of all of them. Later events continue with the next sequence.
-        """
+        """Delete audit events of one namespace or (None) all, recorded before an instant; returns how many."""
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
         return pruning.prune_history(self.runtime, before, namespace)
