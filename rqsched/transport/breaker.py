@@ -41,14 +41,15 @@ class Breaker:
         self._url = url
         self._on_close = on_close
         self._stopped = threading.Event()
+        self._pool: ConnectionPool | None = None
         self._reason: str | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def client(self) -> Redis:
         """Open a client whose calls this breaker guards."""
-        pool = _Pool.from_url(self._url, breaker=self, retry=_Retry(self), **self._timeouts)
-        return Redis.from_pool(pool)
+        self._pool = _Pool.from_url(self._url, breaker=self, retry=_Retry(self), **self._timeouts)
+        return Redis.from_pool(self._pool)
 
     @property
     def is_open(self) -> bool:
@@ -79,6 +80,8 @@ class Breaker:
         with Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **self._timeouts) as redis:
             while not self._stopped.is_set() and not _answers(redis):
                 self._stopped.wait(_ASK_AGAIN)
+        if self._pool is not None:
+            self._pool.disconnect(inuse_connections=False)  # what was open may swallow what is sent for ever
         self._reason = None
         if self._stopped.is_set():
             return

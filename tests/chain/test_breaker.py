@@ -19,6 +19,7 @@ from tests.support.env import Env, MakeEnv
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
+from tests.support.proxy import proxy_to
 from tests.support.servers import ValkeyServer
 
 
@@ -110,3 +111,21 @@ def _exit_unless_away_again(is_away: Callable[[], bool], env: Env) -> None:
     except RedisError:  # the first call of the child waits itself
         os._exit(0 if is_closed and is_away() else 1)
     os._exit(2)
+
+
+def test_connections_that_swallow_everything_cost_one_wait_and_are_opened_anew(
+    make_env: MakeEnv, own_valkey: ValkeyServer
+) -> None:
+    with proxy_to(own_valkey.url) as proxy:
+        env = make_env(redis_url=proxy.url(own_valkey.url), redis_breaker=1)
+        env.create("before")
+        proxy.is_silent = True
+        assert proxy.swallow()
+        env.create("during")
+        assert away(env)
+        proxy.is_silent = False
+        wait_for_redis(env)
+        wait_until(lambda: len(env.armed()) == 2, timeout=60, what="both links")
+        env.create("after")
+        assert len(env.armed()) == 3
+        env.scheduler.close()
