@@ -600,7 +600,7 @@ FAN_OUT = (
         "chain/fan_out_ends.py",
         " or fanout_targets.has_open(connection, run_uid)",
         "",
-        _SWEEP + "a_run_is_ended_once_however_many_see_that_it_is_over[sqlite]",
+        _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
     _edit(
         "reconcile does not end a run whose targets have",
