@@ -71,12 +71,17 @@ def supervise(
     recover: bool = True,
     output: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
+    beside: Sequence[Role] = (),
 ) -> Supervisor:
-    """Prepare the supervisor of a dispatcher and an RQ worker; `output` and `environment` are its children's."""
+    """Prepare the supervisor of a dispatcher and an RQ worker; `output` and `environment` are its children's.
+
+    `beside` are more roles that it keeps alive.
+    """
     return Supervisor(
         [
             Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE),
             Role("runs", partial(_be_run_worker, queues=tuple(queues)), RUNS_SILENCE),
+            *beside,
         ],
         output=output,
         environment=environment,

@@ -28,6 +28,7 @@ from rqsched.chain.worker import supervise
 from rqsched.config import Settings
 from rqsched.core.model import dumps
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
+from rqsched.dev.web import web_role
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import schema_version
 
@@ -65,9 +66,12 @@ def run_dev(
 def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | None, console: Console) -> int:
     settings = scheduler.settings
     scheduler.runtime.database.close()
-    with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(_location(settings), console) as screen:
+    web = web_role()
+    location = _location(settings, web[1] if web else None)
+    with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(location, console) as screen:
         wanted = queues or [settings.default_queue]
-        supervisor = supervise(wanted, output=log, environment=_environment(settings))
+        beside = [web[0]] if web else []
+        supervisor = supervise(wanted, output=log, environment=_environment(settings), beside=beside)
         return supervisor.run(_Turn(scheduler, supervisor, screen, seconds))
 
 
@@ -138,12 +142,13 @@ def _variable(value: Any) -> str:
     return dumps(value) if isinstance(value, (dict, tuple)) else str(value)
 
 
-def _location(settings: Settings) -> Location:
+def _location(settings: Settings, dashboard: str | None) -> Location:
     is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
     return Location(
         data_dir=settings.data_dir,
         log_path=settings.data_dir / WORKER_LOG,
         command=_command(),
+        dashboard=dashboard,
         environment="" if is_default else f"RQSCHED_DATA_DIR={settings.data_dir} ",
     )
 

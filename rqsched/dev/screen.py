@@ -34,8 +34,8 @@ _STYLES = {
     "retrying": "yellow",
     "buffered": "yellow",
 }
-_ROLES = {"dispatcher": "fires links", "runs": "executes workflows"}
-_FURNITURE = 16
+_ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
+_FURNITURE = 18
 """Lines of a snapshot that are neither schedules nor runs."""
 
 
@@ -49,6 +49,8 @@ class Location:
     """Where the worker's log is written."""
     command: str
     """How to call `rqsched` from the working directory."""
+    dashboard: str | None
+    """The address of the dashboard; None where its extra is not installed."""
     environment: str
     """Assignments to put before the command, with a blank at the end; empty for the default folder."""
 
@@ -157,7 +159,9 @@ def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
         Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{_again(child)}; it comes back")
         for child in snapshot.children
     ]
+    dashboard = [Text(f"The dashboard: {location.dashboard}", style="bold")] if location.dashboard else []
     return [
+        *dashboard,
         Text("Try next, in a second terminal:", style="bold"),
         *(Text(f"  {command}") for command in _commands(snapshot, location)),
         *children,
@@ -264,7 +268,8 @@ class EventLog:
         ]
         commands = ", ".join(_commands(snapshot, self._location))
         hints = [f"try next, in a second terminal: {commands}, kill -9 a pid below"]
-        return [f"rqsched dev (pid {os.getpid()}): data in {self._location.data_dir}", *schedules, *hints]
+        dashboard = [f"dashboard: {self._location.dashboard}"] if self._location.dashboard else []
+        return [f"rqsched dev (pid {os.getpid()}): data in {self._location.data_dir}", *dashboard, *schedules, *hints]
 
     def _child(self, child: Child) -> list[str]:
         if self._pids.get(child.role) == child.pid:

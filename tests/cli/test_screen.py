@@ -14,7 +14,9 @@ from rqsched import Every
 from rqsched.dev.screen import EventLog, Location, Snapshot, draw, read_snapshot
 from tests.support.cli import HELLO, Cli
 
-LOCATION = Location(data_dir=Path("data"), log_path=Path("data/worker.log"), command="bin/rqsched", environment="")
+LOCATION = Location(
+    data_dir=Path("data"), log_path=Path("data/worker.log"), command="bin/rqsched", dashboard=None, environment=""
+)
 
 
 def drawn_commands(snapshot: Snapshot) -> list[str]:
