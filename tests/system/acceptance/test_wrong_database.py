@@ -17,6 +17,7 @@ RUNS = 12
 
 def start_worker_elsewhere(live: LiveEnv, folder: Path) -> Process:
     """A plain worker of the same Redis and queue whose database URL is another one."""
+    live.scheduler.recover()  # the Redis is in use: whoever reconciles first owns it
     url, redis_url = f"sqlite:///{folder / 'elsewhere.db'}", live.environment["RQSCHED_REDIS_URL"]
     Scheduler(database_url=url, redis_url=redis_url).close()
     return live.start(rq_worker_command(redis_url, "default"), RQSCHED_DATABASE_URL=url)
