@@ -115,5 +115,5 @@ def test_run_that_failed_again_is_retried_by_the_next_backfill_only(env: Env) ->
 def test_unknown_word_is_refused(env: Env) -> None:
     schedule = with_failures(env)
     with pytest.raises(InvalidPolicyError, match="rerun"):
-        schedule.backfill(NOON, END, rerun="all")
+        schedule.backfill(NOON, END, rerun="succeeded")
     assert len(all_runs(schedule)) == 3

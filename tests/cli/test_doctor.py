@@ -262,7 +262,7 @@ def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
     monkeypatch.setenv("RQSCHED_DATABASE_URL", empty_postgres_url)
     assert "run `rqsched db upgrade`" in cli("list", code=5).err
     cli("db", "upgrade")
-    assert cli("list").out == "No schedules.\n"
+    assert cli("list").out == "Namespace: default\nNo schedules.\n"
 
 
 def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:

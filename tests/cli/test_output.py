@@ -22,6 +22,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "list": ["list"],
     "describe": ["describe", "a"],
     "history": ["history", "a"],
+    "deliveries": ["deliveries", "a"],
     "runs": ["runs", "a"],
     "run": ["run", "1", "--schedule", "a"],
     "cancel": ["cancel", "a", "1"],

@@ -91,4 +91,4 @@ def test_backfill_with_rerun_retries_what_failed(cli: Cli) -> None:
     assert cli(*words, "--rerun", "failed", "--dry-run", "-o", "jsonl").lines[-1]["reason"] == "rerun"
     row = cli(*words, "--rerun", "failed", "-o", "jsonl").lines[-1]
     assert (row["reason"], handle.runs().items[-1].attempt) == ("rerun", 2)
-    assert "--rerun" in cli(*words, "--rerun", "all", code=2).err
+    assert "--rerun" in cli(*words, "--rerun", "succeeded", code=2).err

@@ -25,6 +25,8 @@ ROUTES = [
         f"POST /api/v1/schedules/{{schedule_id}}/{name}/"
         for name in ("pause", "resume", "restart", "trigger", "backfill")
     ),
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/",
+    "POST /api/v1/runs/retry/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",
     *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
