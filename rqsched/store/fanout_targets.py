@@ -156,8 +156,10 @@ def exists(connection: Connection, uid: str) -> bool:
 
 
 def exists_of(connection: Connection, run_uid: str) -> bool:
-    """Return whether a run has targets."""
-    return connection.execute(sa.select(sa.exists().where(targets.c.run_uid == run_uid))).scalar_one()
+    """Return whether a run has targets, or is known and has none yet."""
+    has_targets = sa.exists().where(targets.c.run_uid == run_uid)
+    is_known = sa.exists().where(runs.c.uid == run_uid)
+    return connection.execute(sa.select(has_targets | is_known)).scalar_one()
 
 
 def finish(

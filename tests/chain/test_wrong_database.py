@@ -25,7 +25,8 @@ SCHEDULED = "rq:scheduled:default"
 @pytest.fixture
 def other(make_env: MakeEnv, tmp_path: Path) -> Env:
     """A process with another database over the same Redis, as a worker whose URL was forgotten has it."""
-    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}")
+    soon = {"grace": 0.01, "reconcile_interval": 0.02, "heartbeat_interval": 0.01}  # it steps back as long as that
+    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}", **soon)
 
 
 def failed(env: Env) -> dict[str, str]:
