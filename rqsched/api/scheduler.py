@@ -421,7 +421,7 @@ class Scheduler:
     ) -> Sequence[RetryRow]:
         """Retry every run that failed or was lost since an instant (or so long ago), as `RunHandle.retry` does.
 
-        >>> scheduler.retry_failed(timedelta(hours=1), reason="the mail server is back", dry_run=True)
+        >>> scheduler.retry_failed("1h", reason="the mail server is back", dry_run=True)
         []
 
         Oldest end first; where the overlap policy allows one at a time, those of a schedule run one after another.

@@ -19,7 +19,8 @@ from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
 from rqsched.store.tables import targets
 from rqsched.workflows import FannedOut
-from tests.support.env import DAY, HOUR, MINUTE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
+from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
+from tests.support.narrow import present
 from tests.support.rows import every_row
 
 Check = Callable[[Env, ScheduleHandle], None]
@@ -208,6 +209,45 @@ def executor(env: Env, schedule: ScheduleHandle) -> None:
     assert (statuses(schedule), env.queued()) == (["pending"], [])
 
 
+def on_failure(env: Env, schedule: ScheduleHandle) -> None:
+    env.failing = True
+    run = env.run_next(schedule)
+    env.failing = False
+    assert alerts(env)[-1:] == [("RunFailed", run.uid)]
+
+
+def on_recovery(env: Env, schedule: ScheduleHandle) -> None:
+    before = alerts(env)
+    env.failing = True
+    env.run_next(schedule)
+    assert alerts(env) == before, "a failure is nothing to it"
+    env.failing = False
+    run = env.run_next(schedule)
+    assert alerts(env) == [*before, ("RunSucceeded", run.uid)]
+
+
+def alerts(env: Env) -> list[tuple[str, str]]:
+    """The event and the run of each message that `alert` was told."""
+    messages = [args[0] for args, _ in env.calls if args]
+    return [(message["event"], message["data"]["workflow_run_id"]) for message in messages]
+
+
+def expect_success_within(env: Env, schedule: ScheduleHandle) -> None:
+    due = env.clock.now() + 90 * SECOND
+    env.advance(90 * SECOND)
+    assert env.recover().overdue == 1
+    assert schedule.refresh().state.overdue_since == due
+
+
+def notifications(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    env.execute_pending()
+    owed = [(ping.kind, ping.event_type, ping.destination) for ping in schedule.deliveries()]
+    assert owed == [("heartbeat", "succeeded", NOBODY)]
+
+
+NOBODY = "http://127.0.0.1:9/"
+"""A URL at which nobody answers."""
 EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "timezone": ({"timezone": "Asia/Dhaka"}, timezone),
     "args": ({"args": [1, [None, 2.5], {"a": "ü"}]}, args),
@@ -237,6 +277,10 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "description": ({"description": "Nightly."}, described("description", "Nightly.")),
     "owner": ({"owner": "ann"}, described("owner", "ann")),
     "executor": ({"executor": "external"}, executor),
+    "on_failure": ({"on_failure": "alert", "retry": ONCE}, on_failure),
+    "on_recovery": ({"on_recovery": "alert", "retry": ONCE}, on_recovery),
+    "expect_success_within": ({"expect_success_within": "90s"}, expect_success_within),
+    "notifications": ({"notifications": {"heartbeat": NOBODY}}, notifications),
 }
 """Each option: what is given, and what must come of it."""
 
@@ -247,7 +291,9 @@ def test_every_option_is_in_the_table_of_checks() -> None:
 
 @pytest.fixture
 def two_redis_env(make_env: MakeEnv, sqlite_url: str, redis_url: str) -> Env:
-    return make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
+    env = make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
+    env.register("alert", lambda message: env.calls.append(((message,), {})))
+    return env
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -290,14 +336,19 @@ def test_the_newest_registered_code_of_a_name_runs(any_env: Env) -> None:
     assert newest(schedule).result == "redeployed"
 
 
-def test_a_vanished_workflow_is_named_in_the_error_of_its_runs(any_env: Env) -> None:
+def test_a_vanished_workflow_is_named_by_its_blocked_runs_and_in_the_error_they_end_with(any_env: Env) -> None:
     schedule = any_env.create()
     any_env.runtime.workflows.remove("note")
     any_env.run_due()
     run = newest(schedule)
-    assert run.status == "retrying"
-    assert run.error is not None
-    assert "no workflow named 'note' is registered" in run.error
+    assert (run.status, run.is_blocked, run.error) == ("pending", True, None)
+    assert "no workflow named 'note' is registered" in present(run.blocked_reason)
+
+    any_env.advance(any_env.scheduler.settings.blocked_timeout)
+    any_env.recover()
+    run.refresh()
+    assert (run.status, run.attempt, run.is_blocked) == ("failed", 1, False)
+    assert "no workflow named 'note' is registered" in present(run.error)
 
 
 KIB = 1024
@@ -305,13 +356,13 @@ FITS: dict[str, dict[str, Any]] = {
     "arguments": {"args": ["x" * (256 * KIB - 50)]},
     "memo": {"memo": {"a": "x" * (256 * KIB - 8)}},
     "labels": {"labels": {str(k): "x" * 255 for k in range(64)}},
-    "note": {"note": "x" * (4 * KIB - 2)},
+    "note": {"note": "x" * 4 * KIB},
     "jitter of a day": {"jitter": timedelta(days=1)},
 }
 TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "arguments over 256 KiB": ({"args": ["x" * 200 * KIB], "kwargs": {"a": "x" * 56 * KIB}}, InvalidPayloadError),
     "memo over 256 KiB": ({"memo": {"a": "x" * 256 * KIB}}, InvalidPayloadError),
-    "note over 4 KiB": ({"note": "x" * 4 * KIB}, InvalidPayloadError),
+    "note over 4 KiB": ({"note": "x" * (4 * KIB + 1)}, InvalidPayloadError),
     "65 labels": ({"labels": {str(k): "" for k in range(65)}}, InvalidPayloadError),
     "a label of 256 characters": ({"labels": {"a": "x" * 256}}, InvalidPayloadError),
     "a label that is no text": ({"labels": {"a": 1}}, InvalidPayloadError),

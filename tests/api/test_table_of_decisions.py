@@ -18,6 +18,7 @@ from rqsched.chain.firing import fire
 from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidIdError, InvalidPayloadError, ScheduleExistsError, ScheduleStateError
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, events, last, newest, occurrences, statuses, types
+from tests.support.narrow import present
 
 Story = Callable[[Env], None]
 NOW = timedelta(0)
@@ -336,8 +337,8 @@ def _(env: Env) -> None:
     env.runtime.workflows.remove("note")
     env.run_due()
     run = newest(schedule)
-    assert run.error is not None
-    assert (run.status, "no workflow named" in run.error) == ("retrying", True)
+    assert (run.status, run.is_blocked, run.error) == ("pending", True, None)
+    assert "no workflow named 'note' is registered" in present(run.blocked_reason)
 
 
 @row("payload")

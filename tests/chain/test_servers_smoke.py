@@ -147,13 +147,18 @@ def test_rq_works_over_the_embedded_socket(data_dir: Path) -> None:
 
 
 def test_resolve_urls_keeps_what_is_given_and_embeds_the_rest(data_dir: Path) -> None:
-    given = embedded.resolve_urls(Settings(redis_url="redis://elsewhere:1/0", data_dir=data_dir))
-    assert given.redis_url == "redis://elsewhere:1/0"
-    assert given.database_url == f"sqlite:///{data_dir / 'rqsched.db'}"
+    elsewhere = f"sqlite:///{data_dir.parent / 'elsewhere.db'}"
+    redis = "redis://elsewhere:1/0"
+    given = embedded.resolve_urls(Settings(database_url=elsewhere, redis_url=redis, data_dir=data_dir))
+    assert (given.database_url, given.redis_url) == (elsewhere, redis)
     assert embedded.find(data_dir) is None
 
-    whole = embedded.resolve_urls(Settings(data_dir=data_dir))
+    half = embedded.resolve_urls(Settings(database_url=elsewhere, data_dir=data_dir))
+    assert half.database_url == elsewhere
+    assert Redis.from_url(half.redis_url).ping()
 
+    whole = embedded.resolve_urls(Settings(data_dir=data_dir))
+    assert whole.database_url == f"sqlite:///{data_dir / 'rqsched.db'}"
     assert Redis.from_url(whole.redis_url).ping()
 
 
