@@ -109,6 +109,7 @@ def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
     [shown] = cli("deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
     assert (shown["kind"], shown["destination"], shown["attempt"]) == ("workflow", BOOM, 10)
     assert shown["payload"]["event"] == "RunFailed"
+    assert cli("deliveries", "told", "-o", "jsonl").lines == [shown]
     assert "RunFailed" in cli("deliveries", "told").out
     assert cli("deliveries", "told", "--status", "pending").out == "No notifications.\n"
     [found] = [one for one in cli("doctor", "-o", "json", code=1).json["findings"] if one["check"] == "notifications"]

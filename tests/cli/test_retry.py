@@ -81,14 +81,15 @@ def test_wrong_usage_says_what_to_write(cli: Cli, handle: ScheduleHandle) -> Non
     assert {run.attempt for run in runs(handle)} == {1}
 
 
-def test_backfill_with_rerun_retries_what_failed(cli: Cli) -> None:
+@pytest.mark.parametrize("word", ["failed", "all"])
+def test_backfill_with_rerun_retries_what_failed(cli: Cli, word: str) -> None:
     past = cli.past(hours=3)
     handle = past.create("b", BOOM, Every("1h"), retry=RetryPolicy(0))
     due_at = handle.upcoming(1)[0]
     past.tick(now=due_at)
     execute_pending(past)
     words = ["backfill", "b", "--start", due_at.isoformat(), "--end", (due_at + timedelta(minutes=2)).isoformat()]
-    assert cli(*words, "--rerun", "failed", "--dry-run", "-o", "jsonl").lines[-1]["reason"] == "rerun"
-    row = cli(*words, "--rerun", "failed", "-o", "jsonl").lines[-1]
+    assert cli(*words, "--rerun", word, "--dry-run", "-o", "jsonl").lines[-1]["reason"] == "rerun"
+    row = cli(*words, "--rerun", word, "-o", "jsonl").lines[-1]
     assert (row["reason"], handle.runs().items[-1].attempt) == ("rerun", 2)
     assert "--rerun" in cli(*words, "--rerun", "succeeded", code=2).err

@@ -87,9 +87,10 @@ def test_runs_of_another_namespace_are_left_alone(failed: Web) -> None:
     assert answer.json()["matched"] == 0
 
 
-def test_backfill_with_rerun_retries_what_failed(failed: Web) -> None:
+@pytest.mark.parametrize("word", ["failed", "all"])
+def test_backfill_with_rerun_retries_what_failed(failed: Web, word: str) -> None:
     failed.env.advance()
-    body = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:02:00Z", "rerun": "failed"}
+    body = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:02:00Z", "rerun": word}
     backfill = at(operation="backfill/")
     planned = failed.post(backfill, {**body, "dry_run": True}).json()
     assert [row["reason"] for row in planned["rows"]][-1] == "rerun"
