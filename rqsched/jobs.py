@@ -88,7 +88,6 @@ def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
         raise error
     ownership.report_foreign_worker(runtime, carrier.connection, owner, carrier.worker_name)
     if carrier.number_of_retries:
-        ownership.step_back(runtime)
         raise error
     return Retry(max=1, interval=int(ownership.PUT_BACK.total_seconds()))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from datetime import timedelta
 
 from redis import Redis
@@ -57,16 +56,6 @@ def _owner_of_queue(runtime: Runtime) -> str | None:
         return runtime.transport.database_id()
     except RedisError:
         return None
-
-
-def step_back(runtime: Runtime) -> None:
-    """Take no job until reconcile has delivered this one again, so that another worker gets it.
-
-    Redis gives a job to whoever has waited longest: a plain RQ worker blocks for minutes, so that it would be the first
-    again each time, and a worker with the right database never.
-    """
-    settings = runtime.settings
-    time.sleep((settings.grace + 2 * settings.reconcile_interval).total_seconds())
 
 
 def report_foreign_worker(runtime: Runtime, redis: Redis, owner: str | None, worker: str | None) -> None:

@@ -25,8 +25,7 @@ SCHEDULED = "rq:scheduled:default"
 @pytest.fixture
 def other(make_env: MakeEnv, tmp_path: Path) -> Env:
     """A process with another database over the same Redis, as a worker whose URL was forgotten has it."""
-    soon = {"grace": 0.01, "reconcile_interval": 0.02, "heartbeat_interval": 0.01}  # it steps back as long as that
-    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}", **soon)
+    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}")
 
 
 def failed(env: Env) -> dict[str, str]:
