@@ -33,8 +33,9 @@ test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, 
 # The dashboard's tests drive a real Chromium. Where none can be had they are skipped, but never in CI.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && echo "installing Debian's chromium for the dashboard's tests" \
-	  && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+	  && echo "installing Debian's chromium for the dashboard's tests" && for try in 1 2 3; do apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core \
+	  >/dev/null && break; sleep 5; done; command -v chromium >/dev/null; } \
 	  || echo "no chromium here (Debian: apt install chromium): the tests of the dashboard in a browser are skipped"
 
 screenshots: $(VENV)/.dev browser ## the pictures of the dashboard that README and docs show
