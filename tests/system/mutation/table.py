@@ -43,7 +43,7 @@ FENCES = (
         "elif schedule.due_at is not None and schedule.due_at > now:",
         "elif False:",
         _CHAIN + "fire.py::test_an_early_link_waits_for_its_time[sqlite]",
-        _WORLDS.format(200),
+        _WORLDS.format(100),
     ),
     _edit(
         "the clock of the host counts, not the database's",
@@ -108,7 +108,7 @@ FENCES = (
         "return True",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-returns]",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-fails]",
-        _WORLDS.format(250),
+        _WORLDS.format(100),
     ),
     _edit(
         "a horse's death is settled whatever has become of its run",
