@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
@@ -19,6 +19,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 from rqsched.spec.words import in_words
+from rqsched.spec.zones import known_timezones
 from rqsched.store import registered_workflows
 
 _FIRES = 5
@@ -92,7 +93,7 @@ def _form(
     return visit.page(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
-        missed=list(MissedPolicy), zones=sorted(available_timezones()),
+        missed=list(MissedPolicy), zones=sorted(known_timezones()),
     )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInputError("timing", f"{text[:64]!r} is not a time; write one such as 2026-12-24 18:00") from None
-    zone = ZoneInfo(timezone) if timezone in available_timezones() else visit.zone
+    zone = ZoneInfo(timezone) if timezone in known_timezones() else visit.zone
     return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 

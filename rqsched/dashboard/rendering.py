@@ -16,6 +16,7 @@ from markupsafe import Markup
 import rqsched
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
+from rqsched.dashboard.charts import tone_of
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 
 _FOLDER = Path(__file__).parent
@@ -109,7 +110,13 @@ def _environment() -> Environment:
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
     }  # fmt: skip
-    environment.globals |= {"instant": instant, "exact": exact, "asset": asset, "version": rqsched.__version__}
+    environment.globals |= {
+        "instant": instant,
+        "exact": exact,
+        "asset": asset,
+        "tone_of": tone_of,
+        "version": rqsched.__version__,
+    }
     return environment
 
 

@@ -152,7 +152,7 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
         wiring_of(request).scheduler.settings.namespace,
         tag_of(request).request_id,
     )
-    text = render("error.html", visit=shown, problem=problem, csrf="", flash="", namespaces=[], is_bare=True)
+    text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
     response = Response(text, problem.status, dict(HEADERS), "text/html")
     for name, value in problem.headers.items():
         response.headers.setdefault(name, value)

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -20,6 +20,7 @@ from rqsched.dashboard import session
 from rqsched.dashboard.rendering import render
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role
+from rqsched.spec.zones import known_timezones
 from rqsched.store import overview
 from rqsched.store.database import Connection
 
@@ -70,7 +71,7 @@ class Visit:
     def zone(self) -> ZoneInfo:
         """The zone of the viewer, as the browser told it; UTC until it did."""
         name = unquote(self.request.cookies.get(session.ZONE, ""))
-        return ZoneInfo(name if name in _zones() else "UTC")
+        return ZoneInfo(name if name in known_timezones() else "UTC")
 
     def read(self, query: Callable[[Connection], T]) -> T:
         """Read from the database."""
@@ -109,7 +110,7 @@ class Visit:
         """Render a page."""
         csrf = session.csrf_of(self.request)
         flash = unquote(self.request.cookies.get(session.FLASH, ""))
-        text = render(template, visit=self, csrf=csrf, flash=flash, namespaces=self._namespaces, **values)
+        text = render(template, visit=self, csrf=csrf, flash=flash, **values)
         response = HTMLResponse(text, status, headers=HEADERS)
         if flash:
             session.forget(response, self.request, session.FLASH)
@@ -124,16 +125,9 @@ class Visit:
         return response
 
     @cached_property
-    def _namespaces(self) -> list[str]:
+    def namespaces(self) -> list[str]:
         """The namespaces the viewer can choose from."""
         if self.principal.namespaces is not None:
             return sorted(self.principal.namespaces)
         known = self.read(lambda connection: overview.namespaces(connection, _MOST_NAMESPACES))
         return sorted({*known, self.namespace, self.scheduler.settings.namespace})
-
-
-def _zones() -> set[str]:
-    return _ZONES
-
-
-_ZONES = available_timezones()

@@ -74,17 +74,18 @@ def _zone(name: str) -> ZoneInfo:
 def _is_accepted(name: str) -> bool:
     if name.startswith("Etc/"):
         return name == "Etc/UTC"
-    return name == "UTC" or ("/" in name and name in _available())
+    return name == "UTC" or ("/" in name and name in known_timezones())
 
 
 @lru_cache(maxsize=1)
-def _available() -> frozenset[str]:
+def known_timezones() -> frozenset[str]:
+    """Return the names that this machine knows, read once."""
     return frozenset(available_timezones())
 
 
 def _hint(name: str) -> str:
     wanted = name.strip().casefold()
-    for known in ("UTC", *sorted(_available())):
+    for known in ("UTC", *sorted(known_timezones())):
         if known.casefold() == wanted and _is_accepted(known):
             return f"write {known!r}"
     return _HOW

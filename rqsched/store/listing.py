@@ -16,12 +16,12 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule
+from rqsched.core.model import BLOCKED, Run, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import HAS_FAILED, IS_BLOCKED, IS_LIVE, audit_events, runs, schedules
+from rqsched.store.tables import HAS_FAILED, IS_LIVE, WAITS_FOR_CODE, audit_events, runs, schedules
 
 T = TypeVar("T")
 
@@ -230,7 +230,7 @@ def list_runs(
 
 def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
     is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
-    return is_one | (IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)) if BLOCKED in statuses else is_one
+    return is_one | WAITS_FOR_CODE if BLOCKED in statuses else is_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import RunStatus
 from rqsched.store.changes import one_of
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
-    IS_BLOCKED,
     IS_OPEN,
     IS_OPEN_DELIVERY,
+    WAITS_FOR_CODE,
     audit_events,
     deliveries,
     runs,
@@ -71,8 +70,9 @@ def open_runs_by_status(connection: Connection) -> list[tuple[str, str, int]]:
 
 def blocked_runs(connection: Connection) -> list[tuple[str, int]]:
     """Count the pending runs whose code no worker had yet; returns (namespace, count)."""
-    is_blocked = IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)
-    statement = sa.select(schedules.c.namespace, sa.func.count()).select_from(_runs_of_schedules()).where(is_blocked)
+    statement = (
+        sa.select(schedules.c.namespace, sa.func.count()).select_from(_runs_of_schedules()).where(WAITS_FOR_CODE)
+    )
     return [tuple(row) for row in connection.execute(statement.group_by(schedules.c.namespace))]
 
 

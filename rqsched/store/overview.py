@@ -13,10 +13,10 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
-from rqsched.core.model import Run, RunStatus, Schedule
+from rqsched.core.model import Run, Schedule
 from rqsched.store.listing import Filters, conditions_of, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, IS_BLOCKED, audit_events, runs, schedules
+from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, WAITS_FOR_CODE, audit_events, runs, schedules
 
 
 class Order(StrEnum):
@@ -117,11 +117,10 @@ def runs_between(
 
 def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
     """Read why runs of a namespace are blocked, each with its schedule, longest first."""
-    is_blocked = IS_BLOCKED & (runs.c.status == RunStatus.PENDING.value)
     statement = (
         SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
         .join(runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(schedules.c.namespace == namespace, is_blocked)
+        .where(schedules.c.namespace == namespace, WAITS_FOR_CODE)
         .order_by(runs.c.blocked_at, runs.c.uid)
         .limit(limit)
     )

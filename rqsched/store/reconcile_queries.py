@@ -21,11 +21,11 @@ from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
     HAS_WAITING,
     IS_ACTIVE,
-    IS_BLOCKED,
     IS_LIVE,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
     IS_WATCHED,
+    WAITS_FOR_CODE,
     constant,
     runs,
     schedules,
@@ -99,7 +99,7 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 
 def blocked(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
     """Read pending runs that are blocked since `before`."""
-    return _runs(connection, (IS_BLOCKED, _has(RunStatus.PENDING), runs.c.blocked_at <= before), after, limit)
+    return _runs(connection, (WAITS_FOR_CODE, runs.c.blocked_at <= before), after, limit)
 
 
 def retrying(

@@ -291,6 +291,8 @@ sa.Index(
 sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
 
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
+WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
+"""A blocked run as everybody shows it: it begins with the condition of its index."""
 HAS_FAILED = runs.c.status.in_([constant(RunStatus.FAILED), constant(RunStatus.LOST)])
 IS_DEAD_LETTER = runs.c.dead_letter_at.is_not(None)
 HAS_OPEN_TARGETS = runs.c.dispatched_at.is_not(None) & runs.c.ended_at.is_(None)
