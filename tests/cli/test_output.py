@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from rqsched import Every
+from rqsched.api.scheduler import Scheduler
 from rqsched.cli.output import Output, Writer, dump, shown
-from tests.support.cli import COMMAND, HELLO, Cli
+from tests.support.cli import COMMAND, HELLO, Answer, Cli
 
 RANGE = ["--start", "2025-01-01T00:00:00Z", "--end", "2025-01-01T03:00:00Z"]
 ANSWERS: dict[str, Sequence[str]] = {
@@ -48,13 +51,30 @@ WITHOUT = {"worker", "web", "dev", "db", "machine"}
 """Processes, a group that is there by its commands, and one whose answers are in test_machine."""
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What one command answered in a namespace of its own."""
+
+    name: str
+    output: str
+    answer: Answer
+
+
 @pytest.fixture
-def world(cli: Cli, tmp_path: Path) -> Cli:
-    cli.scheduler.create("a", HELLO, Every("1h")).trigger()
-    cli.scheduler.create("paused", HELLO, Every("1h"), paused=True)
-    cli.scheduler.create("done", HELLO, Every("1h"), max_runs=1).trigger()
+def tried(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Tried]:
+    """Each command of the table in each form of output, each in a namespace where nothing was done before it."""
     (tmp_path / "file.json").write_text(json.dumps([{"id": "s", "workflow": HELLO, "every": "1h"}]))
-    return cli
+    found = []
+    for output in ("json", "jsonl", "table"):
+        for name, words in ANSWERS.items():
+            monkeypatch.setenv("RQSCHED_NAMESPACE", f"{output}-{name.replace(' ', '-')}")
+            with closing(Scheduler.from_env()) as scheduler:
+                scheduler.create("a", HELLO, Every("1h")).trigger()
+                scheduler.create("paused", HELLO, Every("1h"), paused=True)
+                scheduler.create("done", HELLO, Every("1h"), max_runs=1).trigger()
+            code = 1 if name == "doctor" else 0  # no worker runs here
+            found.append(Tried(name, output, cli(*words, "--output", output, code=code)))
+    return found
 
 
 def test_every_command_is_in_the_table_below() -> None:
@@ -62,21 +82,19 @@ def test_every_command_is_in_the_table_below() -> None:
     assert {name.split()[0] for name in ANSWERS} | WITHOUT == commands
 
 
-@pytest.mark.parametrize("words", ANSWERS.values(), ids=ANSWERS.keys())
-@pytest.mark.parametrize("output", ["json", "jsonl"])
-def test_standard_output_is_json_and_nothing_else(world: Cli, words: Sequence[str], output: str) -> None:
-    code = 1 if words == ["doctor"] else 0  # no worker runs here
-    answer = world(*words, "--output", output, code=code)
-    parsed = [answer.json] if output == "json" else answer.lines
-    assert all(isinstance(value, dict | list) for value in parsed)
-    assert "\x1b" not in answer.out
+def test_a_command_answers_with_json_and_nothing_else_or_a_table_without_colours(tried: list[Tried]) -> None:
+    assert len(tried) == 3 * len(ANSWERS)
+    assert [(each.name, each.output) for each in tried if "\x1b" in each.answer.out] == []
+    assert [each.name for each in tried if each.output != "jsonl" and not each.answer.out] == []
+    assert [(each.name, each.output) for each in tried if each.output != "table" and not is_json(each)] == []
 
 
-@pytest.mark.parametrize("words", ANSWERS.values(), ids=ANSWERS.keys())
-def test_a_table_outside_a_terminal_has_no_colours(world: Cli, words: Sequence[str]) -> None:
-    answer = world(*words, code=1 if words == ["doctor"] else 0)
-    assert answer.out
-    assert "\x1b" not in answer.out
+def is_json(each: Tried) -> bool:
+    try:
+        values = [each.answer.json] if each.output == "json" else each.answer.lines
+    except json.JSONDecodeError:
+        return False
+    return all(isinstance(value, dict | list) for value in values)
 
 
 def test_what_a_user_module_prints_goes_to_standard_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from rqsched import Scheduler
 from rqsched.http import create_app
 from rqsched.testing import ManualClock
 from rqsched.transport.telemetry import DispatcherHeartbeat
-from tests.dashboard.world import BEGIN, World
+from tests.dashboard.showcase import BEGIN, Showcase
 from tests.support.servers import free_port, valkey
 
 PICTURES = (
@@ -40,7 +40,7 @@ def served(folder: Path) -> Iterator[str]:
     with valkey(folder) as server:
         url = f"sqlite:///{folder / 'world.db'}"
         with Scheduler(database_url=url, redis_url=server.url, clock=clock) as scheduler:
-            World(scheduler, clock).build()
+            Showcase(scheduler, clock).build()
             port = free_port()
             config = uvicorn.Config(create_app(scheduler), port=port, log_level="warning")
             app = uvicorn.Server(config)

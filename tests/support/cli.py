@@ -51,7 +51,7 @@ class Cli:
         with CliRunner().isolation(input=stdin) as (out, err, _):
             found = _exit_code(words)
             answer = Answer(found, out.getvalue().decode(), err.getvalue().decode())
-        is_whole = words[:1] == ("run",) or "-o" in words  # a run's own is shown there
+        is_whole = words[:1] == ("run",) or {"-o", "--output"} & {*words}  # a run's own is shown there
         shown = "" if is_whole else answer.out
         assert "Traceback" not in answer.err + shown
         assert answer.code == code, f"exit {answer.code}, not {code}\n{answer.out}\n{answer.err}"

@@ -21,7 +21,7 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _BY_ADA = CommandContext(principal="ada", source="cli", reason="the vendor moves its API this week")
 
 
-class World:
+class Showcase:
     """Workflows that take time by the manual clock, and fail as real ones do."""
 
     def __init__(self, scheduler: Scheduler, clock: ManualClock) -> None:
