@@ -19,8 +19,8 @@ LAYERS = (
     {"store", "transport"},
     {"chain"},
     {"api"},
-    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "contrib"},
-    {"__init__", "machines", "client", "http", "dashboard", "dev", "cli"},
+    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq"},
+    {"__init__", "machines", "client", "http", "dashboard", "dev", "cli", "contrib"},
 )
 """The files and folders directly below `rqsched`, lowest layer first; each imports its own and those above it here."""
 PURE = {"errors", "spec", "core"}

@@ -1,0 +1,1 @@
+"""rqsched inside the frameworks that applications use already. Each module needs its framework; none is loaded here."""

@@ -1,0 +1,23 @@
+"""rqsched in a Django project: `INSTALLED_APPS += ["rqsched.contrib.django"]`. docs/django.md shows the rest.
+
+>>> from rqsched.contrib.django import scheduler  # doctest: +SKIP
+>>> @scheduler.cron("0 3 * * *")  # in schedules.py of any installed app
+... def tidy_up() -> None: ...
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rqsched.contrib.django.scheduler import scheduler
+
+__all__ = ["scheduler"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the scheduler at its first use: Django imports this package before it has any settings."""
+    if name != "scheduler":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.scheduler").scheduler

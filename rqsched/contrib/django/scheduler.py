@@ -1,0 +1,44 @@
+"""The scheduler of a Django project, opened at its first operation."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rqsched.api.declarations import Declarations
+from rqsched.api.scheduler import Scheduler
+from rqsched.workflows import registry
+
+_OPENED = frozenset({"settings", "runtime", "signals"})
+
+
+class LazyScheduler(Scheduler):
+    """A Scheduler that reads its settings and opens SQL and Redis when it is first used.
+
+    Decorators (`cron`, `every`, `on_timing`) declare without opening anything, so that a module of schedules can be
+    imported where there is neither database nor Redis: in `collectstatic`, while an image is built.
+    """
+
+    def __init__(self) -> None:
+        self._opening = threading.RLock()
+        self.declarations = Declarations(registry)
+
+    def __getattr__(self, name: str) -> Any:
+        """Open the scheduler when something is asked of it that only an open one has."""
+        if name not in _OPENED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with self._opening:
+            if name not in self.__dict__:
+                declared = self.declarations
+                super().__init__()
+                self.declarations = declared
+        return self.__dict__[name]
+
+    def close(self) -> None:
+        """Close every connection; the next use opens them again."""
+        if "runtime" in self.__dict__:
+            super().close()
+
+
+scheduler = LazyScheduler()
+"""The scheduler of this process."""
