@@ -26,6 +26,7 @@ RqschedError
 ├── ConfigError
 │   └── WrongDatabaseError
 ├── SchemaError
+├── DatabaseLimitError
 └── BackendUnavailableError
     ├── DatabaseUnavailableError
     └── RedisUnavailableError
@@ -278,6 +279,23 @@ class SchemaError(RqschedError):
     """The database's tables are not those of this version of rqsched."""
 
     code = "schema_error"
+
+
+class DatabaseLimitError(RqschedError):
+    """The database stopped a statement that took too long or too much; nothing was written, and it would stop it again.
+
+    Ask for less at once (a page, a shorter range), look for what holds the database up, or raise its limit.
+    """
+
+    code = "database_limit"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the database stopped a statement ({reason}). Ask for less at once, or look for what holds the database "
+            "up; rqsched's limits of its sessions are set by RQSCHED_DATABASE_URL "
+            "(?options=-c%20statement_timeout=30s)."
+        )
 
 
 class BackendUnavailableError(RqschedError):

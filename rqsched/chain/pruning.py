@@ -31,6 +31,7 @@ from rqsched.core.retention import Retention
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, pruning
 from rqsched.store.database import Connection
+from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +64,14 @@ class Pruned:
     """Schedules that were locked by something else, or failed; the next pruning sees them again."""
 
     @property
+    def deleted(self) -> dict[str, int]:
+        """How many rows were deleted of what, by the names of these fields."""
+        return {name: getattr(self, name) for name in ("runs", "targets", "events", "backfills", "deliveries")}
+
+    @property
     def rows(self) -> int:
         """Everything that was deleted."""
-        return self.runs + self.targets + self.events + self.backfills + self.deliveries
+        return sum(self.deleted.values())
 
     def add(self, other: Pruned) -> None:
         """Add another step's counts."""
@@ -269,10 +275,12 @@ def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
 
 
 def prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Do as `iter_prune`, and log what was deleted in all."""
-    total = Pruned()
+    """Do as `iter_prune`, count what was deleted for metrics, and log it in all."""
+    total, is_counted = Pruned(), not wanted.is_dry
     for step in iter_prune(runtime, wanted):
         total.add(step)
+        if is_counted and step.rows:
+            is_counted = telemetry.record_pruned(runtime.transport.redis, runtime.transport.control.name, step.deleted)
         yield step
     if total.rows and not wanted.is_dry:
         _log.info("pruned %s", asdict(total), extra={"action": "pruned"})

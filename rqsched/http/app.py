@@ -27,6 +27,7 @@ from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics import endpoint
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard, render_error
+from rqsched.http.readiness import Readiness
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
 
@@ -61,7 +62,11 @@ def create_app(
     )  # fmt: skip
     tokens = Tokens.of(settings or scheduler.settings)
     app.state.rqsched = Wiring(
-        scheduler, Authenticator(tokens, authenticate), TokenBuckets(limits), Meter(scheduler.runtime)
+        scheduler,
+        Authenticator(tokens, authenticate),
+        TokenBuckets(limits),
+        Meter(scheduler.runtime),
+        Readiness(scheduler.runtime),
     )
     for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)

@@ -25,6 +25,7 @@ from rqsched.http.errors import ForbiddenError
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
+from rqsched.http.readiness import Readiness
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Wiring:
     """The rate of each principal."""
     meter: Meter
     """The metrics."""
+    readiness: Readiness
+    """Which backends respond."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from rqsched.errors import (
     BackendUnavailableError,
     ConflictError,
+    DatabaseLimitError,
     DatabaseUnavailableError,
     InvalidInputError,
     NotFoundError,
@@ -140,8 +141,13 @@ _STATUS: tuple[tuple[type[RqschedError], int], ...] = (
     (VersionConflictError, 412),
     (ConflictError, 409),
     (BackendUnavailableError, 503),
+    (DatabaseLimitError, 503),
     (SchemaError, 503),
 )
+_TOLD: Mapping[type[RqschedError], str] = {
+    DatabaseUnavailableError: "the database does not answer; try again later.",
+    DatabaseLimitError: "the database stopped this request because it took too long; ask for less, or try again later.",
+}
 _CODES = {
     400: "malformed",
     404: "not_found",
@@ -173,8 +179,7 @@ def _of_rqsched(error: RqschedError) -> Problem:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 503:
         # Not why: a driver names hosts, users and databases, which callers need not know; the log has it.
-        is_database = isinstance(error, DatabaseUnavailableError)
-        detail = "the database does not answer; try again later." if is_database else str(error)
+        detail = next((text for kind, text in _TOLD.items() if isinstance(error, kind)), str(error))
         return _unavailable(error.code, detail, error)
     if status == 500:
         return Problem(

@@ -178,10 +178,12 @@ class MachineScheduler:
         """Send an event now, without a schedule: resolve here and put a job for each instance on its queue.
 
         An error of the resolver propagates; then nothing was dispatched. Raises InvalidInputError when the class
-        does not declare the event.
+        does not declare the event, and WrongDatabaseError, with nothing written, when Redis belongs to another
+        database.
         """
         known = require_declared(machine_class, event)
         runtime = scheduler.runtime
+        runtime.require_own_redis()
         workflow = runtime.workflows.resolve(known.workflow(event))
         operations.require_queue(runtime, queue or workflow.queue)
         operations.require_connection(runtime, workflow.connection)

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rqsched.errors import ConfigError, DatabaseUnavailableError
+from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -104,9 +104,9 @@ def is_transient(error: BaseException) -> bool:
         return False
     if error.connection_invalidated:
         return True
-    state = getattr(error.orig, "sqlstate", None)
+    state = _sqlstate(error)
     if state:
-        return _passes(str(state))
+        return _passes(state)
     text = str(error.orig).lower()
     if any(part in text for part in _SQLITE_OUTAGES):
         return True
@@ -120,7 +120,11 @@ def _passes(state: str) -> bool:
 
 
 def _was_cancelled(error: BaseException) -> bool:
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "57014"
+    return _sqlstate(error) == "57014"
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
 def reason_of(error: SQLAlchemyError) -> str:
@@ -229,6 +233,7 @@ class Database:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
 
         Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
+        Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
         """
         return self._patiently(lambda: self._once(work), patience)
 
@@ -258,7 +263,7 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) == _READ_ONLY_SERVER:
+                if _sqlstate(error) == _READ_ONLY_SERVER:
                     connection.invalidate(error)  # the next attempt asks anew which server takes writes
                 raise
 
@@ -281,6 +286,8 @@ class Database:
                 raise DatabaseUnavailableError(
                     f"the database does not answer ({reason_of(error)}); try again later."
                 ) from error
+            if _sqlstate(error) in _ABOUT_THE_STATEMENT:
+                raise DatabaseLimitError(reason_of(error)) from error
             raise
 
     def require_accepted(self) -> None:

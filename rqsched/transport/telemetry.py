@@ -1,8 +1,8 @@
 """Telemetry: what processes show of themselves in Redis, for operators alone. Nothing else depends on it.
 
 A set names the dispatchers of a control queue, and one key per dispatcher expires soon after its last heartbeat. A hash
-per control queue adds up what the reconcile passes of all processes did. A flush of Redis starts everything anew. The
-formats are API: metrics, dashboards and `rqsched doctor` read them.
+per control queue adds up what the reconcile passes and the prunings of all processes did. A flush of Redis starts
+everything anew. The formats are API: metrics, dashboards and `rqsched doctor` read them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ FOREIGN_FOR = timedelta(minutes=5)
 """How long a worker with another database is shown after the last job it was given."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
+PRUNED = "pruned_"
+"""Begins the names of the sums of what was pruned; the table follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,25 @@ def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: fl
         _log.debug("a reconcile pass is not counted: %s", error, extra={"action": "telemetry_failed"})
 
 
+def record_pruned(redis: Redis, queue: str, counts: Mapping[str, int]) -> bool:
+    """Add what was pruned to the sums, by table; False while Redis is away, which harms nothing."""
+    key = redis_keys.passes(queue)
+    try:
+        with redis.pipeline() as pipe:
+            for name, count in counts.items():
+                if count:
+                    pipe.hincrby(key, f"{PRUNED}{name}", count)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a pruning is not counted: %s", error, extra={"action": "telemetry_failed"})
+        return False
+    return True
+
+
 def read_passes(redis: Redis, queue: str) -> dict[str, float]:
-    """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS."""
+    """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS, and
+    those over all prunings, by PRUNED and the table.
+    """
     return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
 
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rqsched.http.metrics import collector, counters
-from tests.support.env import MINUTE, block
+from tests.support.env import DAY, MINUTE, block
 from tests.support.narrow import present
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at
 
@@ -103,6 +103,20 @@ def test_metrics_count_blocked_runs(any_web: Web) -> None:
     block(web.env.runtime, present(web.env.scheduler.get("report").trigger().run))
     found = scrape(web)
     assert (found["rqsched_runs_blocked", "default"], found["rqsched_runs_open", "default", "pending"]) == (1, 1)
+
+
+def test_metrics_count_pruned_rows(web: Web) -> None:
+    web.create(retention="1")
+    for _ in range(3):
+        web.env.run_next(web.env.scheduler.get("report"))
+    web.env.advance(2 * DAY)
+    done = web.env.scheduler.prune()
+    found = scrape(web)
+    assert (found["rqsched_pruned_rows_total", "runs"], found["rqsched_pruned_rows_total", "events"]) == (
+        done.runs,
+        done.events,
+    )
+    assert (done.runs, done.rows) == (2, sum(found["rqsched_pruned_rows_total", what] for what in done.deleted))
 
 
 def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

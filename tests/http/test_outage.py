@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import closing
 from datetime import timedelta
 
+import httpx
+import psycopg
 import pytest
+import sqlalchemy as sa
 
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
+from tests.support.proxy import proxy_to
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
 
@@ -66,6 +72,73 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
     assert web.read()["status"] == "active"
     web.create("x")
     check_invariants(web.env.runtime)
+
+
+@pytest.mark.postgres
+def test_readiness_is_answered_while_postgresql_still_keeps_silent(
+    make_web: MakeWeb, own_postgres: PostgresServer
+) -> None:
+    with proxy_to(direct := migrated(own_postgres)) as proxy:
+        web = make_web(database_url=proxy.url(direct))
+        assert web.get("/readyz").status_code == 200
+        proxy.is_silent = True
+        proxy.swallow()
+
+        answer = web.get("/readyz")
+
+        is_asking = any(thread.name == "rqsched-ready-database" for thread in threading.enumerate())
+        assert is_asking, "the probe waited for PostgreSQL"
+        assert (answer.status_code, answer.json()["database"], answer.json()["redis"]) == (503, False, True)
+        proxy.is_silent = False
+        wait_until(lambda: web.get("/readyz").status_code == 200, what="ready", timeout=60)
+
+
+@pytest.mark.postgres
+def test_readiness_is_answered_while_every_other_request_waits_for_postgresql(
+    make_web: MakeWeb, own_postgres: PostgresServer
+) -> None:
+    with proxy_to(direct := migrated(own_postgres)) as proxy:
+        web = make_web(database_url=proxy.url(direct))
+        web.create()
+        proxy.is_silent = True
+        proxy.swallow()
+
+        first = asyncio.run(first_answer(web, [at()] * READERS, "/readyz"))
+
+        assert (first.url.path, first.status_code) == ("/readyz", 503)
+
+
+READERS = 60
+"""More than the threads that serve requests."""
+
+
+async def first_answer(web: Web, paths: list[str], last: str) -> httpx.Response:
+    """Send all at once, and one more when they are under way; returns what is answered first."""
+    transport = httpx.ASGITransport(web.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+        calls = [asyncio.create_task(client.get(path)) for path in paths]
+        await asyncio.sleep(0)
+        calls.append(asyncio.create_task(client.get(last)))
+        answered, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        for call in waiting:
+            call.cancel()
+        return answered.pop().result()
+
+
+@pytest.mark.postgres
+def test_request_that_the_database_stops_is_503_with_what_to_do(
+    make_web: MakeWeb, own_postgres: PostgresServer
+) -> None:
+    url = migrated(own_postgres)
+    web = make_web(database_url=f"{url}?options=-c%20statement_timeout=2s")
+    web.create()
+    plain = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain) as holder:
+        holder.execute("LOCK TABLE rqsched_schedules")
+        answer = web.get(at())
+
+    assert "ask for less" in problem(answer, 503, "database_limit")["detail"]
+    assert answer.headers["retry-after"]
 
 
 def migrated(server: PostgresServer) -> str:

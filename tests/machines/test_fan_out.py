@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from rqsched import Once, RetryPolicy
 from rqsched.chain.rq_worker import horse_died
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.policy import Exhausted
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
@@ -596,3 +597,16 @@ def test_assert_state_names_the_state_the_instance_is_in(any_env: Env) -> None:
     for message, check in wrong.items():
         with pytest.raises(AssertionError, match=message):
             check()
+
+
+def test_an_event_is_not_sent_where_redis_belongs_to_another_database(
+    env: Env, make_env: MakeEnv, tmp_path: Path
+) -> None:
+    case = open_case(other := make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}"))
+    case.states.put_all({"a-1": None})
+    env.recover()
+
+    with pytest.raises(WrongDatabaseError, match="Set RQSCHED_DATABASE_URL"):
+        MachineScheduler.run(other.scheduler, case.machine, "CHECK_EXPIRY")
+
+    assert other.runtime.database.read(lambda connection: connection.execute(sa.select(rows)).all()) == []

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Run, RunStatus, Schedule, TargetStatus
+from rqsched.errors import DatabaseLimitError
 from rqsched.store import changes, fanout_targets, reconcile_queries, schema_version
 from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.fanout_targets import Batch
@@ -177,7 +178,7 @@ def test_long_statement_is_allowed_for_its_transaction_alone(postgres_url: str) 
                 connection.execute(slow)
 
         database.transact(work)
-        with pytest.raises(sa.exc.DBAPIError, match="statement timeout"):
+        with pytest.raises(DatabaseLimitError, match="statement timeout"):
             database.transact(lambda connection: connection.execute(slow))
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.errors import ConfigError, DatabaseUnavailableError
+from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 from rqsched.store import changes
 from rqsched.store.database import Database, Patience
 from rqsched.store.rows import run_values
@@ -374,9 +374,11 @@ def test_an_outage_of_postgresql_that_lasts_is_a_typed_error(stumbling: Database
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("state", FAILURES_OF_THE_STATEMENT.values(), ids=FAILURES_OF_THE_STATEMENT)
-def test_what_the_same_statement_would_meet_again_is_not_retried(stumbling: Database, state: str) -> None:
+def test_what_the_same_statement_would_meet_again_is_not_retried_and_says_what_to_do(
+    stumbling: Database, state: str
+) -> None:
     query = sa.select(sa.func.stumble(state))
-    with pytest.raises(DBAPIError, match="as the test wants it"):
+    with pytest.raises(DatabaseLimitError, match=r"\(as the test wants it\). Ask for less at once"):
         stumbling.transact(lambda connection: connection.execute(query))
     assert (
         stumbling.transact(lambda connection: connection.execute(sa.text("SELECT nextval('attempts')"))).scalar() == 2

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
 from rqsched.http.metrics.gauges import DatabaseGauges, RedisGauges
-from rqsched.transport.telemetry import LAST_SECONDS, PASSES, SECONDS
+from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS
 
 Sees = Callable[[str], bool]
 """Returns whether the caller may see a namespace."""
@@ -27,6 +27,9 @@ _REPAIRED = (
     "overdue",
     "notifications",
 )
+
+
+_PRUNED = ("runs", "targets", "events", "backfills", "deliveries")
 
 
 def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
@@ -121,7 +124,7 @@ def _merged(family: GaugeMetricFamily, merge: Callable[[Iterable[float]], float]
 
 
 def redis_families(found: RedisGauges) -> Iterator[Metric]:
-    """Return what Redis contains, and the sums of all reconcile passes of all processes."""
+    """Return what Redis contains, and the sums of all reconcile passes and prunings of all processes."""
     sums = found.reconcile
     yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
     yield GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", value=found.dispatchers)
@@ -131,7 +134,10 @@ def redis_families(found: RedisGauges) -> Iterator[Metric]:
     repaired = CounterMetricFamily("rqsched_repaired", "Other rows that reconcile repaired.", labels=("what",))
     for name in _REPAIRED:
         repaired.add_metric((name,), sums.get(name, 0))
-    yield from (rearmed, repaired)
+    pruned = CounterMetricFamily("rqsched_pruned_rows", "Rows deleted by retention.", labels=("what",))
+    for name in _PRUNED:
+        pruned.add_metric((name,), sums.get(f"{PRUNED}{name}", 0))
+    yield from (rearmed, repaired, pruned)
     last = sums.get(LAST_SECONDS, 0)
     yield GaugeMetricFamily("rqsched_reconcile_last_seconds", "How long the last pass took.", value=last)
     yield CounterMetricFamily("rqsched_reconcile_passes", "Completed reconcile passes.", value=sums.get(PASSES, 0))
