@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from typing import Any
 
 from rq import Retry, get_current_job
 from rq.job import Job
@@ -22,11 +24,22 @@ from rqsched.core.ids import (
     parse_target_job_id,
 )
 from rqsched.errors import WrongDatabaseError
-from rqsched.transport.job_queue import OWNER
+from rqsched.transport.job_label import DATABASE, WORKFLOW
 
 _log = logging.getLogger(__name__)
 
+_WORKFLOWS = WORKFLOW.removeprefix(f"{__name__}.") + "."
 _WAITS = 1_000_000
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """Return `execute` for `workflow.<name>`, whatever the name: so RQ's tools tell workflows apart.
+
+    RQ asks for it when it imports the function of a job, and the job's id says which run that is.
+    """
+    if name.startswith(_WORKFLOWS) and name != _WORKFLOWS:
+        return execute
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def fire(link_id: str | None = None) -> Retry | None:
@@ -43,45 +56,48 @@ def fire(link_id: str | None = None) -> Retry | None:
     return Retry(max=_WAITS, interval=max(1, math.ceil(wait)))
 
 
-def execute(job_id: str | None = None) -> Retry | None:
+def execute(job_id: str | None = None) -> Any:
     """Execute one delivery of a run's attempt, what a fan-out put on the queue, or a notification: as RQ's job says.
 
-    Its result is kept in SQL alone: nothing of the user's goes through Redis. A job that belongs to another database
-    is put back once, for a worker that has it, and then fails with what to set.
+    Its result is kept in SQL alone, and nothing of the user's goes through Redis, unless RQ keeps the jobs of runs that
+    succeeded (`RQSCHED_RQ_RESULT_TTL`): then RQ gets what SQL has. A job that belongs to another database is put back
+    once, for a worker that has it, and then fails with what to set.
     """
     name = job_id or _job_id()
     job = parse_run_job_id(name) or parse_target_job_id(name) or parse_delivery_job_id(name)
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
     try:
-        _perform(job, None if job_id else get_current_job())
+        return _perform(job, None if job_id else get_current_job())
     except UnknownJobError:
         return _refuse(job)
-    return None
 
 
-def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: Job | None) -> None:
+def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: Job | None) -> Any:
+    """Perform a job; returns what RQ is to keep of it."""
     if isinstance(job, RunJobId):
-        execution.execute(current_runtime(), job, rq_job)
-    elif isinstance(job, DeliveryJobId):
+        result = execution.execute(current_runtime(), job, rq_job)
+        return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
+    if isinstance(job, DeliveryJobId):
         if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
             raise UnknownJobError(f"notification {job} is not in this database")
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:
         fanout.execute(current_runtime(), job)
+    return None
 
 
 def _is_foreign(rq_job: Job | None) -> bool:
     """Tell whether a job names another database; of a ping that arrived no row is left in its own."""
-    owner = None if rq_job is None else rq_job.meta.get(OWNER)
+    owner = None if rq_job is None else rq_job.meta.get(DATABASE)
     return owner is not None and owner != current_runtime().database_id()
 
 
 def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
     """Put a job back that this database does not know, if it belongs to another one and that was not done before."""
     runtime, carrier = current_runtime(), get_current_job()
-    owner = None if carrier is None else carrier.meta.get(OWNER)
+    owner = None if carrier is None else carrier.meta.get(DATABASE)
     error = ownership.explain(runtime, job, owner)
     _log.error("%s", error, extra={"action": "job_refused"})
     if carrier is None or not isinstance(error, WrongDatabaseError):

@@ -269,6 +269,12 @@ def _dump_result(result: Any) -> str | None:
     return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
 
 
+def recorded(result: Any) -> Any:
+    """Return the JSON-native value that SQL has of a workflow's result: every serializer of RQ writes it."""
+    text = _dump_result(result)
+    return None if text is None else json.loads(text)
+
+
 def _dump(result: Any) -> str:
     """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
     try:

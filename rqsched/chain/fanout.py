@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -28,7 +28,8 @@ from rqsched.core.model import TargetStatus
 from rqsched.errors import UnknownWorkflowError
 from rqsched.store import fanout_targets
 from rqsched.store.database import Connection, Patience
-from rqsched.store.fanout_targets import Batch, Target
+from rqsched.store.fanout_targets import Batch, RunName, Target
+from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobSpec
 
 _log = logging.getLogger(__name__)
@@ -67,13 +68,16 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them. Raises
     UnknownJobError when this database has no target of that run.
     """
-    chunk, following = runtime.database.transact(
-        lambda connection: fanout_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
-    )
+
+    def take(connection: Connection) -> tuple[list[Target], int | None, dict[str, RunName]]:
+        chunk, following = fanout_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
+        return chunk, following, fanout_targets.names_of(connection, [job.run_uid]) if chunk else {}
+
+    chunk, following, names = runtime.database.transact(take)
     if not chunk:
         _require_known(runtime, partial(fanout_targets.exists_of, run_uid=job.run_uid))
         return 0
-    jobs = _jobs_of(runtime, chunk)
+    jobs = _jobs_of(runtime, chunk, names)
     if following is not None:
         jobs.append(_next(BatchJobId(job.run_uid, following)))
     try:
@@ -89,10 +93,20 @@ def _require_known(runtime: Runtime, exists: Callable[[Connection], bool]) -> No
         raise UnknownJobError("no such target in this database.")
 
 
-def _jobs_of(runtime: Runtime, chunk: Iterable[Target]) -> list[JobSpec]:
+def _jobs_of(runtime: Runtime, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
     """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
     more = int(runtime.settings.completion_outage.total_seconds())
-    return [JobSpec(str(TargetJobId(target.uid)), target.timeout + more) for target in chunk]
+    return [
+        JobSpec(str(TargetJobId(target.uid)), target.timeout + more, label=_label(target, names.get(target.run_uid)))
+        for target in chunk
+    ]
+
+
+def _label(target: Target, name: RunName | None) -> JobLabel:
+    if name is None:
+        return JobLabel(target.workflow, target.run_uid)
+    known = name.schedule_id, name.namespace, name.occurrence_at, name.attempt
+    return JobLabel(target.workflow, target.run_uid, *known)
 
 
 def _next(job: BatchJobId) -> JobSpec:
@@ -175,10 +189,14 @@ def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
             return
 
 
-def _post_all(runtime: Runtime, pending: Iterable[Target]) -> int:
+def _post_all(runtime: Runtime, pending: Sequence[Target]) -> int:
+    if not pending:
+        return 0
+    names = runtime.database.read(partial(fanout_targets.names_of, run_uids=[target.run_uid for target in pending]))
     grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
     for target in pending:
         grouped[target.queue, target.connection].append(target)
     return sum(
-        runtime.transport.enqueue(_jobs_of(runtime, some), *where, now=runtime.now()) for where, some in grouped.items()
+        runtime.transport.enqueue(_jobs_of(runtime, some, names), *where, now=runtime.now())
+        for where, some in grouped.items()
     )

@@ -6,7 +6,7 @@ UPDATE; it is dispatched once because its uid is computed from its run and its i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from rqsched.core.ids import BatchJobId, derived_uid
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
-from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, targets
+from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
 
 LOST = "its process vanished: it neither ended nor ran out of time"
 """The error of a target whose deadline passed without a result."""
@@ -47,6 +47,20 @@ class Batch:
     """The queue of the jobs; None for the default one."""
     connection: str | None = None
     """The named Redis of that queue; None for the main one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunName:
+    """What people know the run of targets by."""
+
+    namespace: str
+    """The namespace of its schedule."""
+    schedule_id: str
+    """Its schedule."""
+    occurrence_at: datetime
+    """Its nominal time."""
+    attempt: int
+    """Its current attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +143,14 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
     mine = one_of(targets.c.uid, [target.uid for target in chunk], connection)
     connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
     return chunk, rows[limit].number if len(rows) > limit else None
+
+
+def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, RunName]:
+    """Return what runs are known by, by their uids; fan-outs that were started by hand have no run."""
+    columns = schedules.c.namespace, schedules.c.schedule_id, runs.c.occurrence_at, runs.c.attempt
+    statement = sa.select(runs.c.uid, *columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    found = statement.where(one_of(runs.c.uid, sorted(set(run_uids)), connection))
+    return {row[0]: RunName(*row[1:]) for row in connection.execute(found)}
 
 
 def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:

@@ -6,7 +6,7 @@ the last page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -95,6 +95,13 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
     """Read runs that should be on their queue since `before`."""
     found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
     return _runs(connection, found, after, limit)
+
+
+def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the namespaces and ids of schedules by their uids."""
+    statement = sa.select(schedules.c.uid, schedules.c.namespace, schedules.c.schedule_id)
+    found = statement.where(one_of(schedules.c.uid, sorted(set(uids)), connection))
+    return {row.uid: (row.namespace, row.schedule_id) for row in connection.execute(found)}
 
 
 def blocked(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:

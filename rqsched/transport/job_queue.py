@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,14 +12,13 @@ from redis import Redis
 from rq import Queue, Retry
 from rq.job import Job
 
+from rqsched.transport.job_label import DATABASE, JobLabel, call_of, fields_of
 from rqsched.transport.lua import ARM, IS_LIVE
 
 STARTED_GRACE = timedelta(seconds=30)
 """How long a job that RQ marked as started counts as live (docs/architecture.md, "Protocol")."""
 CHUNK = 100
 """Jobs per script call: one call blocks Redis for less than two milliseconds."""
-OWNER = "rqsched"
-"""The name in a job's meta under which the id of the database stands that it belongs to."""
 _WAKE_SECONDS = 60
 """After so long a wake that no dispatcher took expires."""
 
@@ -37,6 +35,8 @@ class JobSpec:
     """When it is to be promoted; None puts it on the list now."""
     is_front: bool = False
     """Whether it is pushed in front of the jobs that wait."""
+    label: JobLabel | None = None
+    """What RQ's tools show of it; None for its function and its database alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class JobKind:
     """What the jobs of one queue have in common."""
 
     func: str
-    """Dotted path of the function RQ calls, without arguments: the job's id says everything."""
+    """Dotted path of the function RQ calls, without arguments: the job's id says everything. A label has its own."""
     result_ttl: int
     """Seconds RQ keeps a job that succeeded."""
     failure_ttl: int
@@ -75,6 +75,7 @@ class JobQueue:
         self.redis = redis
         self._grace = grace
         self.queue = Queue(name, connection=redis, serializer=serializer)
+        self._serializer: Any = self.queue.serializer
         self.kind = kind
         self._is_exact = is_exact
         self._owner = owner
@@ -87,10 +88,11 @@ class JobQueue:
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
         written = 0
-        shared = [*self._shared, *self._meta()]
+        owner = self._owner()
+        shared = [*self._shared, *self._meta(owner)]
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(jobs):
-                flat = [text for job in chunk for text in self._texts(job, now)]
+                flat = [text for job in chunk for text in self._texts(job, now, owner)]
                 args = [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
                 self._arm(keys=self._keys, args=args, client=pipe)
             for answers in pipe.execute():
@@ -111,20 +113,20 @@ class JobQueue:
             pipe.delete(Job.key_for(job_id))
             pipe.execute()
 
-    def _meta(self) -> list[Any]:
+    def _meta(self, owner: str | None) -> list[Any]:
         """Name the database that a job belongs to, for a worker that has another one. Links go without: bytes count."""
-        owner = self._owner()
-        return [] if owner is None else ["meta", self.queue.serializer.dumps({OWNER: owner})]
+        return [] if owner is None else ["meta", self._serializer.dumps({DATABASE: owner})]
 
     def _head(self, now: datetime) -> list[Any]:
         most_overdue = repr((now - self._grace).timestamp())
         started_after = rq_time(now - STARTED_GRACE)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), most_overdue]
 
-    def _texts(self, job: JobSpec, now: datetime) -> tuple[Any, ...]:
+    def _texts(self, job: JobSpec, now: datetime, owner: str | None) -> list[Any]:
         is_future = job.due_at is not None and job.due_at > now
         score = repr(job.due_at.timestamp()) if is_future and job.due_at else ""
-        return job.id, score, job.timeout, int(job.is_front)
+        own = [] if job.label is None else fields_of(job.label, owner, self._serializer)
+        return [job.id, score, job.timeout, int(job.is_front), len(own), *own]
 
     @cached_property
     def _arm(self) -> Any:
@@ -138,7 +140,7 @@ class JobQueue:
     def _shared(self) -> list[Any]:
         """The names and values that RQ itself writes for every job of this kind.
 
-        No value is longer than 64 bytes: Redis stores such hashes in half the memory.
+        No value is longer than 64 bytes: Redis stores such hashes, those of links, in half the memory.
         """
         job = self.queue.create_job(
             self.kind.func,
@@ -149,7 +151,7 @@ class JobQueue:
             retry=self.kind.retry,
         )
         fields = job.to_dict(include_meta=False, include_result=False)
-        fields["data"] = zlib.compress(self.queue.serializer.dumps((self.kind.func, None, [], {})), 9)
+        fields["data"] = call_of(self.kind.func, self._serializer)
         return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
 
 

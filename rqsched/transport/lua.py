@@ -66,19 +66,22 @@ local function place(id, score, is_front)
   return #head == 0 or tonumber(score) < tonumber(head[2])
 end
 
-local function arm(id, score, timeout, front)
+local function arm(id, score, timeout, front, first_own, last_own)
   if is_live(id) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
   redis.call('HSET', hash, 'timeout', timeout, 'created_at', now, unpack(template))
+  if last_own > first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
   return place(id, score, front == '1') and 2 or 1
 end
 
-local answers, is_first = {}, false
-for i = first_job, #ARGV, 4 do
-  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+local answers, is_first, i = {}, false, first_job
+while i <= #ARGV do
+  local last_own = i + 4 + tonumber(ARGV[i + 4])
+  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], i + 5, last_own)
   is_first = is_first or answer == 2
   answers[#answers + 1] = answer > 0 and 1 or 0
+  i = last_own + 1
 end
 redis.call('SADD', queues, list)
 if is_first and wake ~= '' then
@@ -92,8 +95,9 @@ return answers
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
 ARGV continue with the life of the wake key in seconds, the number of shared texts and those: the names and values every
-hash gets. Then four texts a job: id, score ('' puts it on the list), timeout, and '1' to push it in front. A job that
-becomes the earliest wakes a dispatcher.
+hash gets. Then for each job its id, score ('' puts it on the list), timeout, '1' to push it in front, the number of its
+own texts and those: names and values that it has beside or instead of the shared ones. A job that becomes the earliest
+wakes a dispatcher.
 """
 
 LEASE = """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import tenacity
@@ -29,6 +30,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.transport import redis_keys
 from rqsched.transport.breaker import RedisAwayError
+from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
 
@@ -50,6 +52,11 @@ _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
 """The first words of errors that say that Redis cannot write now, whatever the command is."""
+
+
+Names = Mapping[str, tuple[str, str]]
+"""Namespace and id of schedules by their uid."""
+NO_NAMES: Names = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,8 @@ class Transport:
         Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
         """
         self.arm([arm for change in changes for arm in arms_of(change, now)], now=now)
-        self.deliver([run for change in changes for run in deliveries_of(change, now)], now=now)
+        names = {change.after.uid: (change.after.namespace, change.after.schedule_id) for change in changes}
+        self.deliver([run for change in changes for run in deliveries_of(change, now)], names, now=now)
         for before, after in (pair for change in changes for pair in change.changed_runs):
             if after.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and before.executor == "rq":
                 self._withdraw(before, after)
@@ -129,17 +137,21 @@ class Transport:
         texts = [str(link) for link in ids]
         return self._patiently(lambda: self._links.live(texts, now=now)) if texts else []
 
-    def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
+    def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live one; returns how many were written.
 
-        A named connection that does not answer, or a queue that takes no job, is logged and delays no other queue.
+        RQ's tools show their schedules by `names`. A named connection that does not answer, or a queue that
+        takes no job, is logged and delays no other queue.
         """
         timeout = int(self.settings.run_timeout.total_seconds())
         more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
         written = 0
         for job_queue, some in self._by_queue(runs):
             jobs = [
-                JobSpec(str(job_id_of(run)), (run.timeout or timeout) + more, is_front=run.priority > 0) for run in some
+                JobSpec(
+                    str(job_id_of(run)), (run.timeout or timeout) + more, None, run.priority > 0, _label(run, names)
+                )
+                for run in some
             ]
             written += self._put(job_queue, some[0].connection, jobs, now)
         return written
@@ -364,6 +376,11 @@ def deliveries_of(change: Change, now: datetime) -> list[Run]:
 def job_id_of(run: Run) -> RunJobId:
     """Return the id of the RQ job of a run's current delivery."""
     return RunJobId(run.uid, run.attempt, run.delivery)
+
+
+def _label(run: Run, names: Names) -> JobLabel:
+    namespace, schedule_id = names.get(run.schedule_uid, (None, None))
+    return JobLabel(run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt)
 
 
 def _text(value: bytes | str) -> str:

@@ -49,15 +49,14 @@ def test_a_run_job_names_its_database_and_a_link_does_not(env: Env) -> None:
     schedule = env.create()
     run = env.fire_next(schedule)
 
-    assert env.job(run_job_id(run)).meta == {"rqsched": env.runtime.database_id()}
-    assert len(present(env.redis.hget(f"rq:job:{run_job_id(run)}", "meta"))) <= 64, "no longer in a compact hash"
+    assert env.job(run_job_id(run)).meta["database"] == env.runtime.database_id()
     assert not env.redis.hexists(f"rq:job:{link_id(schedule.refresh())}", "meta")
 
 
 def test_a_target_job_names_its_database(env: Env) -> None:
     uid = dispatch_targets(env, "a")
 
-    assert env.job(f"target-{uid}").meta == {"rqsched": env.runtime.database_id()}
+    assert env.job(f"target-{uid}").meta["database"] == env.runtime.database_id()
 
 
 def test_a_worker_with_another_database_puts_a_run_back_once_and_then_fails_it_with_what_to_set(

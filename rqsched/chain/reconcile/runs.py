@@ -33,7 +33,8 @@ def redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
         live = runtime.transport.live_deliveries(rows, now=runtime.now())
         dead = [run for run, is_live in zip(rows, live, strict=True) if not is_live]
         again = runtime.database.transact(partial(changes.next_deliveries, dead=dead))
-        runtime.transport.deliver(again, now=runtime.now())
+        named = partial(reconcile_queries.names_of, uids=[run.schedule_uid for run in again])
+        runtime.transport.deliver(again, runtime.database.read(named) if again else {}, now=runtime.now())
         yield Recovered(checked=len(rows), deliveries=len(again))
 
 

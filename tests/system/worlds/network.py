@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.model import Run, RunStatus
-from rqsched.transport.transport import Arm, Transport, job_id_of
+from rqsched.transport.transport import NO_NAMES, Arm, Names, Transport, job_id_of
 from tests.system.worlds.faults import Faults
 
 Message = Callable[[], None]
@@ -157,7 +157,7 @@ class NetworkTransport(Transport):
         self._answer()
         return len(arms)
 
-    def deliver(self, runs: Iterable[Run], *, now: datetime) -> int:
+    def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         self._step()
         wanted = [str(job_id_of(run)) for run in runs]
         for job_id in wanted:

@@ -1,0 +1,81 @@
+"""What RQ's own tools show of the job of a run or a target: names, never arguments.
+
+Nothing here decides anything: a job without any of it is executed all the same, because its id says everything.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from rqsched.core.ids import iso_utc
+
+WORKFLOW = "rqsched.jobs.workflow"
+"""What the functions of run and target jobs begin with; `rqsched.jobs` answers to every name below it."""
+DATABASE = "database"
+"""The name in a job's meta under which the id of the database stands that it belongs to."""
+_UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class JobLabel:
+    """What is told of one job: whose it is, what it executes, and for when."""
+
+    workflow: str
+    """The workflow that it executes."""
+    run: str
+    """The uid of the run."""
+    schedule: str | None = None
+    """The id of the schedule; None for a fan-out that was started by hand."""
+    namespace: str | None = None
+    """The namespace that holds the schedule."""
+    occurrence: datetime | None = None
+    """The nominal time of the run."""
+    attempt: int | None = None
+    """The attempt of the run."""
+
+    @property
+    def description(self) -> str:
+        """What lists and logs show in one line."""
+        return self.workflow if self.schedule is None else f"{self.schedule}: {self.workflow}"
+
+    def meta(self, database: str | None) -> dict[str, Any]:
+        """Return what programs read (`job.meta`); what is not known is left out."""
+        known = {
+            "schedule": self.schedule,
+            "namespace": self.namespace,
+            "occurrence": None if self.occurrence is None else iso_utc(self.occurrence),
+            "attempt": self.attempt,
+            "run": self.run,
+            DATABASE: database,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def function_of(workflow: str) -> str:
+    """Return the dotted path that a workflow's jobs name as their function.
+
+    Letters, digits, `_`, `-`, `:` and single inner dots stay. Every other character is written as the bytes of its
+    UTF-8, `%XX` each, so that different names stay different and no name breaks a line of a log.
+    """
+    return f"{WORKFLOW}.{_UNFIT.sub(_escaped, workflow)}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+
+def fields_of(label: JobLabel, database: str | None, serializer: Any) -> list[Any]:
+    """Return the names and values of a job's hash that differ from job to job, as RQ writes them."""
+    call, meta = call_of(function_of(label.workflow), serializer), serializer.dumps(label.meta(database))
+    return ["data", call, "description", label.description, "meta", meta]
+
+
+@lru_cache(maxsize=1024)
+def call_of(function: str, serializer: Any) -> bytes:
+    """Write a call without arguments as RQ does."""
+    return zlib.compress(serializer.dumps((function, None, [], {})), 9)
