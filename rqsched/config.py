@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -126,6 +126,35 @@ def _warn_of_unknown(names: frozenset[str]) -> None:
             nearest = difflib.get_close_matches(own, known, 1)
             hint = f"; did you mean {_PREFIX}{nearest[0]}?" if nearest else ""
             _log.warning("%s is not a setting and is ignored%s", name, hint, extra={"action": "unknown_setting"})
+
+
+Source = Callable[[], Mapping[str, Any]]
+_sources: list[Source] = []
+
+
+def provide(source: Source) -> None:
+    """Take settings from the application where neither an argument nor the environment says anything.
+
+    `source` returns values by the names of the fields below, None for what it does not know. It is called whenever
+    settings are read, in this process and its forks; only the newest source counts. What it raises, reading raises.
+    """
+    _sources[:] = [source]
+
+
+def _provided() -> dict[str, Any]:
+    return {name: value for source in _sources for name, value in source().items() if value is not None}
+
+
+def export() -> None:
+    """Put what the application provides into the environment, for processes that are started anew, not forked."""
+    for name, value in _provided().items():
+        os.environ.setdefault(f"{_PREFIX}{name.upper()}", _as_text(value))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, timedelta):
+        return str(value.total_seconds())
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 class Settings(BaseSettings):
@@ -262,6 +291,19 @@ class Settings(BaseSettings):
             raise ConfigError(_explain(error)) from None
         except SettingsError as error:
             raise ConfigError(f"{error}.") from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Any,
+        env_settings: Any,
+        dotenv_settings: Any,
+        file_secret_settings: Any,
+    ) -> tuple[Any, ...]:
+        """Read arguments, then the environment, then what the application provides."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return init_settings, env_settings, _provided
 
     @field_validator("database_url")
     @classmethod

@@ -21,7 +21,7 @@ from rqsched.chain.kept_dispatcher import KeptDispatcher, make_one_pass_apart
 from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.worker import prepare
-from rqsched.config import Settings
+from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError
 from rqsched.transport.client import url_of
 
@@ -44,6 +44,8 @@ class _WithDispatcher(PatientWorker):
         Raises ConfigError when the settings, the database or the imports cannot be used, or when the control queue
         belongs to another database. While a server is merely away it starts, and waits.
         """
+        if self._spawns:
+            export()
         self.runtime = _open_runtime(self.connection)
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
         end_scheduler_with(self)

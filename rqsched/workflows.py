@@ -7,18 +7,23 @@ import importlib
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
+from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
-from rqsched.timing import Timing
+from rqsched.timing import When
 
 F = TypeVar("F", bound=Callable[..., Any])
+Enter = Callable[[], AbstractContextManager[Any]]
+"""What `around_runs` takes: called anew for each run, it returns the context to execute it in."""
+E = TypeVar("E", bound=Enter)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
 
@@ -67,10 +72,41 @@ class Workflow:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it to its end and return what it returns, in this thread."""
-        made: Any = self.target() if inspect.isclass(self.target) else None
-        call: Callable[..., Any] = self.target if made is None else made.run
-        result = call(*args, **kwargs)
-        return _end_of(result) if inspect.isawaitable(result) else result
+        with surroundings():
+            made: Any = self.target() if inspect.isclass(self.target) else None
+            call: Callable[..., Any] = self.target if made is None else made.run
+            result = call(*args, **kwargs)
+            return _end_of(result) if inspect.isawaitable(result) else result
+
+
+_around: list[Enter] = []
+
+
+def around_runs(enter: E) -> E:
+    """Execute every run and target of this process in a context, such as a web application's; returns `enter`.
+
+    >>> from contextlib import contextmanager
+    >>> @around_runs
+    ... @contextmanager
+    ... def in_application() -> Iterator[None]:
+    ...     print("begin")
+    ...     yield
+
+    `around_runs(app.app_context)` is what Flask needs. The context covers one attempt, its timeout included; the first
+    one given is the outermost, the same one given twice counts once. An error on entering is the attempt's error.
+    """
+    if enter not in _around:
+        _around.append(enter)
+    return enter
+
+
+@contextmanager
+def surroundings() -> Iterator[None]:
+    """Enter what `around_runs` was given, and leave it at the end."""
+    with ExitStack() as stack:
+        for enter in _around:
+            stack.enter_context(enter())
+        yield
 
 
 def _end_of(result: Any) -> Any:
@@ -102,7 +138,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Workflow] = {}
-        self._timings: dict[str, tuple[str, Timing]] = {}
+        self._declared: dict[str, Declared] = {}
 
     def add(self, workflow: Workflow) -> None:
         """Register a workflow; the newest of a name wins, as a redeployed module's does."""
@@ -136,18 +172,32 @@ class Registry:
         """Forget a name; for tests that play a deploy."""
         self._by_name.pop(name, None)
 
-    def declare(self, schedule_id: str, workflow: str, timing: Timing) -> None:
+    def declare(
+        self,
+        schedule_id: str,
+        workflow: str,
+        when: When,
+        options: Options | None = None,
+        note: str | None = None,
+        paused: bool | None = None,
+    ) -> None:
         """Declare a schedule for `Scheduler.sync` to create: a module that declares one has no scheduler yet.
 
-        The timing is read then: steps may follow. The newest of an id wins.
+        A timing is read then: steps may follow. The newest of an id wins.
         """
-        self._timings[schedule_id] = (workflow, timing)
+        self._declared[schedule_id] = (workflow, when, options or Options(), note, paused)
 
-    def declared(self) -> dict[str, tuple[str, Timing]]:
-        """Return the declared schedules: workflow and timing by schedule id, in the order of declaration."""
-        return dict(self._timings)
+    def withdraw(self, schedule_id: str) -> None:
+        """Forget a declaration; for tests that play a deploy."""
+        self._declared.pop(schedule_id, None)
+
+    def declared(self) -> dict[str, Declared]:
+        """Return the declared schedules by schedule id, in the order of declaration."""
+        return dict(self._declared)
 
 
+Declared: TypeAlias = tuple[str, When, Options, str | None, bool | None]
+"""Workflow, timing, options, note, and whether it is paused; see `rqsched.Declaration`."""
 registry = Registry()
 """What `@workflow` fills: decorators run at import, before there is any scheduler to hand them to."""
 

@@ -31,6 +31,7 @@ from rqsched.store.database import Connection, Patience
 from rqsched.store.fanout_targets import Batch, RunName, Target
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobSpec
+from rqsched.workflows import surroundings
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def _handle(runtime: Runtime, target: Target) -> bool:
     each = runtime.workflows.resolve(target.workflow).each
     if each is None:
         raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets")
-    with get_default_death_penalty_class()(target.timeout, _OutOfTimeError):
+    with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
         return each(target.target_id)
 
 

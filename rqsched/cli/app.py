@@ -43,7 +43,7 @@ class Entry:
 ENTRIES = (
     Entry("create", "schedules", _SCHEDULES, "Create a schedule; refused when its id is taken."),
     Entry("upsert", "schedules", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
-    Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file declares."),
+    Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
     Entry("update", "schedules", _SCHEDULES, "Change the given options and leave the rest."),
     Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created."),
     Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),

@@ -95,7 +95,7 @@ class Guard:
         surface = surface_of(self._surfaces, _route_path(scope))
         headers = Headers(scope=scope)
         tag = Tag(_request_id(headers), surface)
-        scope = {**scope, _KEY: tag, "path": _path(scope["path"], surface)}
+        scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
         sender = _Sender(send, HTTPConnection(scope), tag)
         try:
             _require_no_nul(scope)
@@ -142,11 +142,12 @@ def _request_id(headers: Headers) -> str:
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _path(path: str, surface: Surface) -> str:
-    """Return the path with or without a trailing slash, as the surface's routes have it."""
-    if surface.has_slash:
+def _path(scope: Scope, surface: Surface) -> str:
+    """Return the path with or without a trailing slash, as the surface's routes have it; the front page has one."""
+    path = str(scope["path"])
+    if surface.has_slash or not _route_path(scope).strip("/"):
         return path if path.endswith("/") else path + "/"
-    return path.rstrip("/") or "/"
+    return path.rstrip("/")
 
 
 def _require_no_nul(scope: Scope) -> None:

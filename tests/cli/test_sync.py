@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rqsched import Every
+from rqsched.workflows import registry
 from tests.support.cli import HELLO, Cli
 
 TOML = f"""
@@ -135,3 +137,20 @@ def test_a_toml_file_with_a_fault_is_refused(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text("[[schedules]")
     assert "is not valid TOML" in cli("sync", str(path), code=2).err
+
+
+def test_without_a_file_it_is_what_the_imported_modules_declare(cli: Cli) -> None:
+    registry.declare("declared", HELLO, Every("1h"), {"queue": "slow"}, "from code")
+    try:
+        assert cli("sync", "--dry-run", "-o", "json").json["created"] == ["declared"]
+        assert cli("sync", "--prune", "-o", "json").json["created"] == ["declared"]
+    finally:
+        registry.withdraw("declared")
+    declared = cli.scheduler.get("declared")
+    assert (declared.state.note, declared.state.definition.queue) == ("from code", "slow")
+
+
+def test_without_a_file_and_without_declarations_nothing_is_pruned(cli: Cli, tmp_path: Path) -> None:
+    cli("sync", write(tmp_path / "s.json", entry("kept")))
+    assert "the imported modules declare no schedule" in cli("sync", "--prune", code=2).err
+    assert cli.ids() == ["kept"]

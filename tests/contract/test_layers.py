@@ -36,6 +36,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.dev.web", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.dev.web", "rqsched.http.create_app"): "the http extra is optional",
     ("rqsched.dev.web", "uvicorn"): "the http extra is optional",
+    ("rqsched.dashboard.mount", "a2wsgi.ASGIMiddleware"): "the wsgi extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",

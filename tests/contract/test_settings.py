@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from rq.serializers import resolve_serializer
 
-from rqsched.config import Settings
+from rqsched import config
+from rqsched.config import Settings, export, provide
 from rqsched.errors import ConfigError
 
 SECRET = "hunter2"
@@ -138,3 +139,47 @@ def test_a_misspelt_variable_is_warned_about_with_the_nearest_name(
     ]
     Settings()
     assert len([record for record in caplog.records if record.__dict__.get("action") == "unknown_setting"]) == 2
+
+
+@pytest.fixture
+def provided(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What an application provides in this test."""
+    monkeypatch.setattr(config, "_sources", [])
+    values: dict[str, object] = {}
+    provide(lambda: values)
+    return values
+
+
+def test_what_the_application_provides_yields_to_environment_and_arguments(
+    provided: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provided.update(namespace="from-application", control_queue="links", default_queue="runs", env=None)
+    monkeypatch.setenv("RQSCHED_CONTROL_QUEUE", "from-environment")
+    settings = Settings(default_queue="from-argument")
+    read = (settings.namespace, settings.control_queue, settings.default_queue, settings.env)
+    assert read == ("from-application", "from-environment", "from-argument", "")
+
+
+def test_what_the_application_provides_is_read_anew_each_time(provided: dict[str, object]) -> None:
+    assert Settings().namespace == "default"
+    provided["namespace"] = "later"
+    assert Settings().namespace == "later"
+
+
+def test_what_is_exported_is_read_the_same_by_a_process_that_is_started_anew(
+    provided: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provided.update(imports=("billing", "mail"), grace=timedelta(seconds=9), connections={"eu": "redis://eu/0"})
+    here = Settings()
+    for name in provided:  # what is set after this is gone after the test
+        monkeypatch.setenv(f"RQSCHED_{name.upper()}", "")
+        monkeypatch.delenv(f"RQSCHED_{name.upper()}")
+    export()
+    provided.clear()
+    assert Settings() == here
+
+
+def test_an_invalid_value_that_the_application_provides_is_refused_by_name(provided: dict[str, object]) -> None:
+    provided["fire_batch"] = 0
+    with pytest.raises(ConfigError, match="RQSCHED_FIRE_BATCH"):
+        Settings()

@@ -107,6 +107,7 @@ def test_it_can_be_mounted_in_another_application(web: Web) -> None:
     assert mounted.get(answer.headers["location"]).json()["id"] == "report"
     problem(mounted.get("/jobs/api/v1/nope"), 404, "not_found")
     assert mounted.get("/jobs/openapi.json").json()["servers"] == [{"url": "/jobs"}]
+    assert "/jobs/schedules" in mounted.get("/jobs/").text
 
 
 def test_a_browser_can_show_the_document(web: Web) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rqsched.contrib.django.scheduler import scheduler
+    from rqsched.contrib.django.lazy import scheduler
 
 __all__ = ["scheduler"]
 
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
     """Import the scheduler at its first use: Django imports this package before it has any settings."""
     if name != "scheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.scheduler").scheduler
+    return import_module(f"{__name__}.lazy").scheduler

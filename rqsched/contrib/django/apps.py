@@ -1,9 +1,27 @@
-"""The Django app: what happens when Django is set up."""
+"""The Django app: what happens when Django is set up, and around each run."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
 from django.apps import AppConfig
+from django.core import checks
+from django.db import close_old_connections
+from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
+
+from rqsched.config import Settings, provide
+from rqsched.contrib.django import project
+from rqsched.contrib.django.checks import check_dashboard, check_settings
+from rqsched.errors import ConfigError
+from rqsched.store import schema_version
+from rqsched.store.database import Database
+from rqsched.workflows import around_runs
+
+_log = logging.getLogger(__name__)
 
 
 class RqschedConfig(AppConfig):
@@ -14,5 +32,34 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Import `schedules.py` of every installed app, so that its workflows and schedules are known."""
+        """Make the project's settings rqsched's, and import `schedules.py` of every installed app."""
+        provide(project.provided)
+        around_runs(fresh_connections)
+        checks.register(check_settings, "rqsched")
+        checks.register(check_dashboard, "rqsched")
+        post_migrate.connect(upgrade, sender=self)
         autodiscover_modules("schedules")
+
+
+@contextmanager
+def fresh_connections() -> Iterator[None]:
+    """Do for a run what Django does for a request: close connections that are broken or older than CONN_MAX_AGE."""
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+def upgrade(using: str, **others: Any) -> None:
+    """Upgrade rqsched's tables with `manage.py migrate`, where they are in the database that was migrated."""
+    del others
+    if not project.shares_database() or using != project.alias():
+        return
+    try:
+        settings = Settings()
+    except ConfigError as error:  # `manage.py check` says it; a test database in memory needs no tables
+        _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
+        return
+    with closing(Database(settings.database_url or "")) as database:
+        schema_version.upgrade(database)

@@ -1,0 +1,73 @@
+"""What `manage.py check` says about rqsched. Nothing is opened: `manage.py rqsched doctor` asks the servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
+from django.urls import NoReverseMatch, get_resolver, reverse
+from django.utils.module_loading import import_string
+
+from rqsched.config import Settings
+from rqsched.contrib.django.project import OPERATOR, own_settings
+from rqsched.errors import ConfigError
+
+_HINT = "See RQSCHED in the settings, DATABASES and RQ_QUEUES, which it reuses, and RQSCHED_* in the environment."
+
+
+def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
+    """Say which settings are missing or wrong, and what would not last in production."""
+    del app_configs, others
+    try:
+        settings = Settings()
+    except ConfigError as error:
+        return [Error(str(error), hint=_HINT, id="rqsched.E001")]
+    if settings.redis_url is None and not django_settings.DEBUG:
+        return [
+            Warning(
+                "rqsched has no Redis and starts its own Valkey, which serves this machine only.",
+                hint="Set RQSCHED['REDIS_URL'], or RQ_QUEUES['default'] of django-rq.",
+                id="rqsched.W001",
+            )
+        ]
+    return []
+
+
+def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
+    """Say what the dashboard needs, where the project's URLs include it."""
+    del app_configs, others
+    try:
+        operator = own_settings().get(OPERATOR)
+    except ConfigError:
+        return []  # E001 says it
+    found: list[CheckMessage] = []
+    if isinstance(operator, str):
+        try:
+            import_string(operator)
+        except ImportError as error:
+            hint = "Write the dotted path of a function that takes a request and returns a rqsched.dashboard.Principal."
+            found.append(Error(f"RQSCHED[{OPERATOR!r}] cannot be imported: {error}.", hint=hint, id="rqsched.E002"))
+    if not _has_dashboard():
+        return found
+    missing = [app for app in ("django.contrib.auth", "django.contrib.sessions") if not apps.is_installed(app)]
+    if missing and operator is None:
+        text = f"The dashboard is for users that Django has authenticated, but {' and '.join(missing)} not installed."
+        hint = f"Add it to INSTALLED_APPS with its middleware, or set RQSCHED[{OPERATOR!r}] to a function of your own."
+        found.append(Error(text.replace(" not ", " is not ", 1), hint=hint, id="rqsched.E003"))
+    return found
+
+
+def _has_dashboard() -> bool:
+    """Return whether the project's URLs include ours; broken URLs are Django's own checks to tell."""
+    if not getattr(django_settings, "ROOT_URLCONF", None):
+        return False
+    try:
+        get_resolver()
+        reverse("rqsched-dashboard")
+    except NoReverseMatch:
+        return False
+    except Exception:  # noqa: BLE001 - whatever a module of URLs raises
+        return False
+    return True

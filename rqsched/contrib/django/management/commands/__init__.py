@@ -1,0 +1,1 @@
+"""`manage.py rqsched ...` and `manage.py rqsched_worker`."""

@@ -1,0 +1,12 @@
+"""`manage.py rqsched_worker`: fire schedules and execute their runs, with Django set up."""
+
+from __future__ import annotations
+
+from rqsched.contrib.django.management.commands import rqsched
+
+
+class Command(rqsched.Command):
+    """The same as `manage.py rqsched worker`, and takes what that takes."""
+
+    help = "Fire schedules and execute their runs until SIGTERM or Ctrl-C; any number may run."
+    words = ("worker",)

@@ -1,0 +1,146 @@
+"""The settings of a Django project as rqsched's: `RQSCHED = {...}`, else what DATABASES and RQ_QUEUES say already.
+
+Read whenever settings are read, so that a test run, which renames the databases, is followed. What cannot be used is a
+ConfigError that says what to write; `manage.py check` shows it before anything is opened.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from django.conf import settings as django_settings
+from django.db import connections
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+
+DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
+"""The keys of RQSCHED that are Django's alone: an alias in DATABASES, a name in RQ_QUEUES, a function's path."""
+WORKFLOWS = "rqsched.contrib.django.workflows"
+"""The module that sets Django up where a process was started without it."""
+_OF_LIBPQ = frozenset(
+    {
+        "application_name", "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count",
+        "keepalives_idle", "keepalives_interval", "krbsrvname", "options", "passfile", "require_auth", "service",
+        "sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert", "target_session_attrs",
+        "tcp_user_timeout",
+    }
+)  # fmt: skip
+"""The OPTIONS of a database that are libpq's; the others are Django's own and mean nothing here."""
+
+
+def provided() -> Mapping[str, Any]:
+    """Return rqsched's settings by their names; raises ConfigError."""
+    own = own_settings()
+    known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
+    known["imports"] = (WORKFLOWS, *_words(own.get("IMPORTS")))
+    known.setdefault("data_dir", _data_dir())
+    if not (known.get("database_url") or os.environ.get("RQSCHED_DATABASE_URL")):
+        known["database_url"] = database_url(alias())
+    if not (known.get("redis_url") or os.environ.get("RQSCHED_REDIS_URL")):
+        known["redis_url"] = redis_url(own.get(RQ_QUEUE))
+    return known
+
+
+def own_settings() -> dict[str, Any]:
+    """Return RQSCHED of the project, empty where there is none; raises ConfigError for a key that nothing reads."""
+    own = getattr(django_settings, "RQSCHED", {})
+    if not isinstance(own, Mapping):
+        raise ConfigError(
+            f'RQSCHED is {type(own).__name__}; write a dictionary, such as {{"REDIS_URL": "redis://..."}}.'
+        )
+    known = [name.upper() for name in Settings.model_fields] + [DATABASE, RQ_QUEUE, OPERATOR]
+    for name in own:
+        if name not in known:
+            nearest = difflib.get_close_matches(str(name).upper(), known, 1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; the keys are {', '.join(sorted(known))}."
+            raise ConfigError(f"RQSCHED[{name!r}] is not a setting{hint}")
+    return dict(own)
+
+
+def alias() -> str:
+    """Return the alias in DATABASES of the database that is shared with the project."""
+    return str(own_settings().get(DATABASE, "default"))
+
+
+def shares_database() -> bool:
+    """Return whether the tables are in a database of the project, rather than at a URL of their own."""
+    return not (own_settings().get("DATABASE_URL") or os.environ.get("RQSCHED_DATABASE_URL"))
+
+
+def database_url(alias: str) -> str:
+    """Return the URL of a database in DATABASES; raises ConfigError for one that cannot hold our tables."""
+    where = f"DATABASES[{alias!r}]"
+    instead = f"set RQSCHED[{DATABASE!r}] to another alias, or RQSCHED['DATABASE_URL']."
+    if alias not in connections:
+        raise ConfigError(f"RQSCHED[{DATABASE!r}] is {alias!r}, which is not in DATABASES; {instead}")
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        return _postgres_url(connection.settings_dict)
+    if connection.vendor != "sqlite":
+        raise ConfigError(f"{where} is {connection.vendor}; rqsched keeps schedules in PostgreSQL or SQLite: {instead}")
+    path = str(connection.settings_dict["NAME"])
+    if connection.is_in_memory_db():
+        raise ConfigError(
+            f"{where} is in memory, which other processes cannot see: {instead} For tests: "
+            f"DATABASES[{alias!r}]['TEST'] = {{'NAME': BASE_DIR / 'test.sqlite3'}}"
+        )
+    return f"sqlite:///{quote(str(Path(path).absolute()))}"
+
+
+def _postgres_url(of: Mapping[str, Any]) -> str:
+    """Write the URL as Django connects; a host that is a folder holds a socket."""
+    user, password = (quote(str(of.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
+    host, port = str(of.get("HOST") or ""), str(of.get("PORT") or "")
+    options = {name: value for name, value in (of.get("OPTIONS") or {}).items() if name in _OF_LIBPQ}
+    if host.startswith("/"):
+        options, host = {"host": host, **options}, ""
+    who = user + (f":{password}" if password else "") + ("@" if user else "")
+    at = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+    query = f"?{urlencode(options, quote_via=quote)}" if options else ""
+    return f"postgresql://{who}{at}/{quote(str(of.get('NAME') or ''), safe='')}{query}"
+
+
+def redis_url(queue: str | None) -> str | None:
+    """Return the URL of a queue in django-rq's RQ_QUEUES: the one named, else `default`; None without any.
+
+    Raises ConfigError for a queue that is not there, or is not reached by a URL.
+    """
+    queues = getattr(django_settings, "RQ_QUEUES", {})
+    if queue is None and "default" not in queues:
+        return None
+    name = queue or "default"
+    where, instead = f"RQ_QUEUES[{name!r}]", "set RQSCHED['REDIS_URL']."
+    if name not in queues:
+        raise ConfigError(f"RQSCHED[{RQ_QUEUE!r}] is {name!r}, which is not in RQ_QUEUES; {instead}")
+    of = queues[name]
+    if of.get("URL"):
+        return str(of["URL"])
+    for key in ("USE_REDIS_CACHE", "SENTINELS", "CONNECTION_CLASS"):
+        if of.get(key):
+            raise ConfigError(f"{where} uses {key}, which is not a Redis URL; {instead}")
+    user, password = (quote(str(of.get(key) or ""), safe="") for key in ("USERNAME", "PASSWORD"))
+    who = f"{user}:{password}@" if password else ""
+    database = of.get("DB", 0) or 0
+    if of.get("UNIX_SOCKET_PATH"):
+        return f"unix://{who}{of['UNIX_SOCKET_PATH']}?db={database}"
+    scheme = "rediss" if of.get("SSL") else "redis"
+    verify = of.get("SSL_CERT_REQS")
+    query = f"?ssl_cert_reqs={quote(str(verify))}" if of.get("SSL") and verify else ""
+    return f"{scheme}://{who}{of.get('HOST', 'localhost')}:{of.get('PORT', 6379)}/{database}{query}"
+
+
+def _data_dir() -> Path | None:
+    base = getattr(django_settings, "BASE_DIR", None)
+    return Path(base) / ".rqsched" if base else None
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""The dashboard as a WSGI application, for Flask, Django and their like.
+
+The pages are the same, and so is what keeps them live: they are read again every few seconds, which needs no stream.
+Without the API: what it offers is for programs, and a host's session cookie must not reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection
+
+from rqsched.api.scheduler import Scheduler
+from rqsched.dashboard.routes import routes
+from rqsched.errors import ConfigError
+from rqsched.http.auth import Authenticator, Principal, Tokens
+from rqsched.http.dependencies import Wiring
+from rqsched.http.limits import Limits, TokenBuckets
+from rqsched.http.metrics.collector import Meter
+from rqsched.http.middleware import Guard
+from rqsched.http.readiness import Readiness
+from rqsched.http.surface import DEFAULT
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication
+
+Environ: TypeAlias = dict[str, Any]
+Operator = Callable[[Environ], Principal | None]
+"""The host's authentication: who looks, from the WSGI environ of a request; None for nobody."""
+_PRINCIPAL = "rqsched.principal"
+
+
+def wsgi(
+    scheduler: Scheduler | None = None,
+    *,
+    operator: Operator | None = None,
+    login_url: str | None = None,
+    limits: Limits | None = None,
+) -> WSGIApplication:
+    """Return the dashboard as a WSGI application; without a scheduler it opens one from `RQSCHED_*` when first used.
+
+    >>> app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/rqsched": wsgi(operator=operator)})  # doctest: +SKIP
+
+    `operator` is the host's own authentication: it gets the environ of each request and returns a Principal, or None.
+    Nobody is then sent to `login_url`, with the page in `next`; without one the answer is 401. RQSCHED_TOKENS do not
+    count beside it. Without `operator`, tokens decide, and without those only this machine may look.
+
+    Safe where a server forks after this call. Raises ConfigError when a2wsgi is not installed.
+    """
+    _asgi_middleware()
+    return _Mounted(scheduler, operator, login_url, limits or Limits())
+
+
+class _Mounted:
+    """The dashboard in one process, started with its first request: a thread would not survive a fork."""
+
+    def __init__(
+        self, scheduler: Scheduler | None, operator: Operator | None, login_url: str | None, limits: Limits
+    ) -> None:
+        self._scheduler = scheduler
+        self._operator = operator
+        self._login_url = login_url
+        self._limits = limits
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._starting = threading.Lock()
+        self._application: WSGIApplication | None = None
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        environ = {**environ, "REMOTE_PORT": environ.get("REMOTE_PORT") or "0"}  # else a2wsgi forgets the address
+        if self._operator is not None:
+            principal = self._operator(environ)
+            if principal is None:
+                return self._send_away(environ, start_response)
+            environ[_PRINCIPAL] = principal
+        return self._started()(environ, start_response)
+
+    def _send_away(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        text = ("Content-Type", "text/plain; charset=utf-8")
+        if self._login_url is None:
+            start_response("401 Unauthorized", [text])
+            return [b"Log in to the application first.\n"]
+        wanted = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        query = environ.get("QUERY_STRING", "")
+        to = quote(wanted.encode("latin-1") + (f"?{query}".encode("latin-1") if query else b""), safe="/")
+        joint = "&" if "?" in self._login_url else "?"
+        start_response("303 See Other", [text, ("Location", f"{self._login_url}{joint}next={to}")])
+        return [b""]
+
+    def _started(self) -> WSGIApplication:
+        with self._starting:
+            if self._application is None:
+                self._application = _asgi_middleware()(self._pages())
+            return self._application
+
+    def _pages(self) -> Starlette:
+        scheduler = self._scheduler = self._scheduler or Scheduler.from_env()
+        tokens = Tokens.of(scheduler.settings) if self._operator is None else Tokens()
+        authenticate = None if self._operator is None else _principal
+        pages = Starlette(
+            routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],
+            middleware=[Middleware(Guard, surfaces=(DEFAULT,), limits=self._limits)],
+        )
+        pages.state.rqsched = Wiring(
+            scheduler,
+            Authenticator(tokens, authenticate),
+            TokenBuckets(self._limits),
+            Meter(scheduler.runtime),
+            Readiness(scheduler.runtime),
+        )
+        return pages
+
+
+def _principal(connection: HTTPConnection) -> Principal | None:
+    principal: Principal | None = connection.scope["wsgi_environ"][_PRINCIPAL]
+    return principal
+
+
+def _asgi_middleware() -> Callable[..., Any]:
+    try:
+        from a2wsgi import ASGIMiddleware  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[wsgi]' brings it.") from error
+    return ASGIMiddleware
