@@ -22,7 +22,8 @@ RqschedError
 │   ├── ScheduleStateError
 │   ├── RunStateError
 │   ├── VersionConflictError
-│   └── IdempotencyConflictError
+│   ├── IdempotencyConflictError
+│   └── TransactionConflictError
 ├── ConfigError
 │   └── WrongDatabaseError
 ├── SchemaError
@@ -263,6 +264,19 @@ class IdempotencyConflictError(ConflictError):
         super().__init__(f"idempotency key {key!r} was used with a different request; choose a new key.")
 
 
+class TransactionConflictError(ConflictError):
+    """In the caller's own transaction, another one was first: roll back and repeat the whole transaction.
+
+    Nothing is repeated inside of it, for what the caller read before may be what has changed.
+    """
+
+    code = "transaction_conflict"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"another transaction was first ({reason}); roll yours back and repeat it from its beginning.")
+
+
 class ConfigError(RqschedError):
     """A setting is missing, malformed or contradicts another one."""
 
@@ -270,7 +284,7 @@ class ConfigError(RqschedError):
 
 
 class WrongDatabaseError(ConfigError):
-    """This process's database is not the one that a Redis, or a job it was given, belongs to."""
+    """The database is not the one that a Redis, a job or the caller's own connection belongs to."""
 
     code = "wrong_database"
 

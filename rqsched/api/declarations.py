@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from rqsched.core.schedule_options import Options, define, require_id, require_note
-from rqsched.timing import When, unfold
+from rqsched.errors import InvalidInputError
+from rqsched.spec.duration import SpanLike
+from rqsched.spec.spec import Cron, Every
+from rqsched.timing import Timing, When, unfold
 from rqsched.workflows import Registry, make_workflow
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -101,3 +104,61 @@ class Declarations:
             return target
 
         return declare
+
+
+class Declaring:
+    """The decorators of a scheduler: each registers a workflow and declares its schedule."""
+
+    declarations: Declarations
+    """What they have declared."""
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
+        """Register a workflow and declare its schedule in one line; `sync()` at start-up creates or updates it.
+
+        >>> @scheduler.cron("0 3 * * *", timezone="Europe/Berlin")
+        ... def tidy_up() -> None: ...
+        >>> scheduler.sync().created
+        ['tidy_up']
+
+        `id` and `name` default to the function's name; queue, connection and timeout are the workflow's defaults.
+        """
+        return self.declarations.on(Cron(expression), id, name, options)
+
+    def every(
+        self,
+        interval: SpanLike,
+        *,
+        offset: SpanLike | None = None,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
+        """Register a workflow and declare its schedule at an interval; see `cron`."""
+        return self.declarations.on(Every(interval, offset=offset), id, name, options)
+
+    def on_timing(
+        self,
+        timing: Timing,
+        *,
+        id: str | None = None,  # noqa: A002 - as users say it
+        name: str | None = None,
+        **options: Unpack[DeclarationOptions],
+    ) -> Callable[[F], F]:
+        """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
+        return self.declarations.on(timing, id, name, options)
+
+
+def require_distinct(declarations: Iterable[Declaration]) -> None:
+    """Check that no id is declared twice; raises InvalidInputError."""
+    seen: set[str] = set()
+    for declared in declarations:
+        if declared.schedule_id in seen:
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+        seen.add(declared.schedule_id)

@@ -13,6 +13,14 @@ from typing import Any, Unpack
 
 from rqsched.api.build_description import describe, upcoming
 from rqsched.api.description import Description
+from rqsched.api.own_transaction import (
+    CallersTransaction,
+    ConnectionLike,
+    SessionLike,
+    WritingOptions,
+    callers_transaction,
+    told_apart,
+)
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations
@@ -26,9 +34,9 @@ from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.schedule_options import Options, define, require_note
+from rqsched.core.schedule_options import define, require_note
 from rqsched.core.start_on_request import BackfillRow
-from rqsched.errors import BackfillNotFoundError, RunNotFoundError, ScheduleNotFoundError
+from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, deliveries, listing
@@ -65,7 +73,9 @@ class ScheduleHandle(ScheduleView):
     >>> schedule.resume(catch_up="once").status
     'active'
 
-    Each operation is one transaction with its audit event, and leaves the handle as the schedule is afterwards.
+    Each operation is one transaction with its audit event, and leaves the handle as the schedule is afterwards. With
+    `session` or `connection` it is a part of yours: Redis follows after your commit, and after a rollback the handle
+    shows what is not so; `refresh()` it.
     """
 
     def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
@@ -141,8 +151,17 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
 
-    def _operate(self, decide: operations.Decide, version: int | None = None, *, stops: bool = False) -> ScheduleHandle:
-        self._schedule = operations.operate(self._runtime, self.uid, decide, version=version, stops=stops)
+    def _operate(
+        self,
+        decide: operations.Decide,
+        version: int | None,
+        within: CallersTransaction | None,
+        *,
+        stops: bool = False,
+    ) -> ScheduleHandle:
+        self._schedule = operations.operate(
+            self._runtime, self.uid, decide, version=version, stops=stops, within=within
+        )
         return self
 
     def pause(
@@ -152,15 +171,19 @@ class ScheduleHandle(ScheduleView):
         reason: str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
     ) -> ScheduleHandle:
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active."""
         require_note(note)
         require_note(reason, "reason")
+        within = callers_transaction(connection, session)
         return self._operate(
             lambda _, schedule, operation: lifecycle.decide_pause(
                 schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
             ),
             if_version,
+            within,
             stops=True,
         )
 
@@ -171,10 +194,13 @@ class ScheduleHandle(ScheduleView):
         note: str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
     ) -> ScheduleHandle:
         """Fire again; see CatchUp for where it continues. Raises ScheduleStateError unless paused."""
         require_note(note)
         mode = None if catch_up is None else CatchUp.of(catch_up)
+        within = callers_transaction(connection, session)
         return self._operate(
             lambda connection, schedule, operation: lifecycle.decide_resume(
                 schedule,
@@ -186,13 +212,21 @@ class ScheduleHandle(ScheduleView):
                 operation=operation,
             ),
             if_version,
+            within,
         )
 
     def restart(
-        self, *, note: str | None = None, context: CommandContext | None = None, if_version: int | None = None
+        self,
+        *,
+        note: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
     ) -> ScheduleHandle:
         """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
         require_note(note)
+        within = callers_transaction(connection, session)
         return self._operate(
             lambda connection, schedule, operation: lifecycle.decide_restart(
                 schedule,
@@ -203,6 +237,7 @@ class ScheduleHandle(ScheduleView):
                 operation=operation,
             ),
             if_version,
+            within,
         )
 
     def update(
@@ -214,7 +249,8 @@ class ScheduleHandle(ScheduleView):
         context: CommandContext | None = None,
         if_version: int | None = None,
         paused: bool | None = None,
-        **options: Unpack[Options],
+        session: SessionLike | None = None,
+        **options: Unpack[WritingOptions],
     ) -> ScheduleHandle:
         """Change what is given and leave the rest; the next time moves only when spec or jitter changed.
 
@@ -223,9 +259,9 @@ class ScheduleHandle(ScheduleView):
         """
         require_note(note)
         timing: SpecLike | None = None
-        given: dict[str, Any] = {**options}
+        within, given = told_apart(options, session)
         if spec is not None:
-            timing, given = unfold(spec, options)
+            timing, given = unfold(spec, given)
         name, defaults = self._named_workflow(workflow, given)
         operations.require_connection(self._runtime, given.get("connection"))
         operations.require_notifications(self._runtime, {**(defaults or {}), **given})
@@ -242,7 +278,7 @@ class ScheduleHandle(ScheduleView):
                 change if paused is None else operations.switched(connection, change, paused, now, context, operation)
             )
 
-        return self._operate(decide, if_version)
+        return self._operate(decide, if_version, within)
 
     def _named_workflow(
         self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]
@@ -260,15 +296,24 @@ class ScheduleHandle(ScheduleView):
         reason: str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good."""
+        """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good.
+
+        A purge is a transaction of its own: in yours, delete, and purge after the commit.
+        """
         require_note(reason, "reason")
-        if self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
+        within = callers_transaction(connection, session)
+        if purge and within is not None:
+            raise InvalidInputError("purge", "is a transaction of its own; delete in yours, and purge after its commit")
+        if within is not None or self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
             self._operate(
                 lambda _, schedule, operation: lifecycle.decide_delete(
                     schedule, now=self._runtime.now(), reason=reason, context=context, operation=operation
                 ),
                 if_version,
+                within,
                 stops=True,
             )
         if purge:
@@ -282,6 +327,8 @@ class ScheduleHandle(ScheduleView):
         force: bool = False,
         idempotency_key: str | None = None,
         context: CommandContext | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
     ) -> TriggerResult:
         """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
 
@@ -290,7 +337,13 @@ class ScheduleHandle(ScheduleView):
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         key = None if idempotency_key is None else operations.require_key(idempotency_key)
         self._schedule, outcome = operations.trigger(
-            self._runtime, self.uid, overlap=policy, is_forced=force, idempotency_key=key, context=context
+            self._runtime,
+            self.uid,
+            overlap=policy,
+            is_forced=force,
+            idempotency_key=key,
+            context=context,
+            within=callers_transaction(connection, session),
         )
         return trigger_result(self._runtime, outcome)
 

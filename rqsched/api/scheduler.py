@@ -6,15 +6,24 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, cast
 
 from rqsched import signals
-from rqsched.api.declarations import SYNC, Declaration, DeclarationOptions, Declarations, F, Synced
+from rqsched.api.declarations import SYNC, Declaration, Declarations, Declaring, Synced, require_distinct
 from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.own_transaction import (
+    CallersTransaction,
+    ConnectionLike,
+    SessionLike,
+    WritingOptions,
+    callers_transaction,
+    told_apart,
+)
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import fire_due, operations, pruning, reconcile, retrying
 from rqsched.chain.operations import Named, Request
+from rqsched.chain.own_transaction import read_in
 from rqsched.chain.pruning import Pruned, Pruning
 from rqsched.chain.reconcile import Progress, Recovered
 from rqsched.chain.retrying import RetryRow
@@ -29,11 +38,10 @@ from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.duration import SpanLike, to_span
-from rqsched.spec.spec import Cron, Every
 from rqsched.store import changes, listing, schema_version
 from rqsched.store.database import Connection
 from rqsched.store.listing import FailedRuns
-from rqsched.timing import Timing, When, unfold
+from rqsched.timing import When, unfold
 from rqsched.workflows import Registry
 
 _log = logging.getLogger(__name__)
@@ -46,7 +54,7 @@ History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-class Scheduler:
+class Scheduler(Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()
@@ -123,7 +131,8 @@ class Scheduler:
         paused: bool = False,
         idempotency_key: str | None = None,
         context: CommandContext | None = None,
-        **options: Unpack[Options],
+        session: SessionLike | None = None,
+        **options: Unpack[WritingOptions],
     ) -> ScheduleHandle:
         """Create a schedule and arm its first link; everything it may be given is listed here.
 
@@ -142,6 +151,7 @@ class Scheduler:
             paused: Create it paused; nothing fires before `resume()`.
             idempotency_key: For a day, the same key and declaration return the same schedule again.
             context: Who asks and why, for the audit event.
+            session: Your own transaction, an ORM Session or a Connection: written in it, published after its commit.
             timezone: IANA name for cron expressions that name none; default UTC.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
@@ -163,6 +173,7 @@ class Scheduler:
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
             connection: A name in RQSCHED_CONNECTIONS, the Redis of its runs; default the workflow's, then the main one.
+                A SQLAlchemy Connection is what `session` is.
             priority: Above 0, runs go to the front of their queue; default 0.
             labels: Up to 64 short texts to filter by, copied to each run.
             memo: JSON-native object, at most 256 KiB, copied to each run.
@@ -179,14 +190,17 @@ class Scheduler:
             InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).
             ScheduleExistsError: The id is taken.
             IdempotencyConflictError: The key was used with another declaration.
+            TransactionConflictError: Your own transaction has to be repeated.
 
         After an error nothing is written.
         """
-        given = options if options.get("total_repeats") is None else dies_by_default(options)
+        within, given = told_apart(options, session)
+        if given.get("total_repeats") is not None:
+            given = {**dies_by_default(cast("Options", given))}
         definition = self._define(workflow, spec, given)
         named, note = self._named(namespace, schedule_id), require_note(note)
         request = Request(named, definition, note, paused, context, key=idempotency_key)
-        return self._handle(operations.create(self.runtime, request))
+        return self._handle(operations.create(self.runtime, request, within=within))
 
     def upsert(
         self,
@@ -198,7 +212,8 @@ class Scheduler:
         namespace: str | None = None,
         paused: bool | None = None,
         context: CommandContext | None = None,
-        **options: Unpack[Options],
+        session: SessionLike | None = None,
+        **options: Unpack[WritingOptions],
     ) -> tuple[ScheduleHandle, str]:
         """Create a schedule or make the known one what is declared; also return `created`, `updated` or `unchanged`.
 
@@ -206,9 +221,10 @@ class Scheduler:
 
         The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
-        definition = self._define(workflow, spec, options)
+        within, given = told_apart(options, session)
+        definition = self._define(workflow, spec, given)
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
-        schedule, outcome = operations.upsert(self.runtime, request)
+        schedule, outcome = operations.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
 
     def sync(
@@ -226,7 +242,7 @@ class Scheduler:
         checked before anything is written. `progress` is called with each id and its outcome.
         """
         given = self.declarations.all() if declarations is None else list(declarations)
-        _require_distinct(given)
+        require_distinct(given)
         wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for start in range(0, len(wanted), SYNC_BATCH):
@@ -245,7 +261,7 @@ class Scheduler:
     ) -> Synced:
         """Return what `sync` would do now, with the same checks; writes nothing."""
         given = list(declarations)
-        _require_distinct(given)
+        require_distinct(given)
         wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
         done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
         for schedule_id, request in wanted:
@@ -293,59 +309,29 @@ class Scheduler:
     def _handle(self, schedule: Schedule) -> ScheduleHandle:
         return ScheduleHandle(self.runtime, schedule)
 
-    def cron(
+    def get(
         self,
-        expression: str,
+        schedule_id: str,
+        namespace: str | None = None,
         *,
-        id: str | None = None,  # noqa: A002 - as users say it
-        name: str | None = None,
-        **options: Unpack[DeclarationOptions],
-    ) -> Callable[[F], F]:
-        """Register a workflow and declare its schedule in one line; `sync()` at start-up creates or updates it.
-
-        >>> @scheduler.cron("0 3 * * *", timezone="Europe/Berlin")
-        ... def tidy_up() -> None: ...
-        >>> scheduler.sync().created
-        ['tidy_up']
-
-        `id` and `name` default to the function's name; queue, connection and timeout are the workflow's defaults.
-        """
-        return self.declarations.on(Cron(expression), id, name, options)
-
-    def every(
-        self,
-        interval: SpanLike,
-        *,
-        offset: SpanLike | None = None,
-        id: str | None = None,  # noqa: A002 - as users say it
-        name: str | None = None,
-        **options: Unpack[DeclarationOptions],
-    ) -> Callable[[F], F]:
-        """Register a workflow and declare its schedule at an interval; see `cron`."""
-        return self.declarations.on(Every(interval, offset=offset), id, name, options)
-
-    def on_timing(
-        self,
-        timing: Timing,
-        *,
-        id: str | None = None,  # noqa: A002 - as users say it
-        name: str | None = None,
-        **options: Unpack[DeclarationOptions],
-    ) -> Callable[[F], F]:
-        """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
-        return self.declarations.on(timing, id, name, options)
-
-    def get(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
-        """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        return self._found(changes.find_named, schedule_id, namespace)
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
+    ) -> ScheduleHandle:
+        """Find a schedule that is not deleted, also one of your own transaction; raises ScheduleNotFoundError."""
+        within = callers_transaction(connection, session)
+        return self._found(changes.find_named, schedule_id, namespace, within)
 
     def _found(
-        self, find: Callable[[Connection, str, str], Schedule | None], schedule_id: str, namespace: str | None
+        self,
+        find: Callable[[Connection, str, str], Schedule | None],
+        schedule_id: str,
+        namespace: str | None,
+        within: CallersTransaction | None = None,
     ) -> ScheduleHandle:
         where = self._namespace(namespace)
         if not (is_id(schedule_id) and is_id(where)):  # no row can have it, and a driver may refuse it as a value
             raise ScheduleNotFoundError(schedule_id, where)
-        found = self.runtime.database.read(lambda connection: find(connection, where, schedule_id))
+        found = read_in(within, self.runtime, lambda connection: find(connection, where, schedule_id))
         if found is None:
             raise ScheduleNotFoundError(schedule_id, where)
         return self._handle(found)
@@ -488,11 +474,3 @@ class Scheduler:
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
         return pruning.prune_history(self.runtime, before, namespace)
-
-
-def _require_distinct(declarations: Iterable[Declaration]) -> None:
-    seen: set[str] = set()
-    for declared in declarations:
-        if declared.schedule_id in seen:
-            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
-        seen.add(declared.schedule_id)

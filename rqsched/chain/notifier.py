@@ -85,7 +85,11 @@ class Notifier:
 
     def follow(self, changes: Iterable[Change], now: datetime) -> None:
         """Put on their queues what committed Changes owe."""
-        self.dispatch([one.uid for change in changes for one in deliveries_of(change, self._configured)], now)
+        self.dispatch(self.owed(changes), now)
+
+    def owed(self, changes: Iterable[Change]) -> list[str]:
+        """Return the uids of what Changes owe."""
+        return [one.uid for change in changes for one in deliveries_of(change, self._configured)]
 
     def dispatch(self, uids: Sequence[str], now: datetime) -> None:
         """Put deliveries on their queues; what cannot be put there now reconcile enqueues."""

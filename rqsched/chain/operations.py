@@ -1,4 +1,4 @@
-"""Operations: one owner's request as one transaction with its audit event, then Redis follows.
+"""Operations: one owner's request as one transaction with its audit event, or a part of its caller's; Redis follows.
 
 The uid of the operation is drawn before the first attempt and written with the row, so that a lost answer to COMMIT is
 told from a lost COMMIT, and nothing is done twice.
@@ -7,11 +7,11 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
+from rqsched.chain.own_transaction import operate_in
 from rqsched.chain.receivers import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -35,11 +35,11 @@ from rqsched.errors import (
 )
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, idempotency, pruning, registered_workflows
-from rqsched.store.database import Connection, ConstraintError
+from rqsched.store.callers import CallersTransaction
+from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
 from rqsched.workflows import ROUTING, load_path
 
-_T = TypeVar("_T")
 Decide = Callable[[Connection, Schedule, str], Change]
 """Decides about a locked schedule; the text is the operation's uid."""
 
@@ -76,7 +76,15 @@ class Request:
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
 
 
-def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None = None, stops: bool = False) -> Schedule:
+def operate(
+    runtime: Runtime,
+    uid: str,
+    decide: Decide,
+    *,
+    version: int | None = None,
+    stops: bool = False,
+    within: CallersTransaction | None = None,
+) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
     Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. What
@@ -100,12 +108,10 @@ def operate(runtime: Runtime, uid: str, decide: Decide, *, version: int | None =
         runtime.notifier.write(connection, [change])
         return change
 
-    change = runtime.database.transact(work)
-    runtime.publish([change])
-    return change.after
+    return operate_in(within, runtime, work, lambda change: [change]).after
 
 
-def create(runtime: Runtime, request: Request) -> Schedule:
+def create(runtime: Runtime, request: Request, *, within: CallersTransaction | None = None) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
 
     Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
@@ -132,9 +138,7 @@ def create(runtime: Runtime, request: Request) -> Schedule:
         runtime.notifier.write(connection, [change])
         return change
 
-    change = _despite_others(runtime, work, 1)
-    runtime.publish([change])
-    return change.after
+    return operate_in(within, runtime, work, lambda change: [change], creates=1).after
 
 
 def _key_of(request: Request) -> Key | None:
@@ -165,12 +169,14 @@ def _created(runtime: Runtime, request: Request, uid: str) -> Change:
     )
 
 
-def upsert(runtime: Runtime, request: Request) -> tuple[Schedule, str]:
+def upsert(runtime: Runtime, request: Request, *, within: CallersTransaction | None = None) -> tuple[Schedule, str]:
     """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
-    return upsert_together(runtime, [request])[0]
+    return upsert_together(runtime, [request], within=within)[0]
 
 
-def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple[Schedule, str]]:
+def upsert_together(
+    runtime: Runtime, requests: Sequence[Request], *, within: CallersTransaction | None = None
+) -> list[tuple[Schedule, str]]:
     """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
@@ -191,20 +197,8 @@ def upsert_together(runtime: Runtime, requests: Sequence[Request]) -> list[tuple
         )
         return done
 
-    done = _despite_others(runtime, work, len(requests))
-    runtime.publish([change for change, _ in done])
+    done = operate_in(within, runtime, work, lambda done: [change for change, _ in done], creates=len(requests))
     return [(change.after, outcome) for change, outcome in done]
-
-
-def _despite_others(runtime: Runtime, work: Callable[[Connection], _T], count: int) -> _T:
-    """Run work that creates up to `count` schedules; one that another process created first is found on the next try.
-
-    Each failure is one id that was created in between, so there are at most `count` of them.
-    """
-    for _ in range(count):
-        with suppress(ConstraintError):
-            return runtime.database.transact(work)
-    return runtime.database.transact(work)
 
 
 def _upserted(
@@ -312,6 +306,7 @@ def trigger(
     is_forced: bool = False,
     idempotency_key: str | None = None,
     context: CommandContext | None = None,
+    within: CallersTransaction | None = None,
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
@@ -335,8 +330,7 @@ def trigger(
         runtime.notifier.write(connection, [change])
         return change, outcome
 
-    change, outcome = runtime.database.transact(work)
-    runtime.publish([change])
+    change, outcome = operate_in(within, runtime, work, lambda done: [done[0]])
     return change.after, outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -148,13 +148,17 @@ class Runtime:
             failure = error if is_transient(error) else None  # what will not pass, only reconcile tries again
             if failure is not None:
                 self._keep_unfollowed(changes, failure)
-        for change in changes:
-            _log_events(change)
-            self._notify(change)
+        self.tell(changes)
         if failure is not None and must:
             raise RedisUnavailableError(
                 f"Redis does not answer ({type(failure).__name__}); links follow later."
             ) from failure
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        """Log what operators must hear of, and call the subscribers with the events of committed Changes."""
+        for change in changes:
+            _log_events(change)
+            self._notify(change)
 
     def _keep_unfollowed(self, changes: Sequence[Change], error: RedisError) -> None:
         """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
@@ -176,17 +180,23 @@ class Runtime:
 
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""
-        known = self.database.read(lambda connection: metadata.find_value(connection, "database_id"))
+        known = self.database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
         if known is None:
             drawn = new_uid(self.now())
-            known = self.database.transact(lambda connection: metadata.claim_value(connection, "database_id", drawn))
+            known = self.database.transact(
+                lambda connection: metadata.claim_value(connection, metadata.DATABASE_ID, drawn)
+            )
         self._database_id = known
         return known
+
+    def known_database_id(self) -> str:
+        """The id of the SQL database as it was read last in this process."""
+        return self._database_id or self.database_id()
 
     def _owner_of_jobs(self) -> str | None:
         """Return the database's id, read once in this process; None while it is not known and SQL does not answer."""
         try:
-            return self._database_id or self.database_id()
+            return self.known_database_id()
         except BackendUnavailableError:
             return None
 

@@ -41,8 +41,8 @@ MAX_ENVIRONMENT = 255
 """Characters of the name of an environment."""
 
 
-class Options(TypedDict, total=False):
-    """The options of a schedule, besides its id, workflow and spec. Each has a default."""
+class CommonOptions(TypedDict, total=False):
+    """The options of a schedule but `connection`, which may name a SQL connection where there is one."""
 
     timezone: str | None
     """IANA name for cron expressions that name none; default UTC."""
@@ -84,8 +84,6 @@ class Options(TypedDict, total=False):
     """Seconds one attempt may take."""
     queue: str | None
     """The queue of its runs."""
-    connection: str | None
-    """The named Redis of its runs."""
     priority: int
     """Above 0: at the front of the queue."""
     labels: Mapping[str, str]
@@ -108,6 +106,13 @@ class Options(TypedDict, total=False):
     """The schedule is overdue when no run succeeded for so long, such as `26h`."""
     notifications: Mapping[str, Any] | None
     """`webhook`, `events`, `heartbeat` and `sentry`: where else to tell it; see docs/notifications.md."""
+
+
+class Options(CommonOptions, total=False):
+    """The options of a schedule, besides its id, workflow and spec. Each has a default."""
+
+    connection: str | None
+    """The named Redis of its runs."""
 
 
 def dies_by_default(options: Options) -> Options:

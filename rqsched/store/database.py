@@ -53,9 +53,9 @@ _REFUSALS = (
     "failed to resolve host",
 )
 """How libpq and psycopg begin to say that the same URL will be refused again."""
+_SQLITE_LOCKED = ("database is locked", "database table is locked")
 _SQLITE_OUTAGES = (
-    "database is locked",
-    "database table is locked",
+    *_SQLITE_LOCKED,
     "connection is closed",
     "disk i/o error",
     "database or disk is full",
@@ -111,6 +111,14 @@ def is_transient(error: BaseException) -> bool:
     if any(part in text for part in _SQLITE_OUTAGES):
         return True
     return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether a transaction failed for another one: its lock, its write, or the time it took to wait for it."""
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return state in {*_CONFLICTS, "57014"} if state else any(part in str(error.orig).lower() for part in _SQLITE_LOCKED)
 
 
 def _passes(state: str) -> bool:

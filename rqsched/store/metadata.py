@@ -8,6 +8,9 @@ from sqlalchemy.engine import Connection
 from rqsched.store.bulk import insert
 from rqsched.store.tables import database_metadata
 
+DATABASE_ID = "database_id"
+"""The name of the value that tells this database from every other one."""
+
 
 def find_value(connection: Connection, name: str) -> str | None:
     """Return the value of a name; None when it was never set."""

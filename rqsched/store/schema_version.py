@@ -16,12 +16,10 @@ from rqsched.core.ids import new_uid
 from rqsched.errors import SchemaError
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database, Patience, without_limits
-from rqsched.store.metadata import claim_value
+from rqsched.store.metadata import DATABASE_ID, claim_value
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 
-DATABASE_ID = "database_id"
-"""The name of the value that tells this database from every other one."""
 _LOCK = int.from_bytes(b"rqsched", "big")
 _version = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
 

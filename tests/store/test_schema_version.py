@@ -12,7 +12,7 @@ from rqsched.core.ids import is_uid
 from rqsched.errors import SchemaError
 from rqsched.store import schema_version
 from rqsched.store.database import Database
-from rqsched.store.metadata import find_value
+from rqsched.store.metadata import DATABASE_ID, find_value
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 from tests.store.children import in_children
@@ -32,7 +32,7 @@ def table_names(database: Database) -> set[str]:
 
 
 def database_id(database: Database) -> str | None:
-    return database.read(lambda connection: find_value(connection, schema_version.DATABASE_ID))
+    return database.read(lambda connection: find_value(connection, DATABASE_ID))
 
 
 def test_an_empty_database_gets_every_table_and_an_id_of_its_own(empty_database: Database) -> None:

@@ -10,6 +10,7 @@ from tests.system.mutation.edits import Edit, Mutation
 _CHAIN = "tests/chain/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
+_OWN = "tests/api/test_own_transaction.py::test_"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
@@ -234,15 +235,32 @@ ORDER = (
     ),
     _edit(
         "an owner's operation is published before it is committed",
-        "chain/operations.py",
-        "    change = runtime.database.transact(work)\n    runtime.publish([change])\n    return change.after\n",
-        "    def early(connection: Connection) -> Change:\n"
-        "        change = work(connection)\n"
-        "        runtime.publish([change])\n"
-        "        return change\n\n"
-        "    return runtime.database.transact(early).after\n",
+        "chain/own_transaction.py",
+        "        result = _despite_others(runtime, work, creates)\n        runtime.publish(changes_of(result))\n"
+        "        return result\n",
+        "        def early(connection: Connection) -> T:\n"
+        "            result = work(connection)\n"
+        "            runtime.publish(changes_of(result))\n"
+        "            return result\n\n"
+        "        return _despite_others(runtime, early, creates)\n",
         _CRASH.format("resume"),
         _CRASH.format("restart a done one"),
+    ),
+    _edit(
+        "what is written in the caller's transaction is published before its COMMIT, and not after it",
+        "store/callers.py",
+        '("begin", _at_begin), ("rollback", _at_rollback)',
+        '("commit", _at_begin), ("rollback", _at_rollback)',
+        _OWN + "schedule_of_a_connections_transaction_is_written_and_published_with_its_commit[sqlite]",
+        _OWN + "schedule_of_a_sessions_transaction_is_published_when_commit_returns[sqlite]",
+    ),
+    _edit(
+        "after the caller's commit what was decided is published, not what SQL says",
+        "chain/own_transaction.py",
+        "found = runtime.database.read(self._as_it_is, patience=_ONCE)",
+        "found = self._changes",
+        _OWN + "what_was_undone_by_a_savepoint_is_not_published[sqlite]",
+        _OWN + "what_was_undone_by_a_sessions_savepoint_is_not_published[sqlite]",
     ),
 )
 """SQL first, Redis second: the other order doubles a chain when its process dies in between."""

@@ -1,0 +1,150 @@
+"""The transaction of an operation: one of ours, published at once, or the caller's own, published after its commit.
+
+What is published after somebody else's commit is what SQL then says of all that was touched, read on a connection of
+ours, and never what was decided: a savepoint may have been rolled back since, or the whole transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+from rqsched.chain.firing import restate
+from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import Event
+from rqsched.core.model import OPEN, Change, Run, Schedule, changed
+from rqsched.core.payload import dumps
+from rqsched.store import changes as store
+from rqsched.store import listing
+from rqsched.store.callers import CallersTransaction, perform
+from rqsched.store.database import Connection, ConstraintError, Patience
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ONCE = Patience(total=timedelta(milliseconds=1))
+"""Somebody waits for the answer to a commit: once, and again on another connection when this one was lost."""
+
+
+def operate_in(
+    within: CallersTransaction | None,
+    runtime: Runtime,
+    work: Callable[[Connection], T],
+    changes_of: Callable[[T], Sequence[Change]],
+    *,
+    creates: int = 0,
+) -> T:
+    """Do an operation's work and publish its Changes: at once in a transaction of ours, else after the caller's commit.
+
+    In a transaction of ours the work is repeated while failures may pass, and for each of the `creates` schedules that
+    another process may create first. In the caller's it is done once or not at all; see `perform` for what is raised.
+    """
+    if within is None:
+        result = _despite_others(runtime, work, creates)
+        runtime.publish(changes_of(result))
+        return result
+    with within.connection() as connection:
+        result = perform(connection, runtime.known_database_id(), work)
+        within.when_over(connection, runtime, lambda: Touched(runtime)).add(changes_of(result))
+    return result
+
+
+def read_in(within: CallersTransaction | None, runtime: Runtime, work: Callable[[Connection], T]) -> T:
+    """Read on a snapshot of our own, or in the caller's transaction, which sees what it wrote itself."""
+    if within is None:
+        return runtime.database.read(work)
+    with within.connection() as connection:
+        return perform(connection, runtime.known_database_id(), work, is_writing=False)
+
+
+def _despite_others(runtime: Runtime, work: Callable[[Connection], T], count: int) -> T:
+    """Run work that creates up to `count` schedules; one that another process created first is found on the next try.
+
+    Each failure is one id that was created in between, so there are at most `count` of them.
+    """
+    for _ in range(count):
+        with suppress(ConstraintError):
+            return runtime.database.transact(work)
+    return runtime.database.transact(work)
+
+
+class Touched:
+    """What one scheduler touched in one transaction of its caller. Called once that is over, it publishes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._changes: list[Change] = []
+
+    def add(self, changes: Sequence[Change]) -> None:
+        """Remember what these Changes are about; none of what they decided is published."""
+        self._changes += changes
+
+    def __call__(self) -> None:
+        """Publish what SQL says now; in a thread when this one runs an event loop, which must not wait.
+
+        Nothing is raised: the caller's commit is made. What fails is logged, and left to reconcile.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._publish()
+        else:
+            loop.run_in_executor(None, self._publish)
+
+    def _publish(self) -> None:
+        runtime = self._runtime
+        try:
+            found = runtime.database.read(self._as_it_is, patience=_ONCE)
+            runtime.publish([replace(change, events=()) for change in found])
+            runtime.notifier.dispatch(runtime.notifier.owed(self._changes), runtime.now())
+            runtime.tell(found)
+        except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
+            _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
+
+    def _as_it_is(self, connection: Connection) -> list[Change]:
+        """Read each touched schedule that there is, with the runs and those of the events that were committed."""
+        by_uid: dict[str, list[Change]] = {}
+        for change in self._changes:
+            by_uid.setdefault(change.after.uid, []).append(change)
+        schedules = {uid: store.find(connection, uid) for uid in by_uid}
+        return [
+            _standing(connection, schedule, by_uid[uid]) for uid, schedule in schedules.items() if schedule is not None
+        ]
+
+
+def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Change]) -> Change:
+    """Return a Change that writes nothing: the schedule as it is, its pending and its touched runs as they are."""
+    change = restate(connection, schedule)
+    read = {run.uid: run for one in touched for run in (*one.new_runs, *(run for run, _ in one.changed_runs))}
+    pairs = {run.uid: (run, run) for run, _ in change.changed_runs}
+    for uid, before in read.items():
+        now = store.find_run(connection, uid)
+        if now is not None:
+            pairs[uid] = _seen_as(before, now), now
+    events = [event for one in touched for event in _committed(connection, one)]
+    last = max((one.after.updated_at for one in touched), default=schedule.updated_at)
+    return replace(
+        change, after=changed(schedule, updated_at=last), changed_runs=tuple(pairs.values()), events=tuple(events)
+    )
+
+
+def _seen_as(before: Run, now: Run) -> Run:
+    """Return where a run's job was, for one that has ended since; the run as it is when it has not."""
+    return before if before.status in OPEN and now.status not in OPEN else now
+
+
+def _committed(connection: Connection, change: Change) -> list[Event]:
+    """Return those events of a Change that SQL holds as they were written."""
+    first = change.after.event_sequence - len(change.events)
+    records = listing.history(connection, change.after.uid, limit=max(len(change.events), 1), after_sequence=first)
+    written = {(one.sequence, one.event_type, dumps(one.payload), one.recorded_at) for one in records}
+    return [
+        event
+        for sequence, event in enumerate(change.events, first + 1)
+        if (sequence, event.type, dumps(event.payload), change.after.updated_at) in written
+    ]

@@ -1,0 +1,223 @@
+"""The caller's transaction: what an application wrote together with its own rows, and when it has committed.
+
+We write into it and never end it, never change a setting of its connection, and never repeat anything in it. What
+follows the commit is called once the transaction is over, however it ended: SQLAlchemy's own `commit` event comes
+before COMMIT is sent, so a Session is asked at `after_commit`, and a Connection when it begins its next transaction or
+returns to its pool, whichever is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
+from rqsched.store import metadata
+from rqsched.store.bulk import is_sqlite
+from rqsched.store.database import is_conflict, is_transient, reason_of
+from rqsched.store.tables import database_metadata
+
+if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for others it is a tenth of a second
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session, scoped_session
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[[], None])
+Waiting = dict[object, Callable[[], None]]
+"""What is called when a transaction is over, each under a key."""
+
+_KEY = "rqsched_after_commit"
+"""Where connections and sessions carry what waits for their commit, in the `info` that SQLAlchemy keeps for callers."""
+_NO_TABLE, _NO_TABLE_WORDS = "42P01", "no such table"
+_NO_TRANSACTION = "25P01"
+
+
+class CallersTransaction(Protocol):
+    """A transaction that the application began and will end."""
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Lend the connection that holds it."""
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        """Return what is called after the commit under `key`: what waits there already, else what `make` returns."""
+
+
+SessionLike: TypeAlias = (
+    "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallersTransaction"
+)
+"""What `session=` takes; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
+ConnectionLike: TypeAlias = "Connection | AsyncConnection"
+"""What `connection=` takes beside the name of a Redis."""
+
+
+def callers_transaction(connection: object = None, session: object = None) -> CallersTransaction | None:
+    """Return the transaction that a caller names, by its connection or its session; None without either.
+
+    Raises InvalidTypeError for both, and for anything else.
+    """
+    if connection is not None and session is not None:
+        raise InvalidTypeError("session", "and connection were both given; give the one that holds your transaction")
+    given, field = (session, "session") if connection is None else (connection, "connection")
+    if given is None:
+        return None
+    if is_async(given):
+        raise InvalidTypeError(field, f"{type(given).__name__} needs an AsyncScheduler, or its run_sync()")
+    if isinstance(given, Connection):
+        return _OfConnection(given)
+    if _has_methods(given, "connection", "when_over"):
+        return cast("CallersTransaction", given)
+    if _has_methods(given, "connection", "flush"):
+        return _OfSession(cast("Session | scoped_session[Any]", given))
+    raise InvalidTypeError(
+        field, f"{type(given).__name__} is not a SQLAlchemy {'Connection' if field == 'connection' else 'Session'}"
+    )
+
+
+def is_async(given: object) -> bool:
+    """Tell whether this is one of SQLAlchemy's asynchronous connections or sessions."""
+    return _has_methods(given, "run_sync")
+
+
+def _has_methods(given: object, *names: str) -> bool:
+    return all(callable(getattr(given, name, None)) for name in names)
+
+
+def perform(connection: Connection, database_id: str, work: Callable[[Connection], T], *, is_writing: bool = True) -> T:
+    """Run `work` in the caller's transaction, whole or not at all: what fails leaves nothing behind in it.
+
+    Raises WrongDatabaseError before anything is written when it is a transaction of another database than
+    `database_id`, and TransactionConflictError when another transaction was first. Nothing is tried again.
+    """
+    try:
+        if is_writing and is_sqlite(connection):
+            _take_write_lock(connection)
+        with connection.begin_nested():
+            _require_database(connection, database_id)
+            return work(connection)
+    except DBAPIError as error:
+        _raise_translated(error)
+        raise
+
+
+def _take_write_lock(connection: Connection) -> None:
+    """Make the first statement a write: a transaction that reads first may not be allowed to write any more.
+
+    It changes no row. Afterwards a transaction must be open, or each statement would be committed by itself.
+    """
+    connection.execute(sa.update(database_metadata).where(sa.false()).values(value=""))
+    if not cast("Any", connection.connection.driver_connection).in_transaction:
+        raise _autocommit()
+
+
+def _require_database(connection: Connection, database_id: str) -> None:
+    found = metadata.find_value(connection, metadata.DATABASE_ID)
+    if found != database_id:
+        raise _wrong_database(f"has the id {found}, not {database_id}")
+
+
+def _wrong_database(what: str) -> WrongDatabaseError:
+    return WrongDatabaseError(
+        f"the connection is to another database than the scheduler's: it {what}. Give one to the database of "
+        "RQSCHED_DATABASE_URL (and its schema, where your search_path names another), or call without it: then the "
+        "operation is a transaction of its own."
+    )
+
+
+def _autocommit() -> InvalidTypeError:
+    return InvalidTypeError(
+        "connection", "is in autocommit, so nothing would be rolled back; begin a transaction, or call without it"
+    )
+
+
+def _raise_translated(error: DBAPIError) -> None:
+    """Raise what a driver's error means to the caller; one that means nothing to us is left as it is."""
+    reason, state = reason_of(error), str(getattr(error.orig, "sqlstate", None) or "")
+    if state == _NO_TRANSACTION:
+        raise _autocommit() from error
+    if state == _NO_TABLE or reason.startswith(_NO_TABLE_WORDS):
+        raise _wrong_database("has no tables of rqsched") from error
+    if isinstance(error, IntegrityError) or is_conflict(error):
+        raise TransactionConflictError(reason) from error
+    if is_transient(error):
+        raise DatabaseUnavailableError(
+            f"your connection does not answer ({reason}); repeat your transaction."
+        ) from error
+
+
+class _OfConnection:
+    """The transaction of a Connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        yield self._connection
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        return cast("F", _waiting(connection).setdefault(key, make()))
+
+
+class _OfSession:
+    """The transaction of an ORM Session, also of one that `scoped_session` finds."""
+
+    def __init__(self, session: Session | scoped_session[Any]) -> None:
+        # Events of a scoped_session would be those of every session it ever makes.
+        self._session = cast("Session", cast("Any", session)() if hasattr(session, "registry") else session)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        yield self._session.connection()
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        waiting = _waiting(connection)
+        if not sa.event.contains(self._session, "after_commit", _at_session_commit):
+            sa.event.listen(self._session, "after_commit", _at_session_commit)
+        self._session.info.setdefault(_KEY, WeakKeyDictionary())[connection] = waiting
+        return cast("F", waiting.setdefault(key, make()))
+
+
+def _waiting(connection: Connection) -> Waiting:
+    """Return what waits for the end of this connection's transaction, and see to it that the end is noticed."""
+    for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
+        if not sa.event.contains(connection, name, notice):
+            sa.event.listen(connection, name, notice)
+    pool = connection.engine.pool
+    if not sa.event.contains(pool, "checkin", _at_checkin):
+        sa.event.listen(pool, "checkin", _at_checkin)
+    return cast("Waiting", connection.info.setdefault(_KEY, {}))
+
+
+def _at_session_commit(session: Session) -> None:
+    """Call what waited, COMMIT having been answered; the release of a savepoint comes here too, and ends nothing."""
+    for connection, waiting in list(session.info.get(_KEY, {}).items()):
+        if not connection.in_transaction():
+            _call(waiting)
+
+
+def _at_begin(connection: Connection) -> None:
+    """Call what waited for the transaction before this one, which is over."""
+    _call(connection.info.get(_KEY))
+
+
+def _at_rollback(connection: Connection) -> None:
+    """Forget what waited: it is undone. Of a lost connection nobody knows whether it had committed."""
+    if not connection.invalidated:
+        connection.info.get(_KEY, {}).clear()
+
+
+def _at_checkin(_: object, entry: ConnectionPoolEntry) -> None:
+    """Call what waited: whatever was not committed has been rolled back by now."""
+    _call(entry.info.get(_KEY))
+
+
+def _call(waiting: Waiting | None) -> None:
+    while waiting:
+        waiting.popitem()[1]()
