@@ -23,6 +23,7 @@ from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
+from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.ids import RunJobId, new_uid
@@ -85,7 +86,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     try:
         result = _perform(runtime, claim, workflow)
     except RunCancelled as signal:
-        _log.info("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
+        _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
         return None
     except BaseException as error:
@@ -154,6 +155,8 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
         return Claim(run, schedule, token)
 
     claim = runtime.database.transact(work)
+    if claim is not None:
+        log_start(claim.schedule, claim.run)
     runtime.notifier.dispatch(owed, now)
     return claim
 

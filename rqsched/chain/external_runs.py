@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import count as counter
 from typing import Any
 
+from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.core.ids import new_uid
@@ -67,6 +68,8 @@ def claim(
         return [Claimed(run, schedule) for run, schedule in found]
 
     claimed = runtime.database.transact(work)
+    for one in claimed:
+        log_start(one.schedule, one.run)
     runtime.notifier.dispatch(owed, runtime.now())
     return claimed
 

@@ -16,6 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from rqsched.chain.notifier import Notifier
+from rqsched.chain.run_log import log_ends
 from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
@@ -281,12 +282,13 @@ def _do_nothing() -> None:
 
 
 def _log_events(change: Change) -> None:
-    """Log what operators must hear of: runs that pile up (Open Job Spec: more than two that wait), and a death."""
+    """Log what operators must hear of: runs that end, runs that pile up (Open Job Spec: more than two), and a death."""
     schedule = change.after
     name, depth = f"{schedule.namespace}/{schedule.schedule_id}", schedule.buffer_depth
     events = {event.type: event for event in change.events}
     if BUFFERED in events and depth > MANY_WAITING:
         _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
+    log_ends(change)
     if DIED in events:
         error = str(events[DIED].payload.get("error", "")).partition("\n")[0]
         text = "%s is dead and does not fire until it is restarted: %s"

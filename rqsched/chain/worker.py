@@ -65,6 +65,14 @@ def serve(queues: Sequence[str], *, recover: bool = True) -> int:
     return supervise(queues, recover=recover).run()
 
 
+def serve_dispatcher(*, recover: bool = True) -> int:
+    """Supervise a dispatcher alone, for workers of another kind, until SIGTERM or SIGINT; raises as `serve` does."""
+    runtime = Runtime(Settings())
+    prepare(runtime)
+    runtime.close()
+    return Supervisor([Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE)]).run()
+
+
 def supervise(
     queues: Sequence[str],
     *,

@@ -78,6 +78,12 @@ ENTRIES = (
     ),
     Entry("db", "db", _MAINTENANCE, "Upgrade the database's schema, or show it."),
     Entry("worker", "processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
+    Entry(
+        "dispatcher",
+        "processes",
+        _PROCESSES,
+        "Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own.",
+    ),
     Entry("web", "processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
     Entry(
         "dev", "processes", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."

@@ -1,4 +1,4 @@
-"""Commands that are processes: worker, web, dev. They run until a signal ends them and log to standard error."""
+"""Commands that are processes: worker, dispatcher, web, dev. They run until a signal, and log to standard error."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from rqsched.chain.worker import serve
+from rqsched.chain.logs import TEXT
+from rqsched.chain.worker import serve, serve_dispatcher
 from rqsched.cli.command import command
+from rqsched.cli.logs import Logs
 from rqsched.cli.session import Verbose
 from rqsched.config import Settings
 from rqsched.dev.run import run_dev
 from rqsched.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
-
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @command(app)
@@ -29,21 +29,34 @@ def worker(
         ),
     ] = None,
     recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
-    verbose: Verbose = 0,
+    *,
+    logs: Logs,
 ) -> None:
     """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run."""
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
+    logs.begin()
     raise typer.Exit(serve(queues or [Settings().default_queue], recover=recover))
+
+
+@command(app)
+def dispatcher(
+    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
+    *,
+    logs: Logs,
+) -> None:
+    """Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own. Any number may run."""
+    logs.begin()
+    raise typer.Exit(serve_dispatcher(recover=recover))
 
 
 @command(app)
 def web(
     host: Annotated[str, typer.Option("--host", help="Beyond loopback, RQSCHED_TOKENS must be set.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
-    verbose: Verbose = 0,
+    *,
+    logs: Logs,
 ) -> None:
     """Serve the HTTP API, and the dashboard where it is installed."""
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=_FORMAT)
+    logs.begin()
     _http_serve()(host, port)
 
 
@@ -58,7 +71,7 @@ def dev(
 
     The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything it started.
     """
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=_FORMAT)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=TEXT)
     raise typer.Exit(run_dev(Settings(), seconds=seconds))
 
 

@@ -1,0 +1,67 @@
+"""How a process logs: lines for people, or a JSON object a line for whatever collects them, on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+"""What every record has; the rest was given as `extra`."""
+
+
+class LogLevel(StrEnum):
+    """From which level on a process logs."""
+
+    DEBUG = "debug"
+    """Everything."""
+    INFO = "info"
+    """Each run that starts or ends, and what a process does."""
+    WARNING = "warning"
+    """What went wrong and is repaired or tried again."""
+    ERROR = "error"
+    """What somebody should look at."""
+
+
+class LogFormat(StrEnum):
+    """How a line is written."""
+
+    TEXT = "text"
+    """Time, level, logger and message."""
+    JSON = "json"
+    """One JSON object a line."""
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as one line: an object with `at`, `level`, `logger`, `message` and every field of `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object, in one line whatever it holds."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        fields: dict[str, Any] = {
+            "at": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+def begin_logging(level: LogLevel, form: LogFormat) -> None:
+    """Log to standard error from now on, in this process and the children that it forks.
+
+    A process that logs already keeps its handlers.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form is LogFormat.JSON else logging.Formatter(TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.captureWarnings(form is LogFormat.JSON)
+    if level is not LogLevel.DEBUG:
+        logging.getLogger("alembic").setLevel(logging.WARNING)

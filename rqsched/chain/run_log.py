@@ -1,0 +1,61 @@
+"""One log line for each attempt of a run that started or ended, whichever process saw it.
+
+The fields are API: `--log-format json` writes them as they are named here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+
+_log = logging.getLogger("rqsched.runs")
+
+_BAD = frozenset({RunStatus.FAILED, RunStatus.RETRYING, RunStatus.LOST})
+
+
+def log_start(schedule: Schedule, run: Run) -> None:
+    """Log that an attempt began."""
+    text = "run started: %s, run %s, attempt %d (%s)"
+    fields = {"action": "run_started", **_fields(schedule, run)}
+    _log.info(text, _name(schedule), run.uid, run.attempt, run.workflow, extra=fields)
+
+
+def log_ends(change: Change) -> None:
+    """Log every attempt that a committed Change ended, and what the run is then."""
+    for before, after in change.changed_runs:
+        if after.status is not before.status and _has_ended(before, after):
+            _log_end(change.after, before, after)
+
+
+def _has_ended(before: Run, after: Run) -> bool:
+    is_over = after.status not in OPEN
+    return is_over or (after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING)
+
+
+def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
+    fields = {"action": "run_ended", **_fields(schedule, before), "outcome": after.status.value}
+    told = f"run {after.status.value}: {_name(schedule)}, run {before.uid}, attempt {before.attempt}"
+    ended_at = after.ended_at or schedule.updated_at
+    if before.status is RunStatus.RUNNING and before.started_at is not None:
+        fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
+        told += f", {fields['duration']:.3f} s"
+    if after.status is not RunStatus.SUCCEEDED and after.error:
+        fields["error"] = after.error.partition("\n")[0]
+        told += f": {fields['error']}"
+    _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "%s", told, extra=fields)
+
+
+def _fields(schedule: Schedule, run: Run) -> dict[str, Any]:
+    return {
+        "schedule": schedule.schedule_id,
+        "namespace": schedule.namespace,
+        "run": run.uid,
+        "attempt": run.attempt,
+        "workflow": run.workflow,
+    }
+
+
+def _name(schedule: Schedule) -> str:
+    return f"{schedule.namespace}/{schedule.schedule_id}"
