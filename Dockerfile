@@ -4,7 +4,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY rqsched ./rqsched
 RUN python -m venv /opt/rqsched \
- && /opt/rqsched/bin/pip install --no-cache-dir '.[http,postgres]'
+ && /opt/rqsched/bin/pip install --no-cache-dir '.[dashboard,postgres]'
 
 FROM python:3.12-slim
 RUN useradd --system --create-home --home-dir /app rqsched

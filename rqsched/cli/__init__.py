@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib import import_module
 
-from rqsched.cli.app import app
-
-__all__ = ["app", "main"]
+__all__ = ["main"]
+_PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
@@ -15,4 +15,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback
+    try:
+        app = import_module(f"{__name__}.app").app
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _PACKAGES:
+            raise
+        sys.stderr.write("Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n")
+        sys.exit(2)
     app()

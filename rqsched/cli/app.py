@@ -102,8 +102,12 @@ class Deferred(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command itself, from the application of its module."""
-        found = typer.main.get_command(import_module(f"{__package__}.{self._entry.module}").app)
-        return found.commands.get(self._entry.name, found) if isinstance(found, TyperGroup) else found
+        found = import_module(f"{__package__}.{self._entry.module}").app
+        own = [one for one in found.registered_commands if one.name == self._entry.name]
+        if own:  # the others of its module are not built
+            found = typer.Typer(add_completion=False)
+            found.registered_commands = own
+        return typer.main.get_command(found)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Let the command itself parse; from here on the context knows that one."""

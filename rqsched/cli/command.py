@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import MISSING, fields, is_dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, get_type_hints
 
 import typer
@@ -76,15 +76,26 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
     """Yield the options a parameter stands for: itself, or the fields of its group."""
-    if not is_dataclass(parameter.annotation):
+    group = parameter.annotation
+    if isinstance(group, type) and is_dataclass(group):
+        yield from _options_of_group(group)
+    else:
         yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        return
-    hints = get_type_hints(parameter.annotation, include_extras=True)
-    for field in fields(parameter.annotation):
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+
+
+@lru_cache(maxsize=64)
+def _options_of_group(group: type) -> tuple[inspect.Parameter, ...]:
+    """Return the options that the fields of a group stand for; most commands have the same few groups."""
+    hints = get_type_hints(group, include_extras=True)
+    return tuple(
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
         )
+        for field in fields(group)
+    )
 
 
 def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:

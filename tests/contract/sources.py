@@ -22,7 +22,7 @@ class Import:
 
 
 def modules() -> dict[str, Path]:
-    files = [path for path in PACKAGE.rglob("*.py") if "versions" not in path.parts]
+    files = [path for path in PACKAGE.rglob("*.py") if "versions" not in path.relative_to(PACKAGE).parts]
     return {name_of(path): path for path in sorted(files)}
 
 

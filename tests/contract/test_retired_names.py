@@ -112,13 +112,21 @@ IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 CODE_IN_PAGE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
+def _is_kept(path: Path) -> bool:
+    return not {*KEPT}.isdisjoint(path.relative_to(REPOSITORY).parts)
+
+
 def sources() -> Iterator[Path]:
     for folder in FOLDERS:
-        yield from (path for path in (REPOSITORY / folder).rglob("*.py") if not {*KEPT} & {*path.parts})
+        yield from (
+            path for path in (REPOSITORY / folder).rglob("*.py") if not {*KEPT} & {*path.relative_to(REPOSITORY).parts}
+        )
 
 
 def pages() -> Iterator[Path]:
-    yield from (path for path in (REPOSITORY / "docs").rglob("*.md") if not {*KEPT} & {*path.parts})
+    yield from (
+        path for path in (REPOSITORY / "docs").rglob("*.md") if not {*KEPT} & {*path.relative_to(REPOSITORY).parts}
+    )
     yield from REPOSITORY.glob("*.md")
 
 

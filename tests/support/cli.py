@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.cli import app
+from rqsched.cli.app import app
 from rqsched.testing import ManualClock
 
 FLOWS = "tests.support.cli_flows"
