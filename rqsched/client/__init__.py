@@ -10,13 +10,14 @@ It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or cron
 from rqsched.client.aio import AsyncClient
 from rqsched.client.errors import ResponseError
 from rqsched.client.http import Retries
-from rqsched.client.responses import BackfillProgress, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription, TriggerResult
 from rqsched.client.sync import Client
 
 __all__ = [
     "AsyncClient",
     "BackfillProgress",
     "Client",
+    "EventRecord",
     "ResponseError",
     "Retries",
     "RunDescription",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -17,13 +19,16 @@ import httpx
 import tenacity
 
 from rqsched.api.description import Description
-from rqsched.client import http, sync
+from rqsched.client import http, requests, sync
+from rqsched.client.errors import error_of
+from rqsched.client.following import Following
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, RunDescription
+from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.errors import RqschedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,6 +134,50 @@ class AsyncClient:
             if cursor is None:
                 return
 
+    async def events(
+        self,
+        *,
+        follow: bool = False,
+        after: str | None = None,
+        since: datetime | None = None,
+        event_types: Sequence[str] = (),
+    ) -> AsyncGenerator[EventRecord]:
+        """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
+
+        With `follow` it goes on with each as it is recorded, only new ones when nothing says where to begin, until it
+        is closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        """
+        params = requests.event_params(after, since, event_types)
+        cursor: str | None = None
+        while not follow:
+            page = await self.send(requests.events(params, cursor))
+            for event in page.items:
+                yield event
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+        async with aclosing(self.follow(requests.stream(None), params)) as events:
+            async for event in events:
+                yield event
+
+    async def follow(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[EventRecord]:
+        """Read a stream of events, connection after connection."""
+        following = Following(path, params, self._retries)
+        while not self._http.is_closed:
+            error: Exception | None = None
+            try:
+                async with self._http.stream(**following.arguments(self._http.timeout)) as response:
+                    if not response.is_success:
+                        await response.aread()
+                        raise error_of(response)
+                    following.begin()
+                    async for line in response.aiter_lines():
+                        if (event := following.read(line)) is not None:
+                            yield event
+            except (httpx.TransportError, RqschedError) as caught:
+                error = caught
+            await asyncio.sleep(following.pause_after(error))
+
     async def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
         """Read all schedules that `list` shows with these filters, page by page."""
         cursor: str | None = None
@@ -214,8 +263,14 @@ class AsyncScheduleHandle(ScheduleView):
             if cursor is None:
                 return
 
-    async def iter_history(self, after_sequence: int = 0) -> AsyncIterator[AuditRecord]:
-        """Read all audit events after a sequence, page by page."""
+    async def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> AsyncGenerator[AuditRecord]:
+        """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
+        if follow:
+            path = requests.stream(self.schedule_id)
+            async with aclosing(self._client.follow(path, {"after": after_sequence})) as events:
+                async for followed in events:
+                    yield followed
+            return
         while page := await self.history(MAX_PAGE, after_sequence):
             for event in page:
                 yield event

@@ -13,10 +13,10 @@ import httpx
 
 from rqsched.api.description import Description
 from rqsched.client import responses
-from rqsched.client.responses import BackfillProgress, RetriedRun, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, EventRecord, RetriedRun, RunDescription, TriggerResult
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
-from rqsched.core.page import Page
+from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidInputError
 
@@ -160,6 +160,23 @@ def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[A
     """Read audit events after a sequence."""
     params = {"limit": limit, "after_sequence": after_sequence}
     return _get(_path(schedule_id, "history"), lambda r: _page(r, responses.event).items, params)
+
+
+def events(params: Mapping[str, Any], cursor: str | None) -> Request[Page[EventRecord]]:
+    """Read a page of the audit events of the namespace."""
+    given = _given({**params, "limit": MAX_PAGE, "cursor": cursor})
+    return _get(f"{_BASE}events/", lambda r: _page(r, responses.found_event), given)
+
+
+def event_params(after: str | int | None, since: datetime | None, event_types: Sequence[str]) -> dict[str, Any]:
+    """Return the query of events."""
+    start = None if since is None else _instant("since", since)
+    return _given({"after": after, "since": start, "event_type": list(event_types) or None})
+
+
+def stream(schedule_id: str | None) -> str:
+    """Return the path of the stream of audit events of the namespace, or of one schedule."""
+    return f"{_BASE}events/stream/" if schedule_id is None else _path(schedule_id, "history", "stream")
 
 
 def deliveries(schedule_id: str, limit: int, cursor: str | None, status: str | None) -> Request[Page[dict[str, Any]]]:

@@ -178,6 +178,16 @@ class BackfillProgress:
         return self.status != "running"
 
 
+@dataclass(frozen=True, slots=True)
+class EventRecord(AuditRecord):
+    """An audit event with the id of its schedule, and where to go on behind it."""
+
+    schedule_id: str
+    """The id of its schedule."""
+    id: str
+    """Its place among the events: `Client.events(after=...)` goes on behind it."""
+
+
 def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:
     """Build a dataclass from JSON: instants are parsed, unknown fields are ignored."""
     known = {name: json[name] for name in _names(kind) if name in json}
@@ -211,6 +221,11 @@ def run(json: Mapping[str, Any]) -> RunDescription:
 def event(json: Mapping[str, Any]) -> AuditRecord:
     """Read an audit event."""
     return read(AuditRecord, json)
+
+
+def found_event(json: Mapping[str, Any]) -> EventRecord:
+    """Read an audit event with the id of its schedule."""
+    return read(EventRecord, json)
 
 
 def progress(json: Mapping[str, Any]) -> BackfillProgress:

@@ -12,12 +12,15 @@ import tenacity
 
 from rqsched.api.description import Description
 from rqsched.client import http, requests
+from rqsched.client.errors import error_of
+from rqsched.client.following import Following
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, RetriedRun, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, EventRecord, RetriedRun, RunDescription, TriggerResult
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
     from rqsched.core.schedule_options import Options
@@ -166,6 +169,49 @@ class Client:
         """
         more = {"schedule_id": schedule_id, "workflow": workflow, "bound": bound, "dry_run": dry_run}
         return self.send(requests.retry_failed(since, {"until": until, **more, "reason": reason}))
+
+    def events(
+        self,
+        *,
+        follow: bool = False,
+        after: str | None = None,
+        since: datetime | None = None,
+        event_types: Sequence[str] = (),
+    ) -> Iterator[EventRecord]:
+        """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
+
+        With `follow` it goes on with each as it is recorded, only new ones when nothing says where to begin, until it
+        is closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        """
+        params = requests.event_params(after, since, event_types)
+        if follow:
+            yield from self.follow(requests.stream(None), params)
+            return
+        cursor: str | None = None
+        while True:
+            page = self.send(requests.events(params, cursor))
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def follow(self, path: str, params: Mapping[str, Any]) -> Iterator[EventRecord]:
+        """Read a stream of events, connection after connection."""
+        following = Following(path, params, self._retries)
+        while not self._http.is_closed:
+            error: Exception | None = None
+            try:
+                with self._http.stream(**following.arguments(self._http.timeout)) as response:
+                    if not response.is_success:
+                        response.read()
+                        raise error_of(response)
+                    following.begin()
+                    for line in response.iter_lines():
+                        if (event := following.read(line)) is not None:
+                            yield event
+            except (httpx.TransportError, RqschedError) as caught:
+                error = caught
+            time.sleep(following.pause_after(error))
 
     def backfill(self, uid: str) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
@@ -332,8 +378,11 @@ class ScheduleHandle(ScheduleView):
         """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too."""
         return self._client.send(requests.deliveries(self.schedule_id, limit, cursor, status))
 
-    def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
-        """Read all audit events after a sequence, page by page."""
+    def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> Iterator[AuditRecord]:
+        """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
+        if follow:
+            yield from self._client.follow(requests.stream(self.schedule_id), {"after": after_sequence})
+            return
         while page := self.history(MAX_PAGE, after_sequence):
             yield from page
             after_sequence = page[-1].sequence

@@ -42,7 +42,7 @@ def _serve(progress: Progress, *, port: int) -> None:
     """Serve until SIGTERM; each second the event loop shows that it turns."""
     import uvicorn  # noqa: PLC0415 - an optional extra
 
-    from rqsched.http import create_app  # noqa: PLC0415 - an optional extra
+    from rqsched.http import create_app, run_server  # noqa: PLC0415 - an optional extra
 
     async def turn() -> None:
         progress.turn()
@@ -51,4 +51,4 @@ def _serve(progress: Progress, *, port: int) -> None:
     options = uvicorn.Config(
         app, HOST, port, log_config=None, server_header=False, callback_notify=turn, timeout_notify=1
     )
-    uvicorn.Server(options).run()
+    run_server(options)

@@ -22,6 +22,7 @@ from rqsched.core.schedule_options import require_id
 from rqsched.errors import NamespaceNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError
+from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
@@ -42,6 +43,8 @@ class Wiring:
     """The metrics."""
     readiness: Readiness
     """Which backends respond."""
+    feed: EventFeed
+    """Audit events as they are recorded."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ HttpError (also a RqschedError)
 ├── ForbiddenError      403
 ├── MalformedError      400
 ├── TooLargeError       413
-└── RateLimitedError    429
+├── RateLimitedError    429
+└── TooManyStreamsError 503
 """
 
 from __future__ import annotations
@@ -102,6 +103,22 @@ class RateLimitedError(HttpError):
     def headers(self) -> Mapping[str, str]:
         """Return when to try again."""
         return {"Retry-After": str(self.retry_after)}
+
+
+class TooManyStreamsError(HttpError):
+    """As many streams of events are open as this process serves, or it stops."""
+
+    code = "too_many_streams"
+    status = 503
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(f"this process serves {most} streams at most, or is stopping; try again later.")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return when to try again."""
+        return {"Retry-After": str(RETRY_AFTER)}
 
 
 @dataclass(frozen=True, slots=True)

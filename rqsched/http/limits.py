@@ -23,6 +23,14 @@ class Limits:
     """Requests per second of each principal in the long run; 0 means no limit."""
     burst: int = 2_000
     """Requests that a principal may send at once after a pause."""
+    streams: int = 1_000
+    """Streams of events that are open at once."""
+    stream_seconds: float = 3_600.0
+    """After this long a stream is ended; its reader opens the next one where it was."""
+    stream_poll: float = 1.0
+    """Seconds between two looks for new events, while there are streams."""
+    heartbeat: float = 15.0
+    """A stream is never silent for longer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

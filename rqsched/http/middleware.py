@@ -27,6 +27,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
 """Where a request's scope holds headers that its response gets, whatever becomes of it."""
+IS_HEAD = "rqsched.head"
+"""Where a request's scope says that its caller wants the headers only."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITING_SHARE = 0.75
 _WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # an event loop has its own, as it has its own threads

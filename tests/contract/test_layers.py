@@ -35,6 +35,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
     ("rqsched.dev.web", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.dev.web", "rqsched.http.create_app"): "the http extra is optional",
+    ("rqsched.dev.web", "rqsched.http.run_server"): "the http extra is optional",
     ("rqsched.dev.web", "uvicorn"): "the http extra is optional",
     ("rqsched.dashboard.mount", "a2wsgi.ASGIMiddleware"): "the wsgi extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",

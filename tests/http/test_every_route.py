@@ -34,6 +34,7 @@ SHARED = {"GET /metrics"}
 READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
     f"GET {ONE}upcoming/", f"GET {ONE}deliveries/", "GET /api/v1/runs/", "GET /api/v1/workflows/",
+    "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
     "GET /ojs/v1/dead-letter", "GET /ojs/v1/dead-letter/{dead_letter_id}",
@@ -81,7 +82,7 @@ def populated(
     shutil.copyfile(sqlite_template, path)
     clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
     with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as env:
-        web = Web(create_app(env.scheduler, limits=Limits(rate=0)), env)
+        web = Web(create_app(env.scheduler, limits=Limits(rate=0, stream_seconds=0.1)), env)
         yield web, populate(web.acting_as(secret("ADMIN")))
 
 
@@ -153,7 +154,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
         schema_version.upgrade(database)
-    web = make_web(app={"limits": Limits(rate=0)}, database_url=url, redis_url=own_valkey.url)
+    web = make_web(app={"limits": Limits(rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url)
     known = populate(web)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known

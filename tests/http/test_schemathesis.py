@@ -88,7 +88,7 @@ def operations_of(web: Web, surface: str) -> list[Any]:
 
 @pytest.fixture
 def unlimited(make_web: MakeWeb) -> Web:
-    return make_web(app={"limits": Limits(rate=0)})
+    return make_web(app={"limits": Limits(rate=0, stream_seconds=0.05)})
 
 
 @pytest.mark.parametrize("surface", SURFACES)

@@ -40,6 +40,12 @@ class Proxy:
             connection.is_silent.set()
         return len(alive)
 
+    def cut(self) -> None:
+        """End what is connected now; what connects later is forwarded."""
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
     def run(self) -> None:
         """Accept connections until `close`."""
         while True:

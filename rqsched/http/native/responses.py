@@ -235,6 +235,21 @@ class EventsResponse(Schema):
     next_cursor: str | None
 
 
+class FoundEventResponse(EventResponse):
+    """An audit event with the id of its schedule."""
+
+    id: str
+    """Its place among those of all schedules: what follows it is read with `after`."""
+    schedule_id: str
+
+
+class FoundEventsResponse(Schema):
+    """A page of audit events of all schedules, oldest first."""
+
+    items: list[FoundEventResponse]
+    next_cursor: str | None
+
+
 class DeliveryResponse(Schema):
     """One notification: a message to a workflow, a webhook, a heartbeat or Sentry."""
 

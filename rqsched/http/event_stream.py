@@ -1,0 +1,226 @@
+"""A response that goes on: audit events as server-sent events, from where a reader was and then as they are recorded.
+
+At least once: a reader that comes back gets again what was recorded shortly before the event it names, because
+transactions commit in another order than they read the clock. (schedule_uid, sequence) is an event's identity.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Protocol
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rqsched.core.ids import iso_utc
+from rqsched.errors import RqschedError
+from rqsched.http.event_feed import PAGE, EventFeed, Reader
+from rqsched.http.middleware import IS_HEAD
+from rqsched.store import event_feed, listing
+from rqsched.store.database import Connection, DatabaseError
+from rqsched.store.event_feed import SETTLING, FoundEvent
+
+_log = logging.getLogger(__name__)
+MEDIA_TYPE = "text/event-stream"
+RECONNECT_MS = 3_000
+"""How long a browser waits before it comes back."""
+_STALLED = 30.0
+"""Seconds after which a reader that takes nothing is given up."""
+_HEARTBEAT = b":\n\n"
+
+
+class Cursor(Protocol):
+    """Where a reader is."""
+
+    def read(self, connection: Connection) -> list[FoundEvent]:
+        """Read the next page of what was recorded before the reader followed."""
+        ...
+
+    def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
+        """Return those that the reader has not had, and move on behind them."""
+        ...
+
+    def rewind(self) -> None:
+        """Go back as far as events may still appear: after this everything that appears is handed out by the feed."""
+        ...
+
+    def id_of(self, event: FoundEvent) -> str:
+        """Return what a reader sends to go on behind an event."""
+        ...
+
+
+class NamespaceCursor:
+    """Where a reader of a namespace is."""
+
+    def __init__(self, namespace: str, floor: datetime) -> None:
+        self._namespace = namespace
+        self._position = event_feed.before(floor)
+        self._floor = self._position.recorded_at
+        self._had: dict[tuple[str, int], datetime] | None = {}
+        self._until: datetime | None = None
+
+    def read(self, connection: Connection) -> list[FoundEvent]:
+        """Read the next page of the namespace."""
+        return event_feed.read_after(connection, [self._namespace], self._position, limit=PAGE)
+
+    def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
+        """Return those that the reader has not had. Once it follows for a while, the feed alone sees to that."""
+        if not events:
+            return []
+        self._position = max(self._position, events[-1].position)
+        had, newest = self._had, self._position.recorded_at
+        if had is None:
+            return events
+        fresh = [event for event in events if event.key not in had and event.record.recorded_at >= self._floor]
+        had.update((event.key, event.record.recorded_at) for event in fresh)
+        self._had = {key: recorded_at for key, recorded_at in had.items() if recorded_at >= newest - 2 * SETTLING}
+        if self._until is not None and newest > self._until:
+            self._had = None
+        return fresh
+
+    def rewind(self) -> None:
+        """Go back as far as events may still appear."""
+        newest = self._position.recorded_at
+        self._until = newest + 2 * SETTLING
+        self._position = event_feed.before(newest - SETTLING)
+
+    def id_of(self, event: FoundEvent) -> str:
+        """Return the position of an event."""
+        return str(event.position)
+
+
+class ScheduleCursor:
+    """Where a reader of one schedule is: its sequences have no gaps, and appear in order."""
+
+    def __init__(self, namespace: str, schedule_id: str, uid: str, sequence: int) -> None:
+        self._names = schedule_id, namespace
+        self._uid, self._sequence = uid, sequence
+
+    def read(self, connection: Connection) -> list[FoundEvent]:
+        """Read the next page of its history."""
+        page = listing.history(connection, self._uid, limit=PAGE, after_sequence=self._sequence)
+        return [FoundEvent(record, *self._names) for record in page]
+
+    def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
+        """Return those after the last one that the reader has had."""
+        fresh = [event for event in events if event.record.sequence > self._sequence]
+        if fresh:
+            self._sequence = fresh[-1].record.sequence
+        return fresh
+
+    def rewind(self) -> None:
+        """Stay: nothing appears behind a sequence."""
+
+    def id_of(self, event: FoundEvent) -> str:
+        """Return incarnation and sequence."""
+        return f"{self._uid}.{event.record.sequence}"
+
+
+def event_fields(event: FoundEvent, id_: str) -> dict[str, Any]:
+    """Return an event as it was recorded, with what a reader sends to go on behind it."""
+    record = asdict(event.record) | {"recorded_at": iso_utc(event.record.recorded_at)}
+    return {"id": id_, "schedule_id": event.schedule_id, **record}
+
+
+async def open_stream(
+    feed: EventFeed, reader: Reader, cursor: Cursor, *, is_new: bool, event_types: Collection[str] = ()
+) -> EventStream:
+    """Return the response of a stream; for a new reader what was recorded before now counts as had.
+
+    Raises TooManyStreamsError, and DatabaseUnavailableError: before the response begins.
+    """
+    feed.require_room()
+    while is_new:
+        page = await feed.read(cursor.read)
+        cursor.take(page)
+        is_new = len(page) == PAGE
+    return EventStream(feed, reader, cursor, frozenset(event_types))
+
+
+class EventStream(Response):
+    """The response of a stream; `open_stream` makes it."""
+
+    def __init__(self, feed: EventFeed, reader: Reader, cursor: Cursor, event_types: frozenset[str]) -> None:
+        super().__init__(media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._feed, self._reader, self._cursor = feed, reader, cursor
+        self._event_types = event_types
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader goes, does not keep up, or the time is over."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with anyio.create_task_group() as group:
+
+            async def gone() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+
+            async def behind() -> None:
+                await self._reader.behind.wait()
+                _log.info("a reader of events does not keep up", extra={"action": "event_reader_behind"})
+                group.cancel_scope.cancel()
+
+            group.start_soon(gone)
+            group.start_soon(behind)
+            await self._send_all(send, is_head=bool(scope.get(IS_HEAD)))
+            group.cancel_scope.cancel()
+
+    async def _send_all(self, send: Send, *, is_head: bool) -> None:
+        if not is_head:
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    with anyio.move_on_after(_STALLED) as scope:
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    if scope.cancelled_caught:
+                        return
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        yield f"retry: {RECONNECT_MS}\n\n".encode()
+        try:
+            async for chunk in self._backlog():
+                yield chunk
+            self._feed.subscribe(self._reader)
+            self._cursor.rewind()
+            async for chunk in self._backlog():
+                yield chunk
+            async for chunk in self._live():
+                yield chunk
+        except (RqschedError, DatabaseError):
+            yield b": the events cannot be read now; come back later\n\n"
+        finally:
+            self._feed.unsubscribe(self._reader)
+
+    async def _backlog(self) -> AsyncIterator[bytes]:
+        while True:
+            page = await self._feed.read(self._cursor.read)
+            if chunk := self._render(self._cursor.take(page)):
+                yield chunk
+            if len(page) < PAGE or self._reader.is_over:
+                return
+
+    async def _live(self) -> AsyncIterator[bytes]:
+        ends_at = time.monotonic() + self._feed.limits.stream_seconds
+        while not self._reader.is_over and (left := ends_at - time.monotonic()) > 0:
+            found = await self._reader.take(min(left, self._feed.limits.heartbeat))
+            if chunk := self._render(self._cursor.take(found)):
+                yield chunk
+            elif not found:
+                yield _HEARTBEAT
+
+    def _render(self, events: list[FoundEvent]) -> bytes:
+        types = self._event_types
+        return b"".join(self._render_one(event) for event in events if not types or event.record.event_type in types)
+
+    def _render_one(self, event: FoundEvent) -> bytes:
+        id_ = self._cursor.id_of(event)
+        text = json.dumps(event_fields(event, id_), ensure_ascii=False, separators=(",", ":"))
+        return f"id: {id_}\ndata: {text}\n\n".encode()

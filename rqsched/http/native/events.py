@@ -1,0 +1,115 @@
+"""Audit events of a namespace: pages, and streams (server-sent events) of a namespace and of one schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from rqsched.core.audit import CONTRACT
+from rqsched.core.ids import is_uid
+from rqsched.errors import InvalidInputError
+from rqsched.http.dependencies import Read, wiring_of
+from rqsched.http.event_feed import Reader
+from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCursor, event_fields, open_stream
+from rqsched.http.native.requests import Instant, Limit, ScheduleId
+from rqsched.http.native.responses import FoundEventsResponse
+from rqsched.http.strict_json import StrictRoute
+from rqsched.store import event_feed
+from rqsched.store.event_feed import SETTLING
+
+router = APIRouter(route_class=StrictRoute, tags=["events"])
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}
+}
+After = Annotated[str | None, Query(max_length=100, description="The id of an event: only what follows it.")]
+EventTypes = Annotated[list[str] | None, Query(description="Only these types, such as RunFailed.")]
+Since = Annotated[Instant | None, Query(description="Recorded then or later.")]
+LastEventId = Annotated[
+    str | None, Header(max_length=100, description="The same; a browser that comes back sends it, and it wins.")
+]
+
+
+@router.get("/events/", response_model=FoundEventsResponse)
+def list_events(
+    call: Read,
+    event_type: EventTypes = None,
+    since: Since = None,
+    until: Annotated[Instant | None, Query(description="Recorded before.")] = None,
+    limit: Limit = 100,
+    after: After = None,
+    cursor: Annotated[str | None, Query(max_length=100, description="The next_cursor of the previous page.")] = None,
+) -> Response:
+    """Read the audit events of all schedules of the namespace, in the order they were recorded."""
+    start = event_feed.before(since or _EPOCH)
+    for name, text in (("after", after), ("cursor", cursor)):
+        if text is not None:
+            start = max(start, event_feed.read_position(name, text))
+    types = _types_of(event_type)
+    found = call.scheduler.runtime.database.read(
+        lambda connection: event_feed.read_after(
+            connection, [call.namespace], start, limit=limit + 1, event_types=types, until=until
+        )
+    )
+    items = [event_fields(event, str(event.position)) for event in found[:limit]]
+    return JSONResponse({"items": items, "next_cursor": items[-1]["id"] if len(found) > limit else None})
+
+
+def _types_of(texts: Iterable[str] | None) -> tuple[str, ...]:
+    """Read a filter by type, repeated or comma-separated; raises InvalidInputError for an unknown type."""
+    types = tuple(name for text in texts or () for name in text.split(",") if name)
+    if unknown := [name for name in types if name not in CONTRACT]:
+        raise InvalidInputError("event_type", f"{unknown[0]!r} is not one of {', '.join(CONTRACT)}")
+    return types
+
+
+@router.get("/events/stream/", response_class=Response, responses=_STREAM)
+async def stream_events(
+    call: Read,
+    request: Request,
+    event_type: EventTypes = None,
+    since: Since = None,
+    after: After = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Follow the audit events of the namespace: after an event or since an instant, and then each as it is recorded."""
+    feed, text = wiring_of(request).feed, last_event_id or after
+    now = await to_thread.run_sync(call.scheduler.runtime.now)
+    floor = now - SETTLING if since is None else since
+    if text is not None:
+        floor = max(since or _EPOCH, event_feed.read_position("after", text).recorded_at - SETTLING)
+    cursor, is_new = NamespaceCursor(call.namespace, floor), text is None and since is None
+    types = _types_of(event_type)
+    return await open_stream(feed, Reader(call.namespace, now), cursor, is_new=is_new, event_types=types)
+
+
+@router.get("/schedules/{schedule_id}/history/stream/", response_class=Response, responses=_STREAM)
+async def stream_history(
+    call: Read,
+    schedule_id: ScheduleId,
+    request: Request,
+    after: Annotated[str | None, Query(max_length=100, description="A sequence, or the id of an event.")] = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Follow the audit events of one schedule, without gaps and in order: after a sequence, or from now on."""
+    feed, text = wiring_of(request).feed, last_event_id or after
+    now = await to_thread.run_sync(call.scheduler.runtime.now)
+    handle = await to_thread.run_sync(call.newest, schedule_id)
+    start = handle.state.event_sequence if text is None else _sequence_of(text, handle.uid)
+    cursor = ScheduleCursor(call.namespace, schedule_id, handle.uid, start)
+    return await open_stream(feed, Reader(call.namespace, now, handle.uid), cursor, is_new=text is None)
+
+
+def _sequence_of(text: str, uid: str) -> int:
+    """Read where to go on; an earlier incarnation is over, and this one is read from its first event."""
+    before, separator, sequence = text.rpartition(".")
+    is_known = is_uid(before) if separator else True
+    if not (is_known and sequence.isascii() and sequence.isdigit() and len(sequence) <= 18):
+        raise InvalidInputError("after", "is neither a sequence nor the id of an event of this schedule")
+    return int(sequence) if before in {"", uid} else 0
