@@ -21,6 +21,7 @@ from rqsched.dashboard.routes import routes
 from rqsched.errors import ConfigError
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import Wiring
+from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard
@@ -115,6 +116,7 @@ class _Mounted:
             TokenBuckets(self._limits),
             Meter(scheduler.runtime),
             Readiness(scheduler.runtime),
+            EventFeed(scheduler.runtime, self._limits),
         )
         return pages
 
