@@ -236,7 +236,10 @@ class _Heartbeats:
         interval = self._runtime.settings.heartbeat_interval.total_seconds()
         while not self._stop.wait(interval):
             try:
-                if _send_heartbeat(self._runtime, self._claim) is not None:
+                status = _send_heartbeat(self._runtime, self._claim)
+                if status == RunStatus.TERMINATED:
+                    self._runtime.transport.stop(self._claim.run)  # this process still lives: the command was lost
+                elif status is not None:
                     return
             except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
                 _log.exception("heartbeat of run %s failed", self._claim.run.uid, extra={"action": "heartbeat_failed"})

@@ -27,6 +27,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.supervisor import Progress, die_with_parent
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
+from rqsched.transport.commands import QUIET_SECONDS, AskingPubSub
 from rqsched.transport.requeue import mark_failed
 from rqsched.transport.transport import is_transient
 
@@ -132,6 +133,15 @@ class PatientWorker(BaseWorker):
         if self.runtime is not None:
             horse_died(self.runtime, job)
         super().handle_work_horse_killed(job, *arguments)  # type: ignore[no-untyped-call]
+
+    def subscribe(self) -> None:
+        """Listen for commands (stop a job, shut down) as RQ does, over a connection that is asked whether it lives."""
+        self.pubsub = commands = AskingPubSub(self.connection.connection_pool)
+        commands.subscribe(**{self.pubsub_channel_name: self.handle_payload})
+        thread: Any = commands.run_in_thread(
+            sleep_time=QUIET_SECONDS, daemon=True, exception_handler=self._pubsub_exception_handler
+        )
+        self.pubsub_thread = thread
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """RQ's thread for commands connects again after a lost connection; after a silent one, too."""

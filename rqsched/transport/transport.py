@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
+from rqsched.transport.requeue import mark_failed
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -224,6 +225,22 @@ class Transport:
         """Remove the jobs of pending runs from their queues; one that cannot be removed now is logged."""
         for run in runs:
             self._withdraw(run, run)
+
+    def mark_failed(self, run: Run) -> None:
+        """Mark the job of an attempt whose run was lost for good: a person may requeue it, like one that failed."""
+        job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
+        if job_queue is None:
+            return
+        try:
+            mark_failed(Job.fetch(job_id, connection=job_queue.redis, serializer=job_queue.queue.serializer))
+        except NoSuchJobError:
+            return
+        except RedisError as error:
+            _log.warning("job %s is not marked as failed: %s", job_id, error, extra={"action": "mark_failed"})
+
+    def stop(self, run: Run) -> None:
+        """Ask the worker that executes a running attempt to kill its horse; what cannot be asked now is logged."""
+        self._withdraw(run, replace(run, status=RunStatus.TERMINATED))
 
     def _withdraw(self, before: Run, after: Run) -> None:
         """Withdraw the job of a run that was ended from outside: remove it from its queue, or stop its work horse."""

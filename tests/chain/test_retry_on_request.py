@@ -20,7 +20,8 @@ from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import RunNotFoundError, RunStateError
 from rqsched.store import dead_letters
-from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, Env, events, newest, run_job_id, statuses
+from tests.support.damage import started
+from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, events, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
@@ -321,6 +322,23 @@ def test_job_of_a_killed_work_horse_is_marked_and_can_be_requeued(any_env: Env) 
     failed_jobs(any_env).requeue(job.id)
     any_env.work()
     assert (run.refresh().status, run.attempt, len(any_env.calls)) == ("succeeded", 2, 1)
+
+
+def test_job_of_a_run_that_reconcile_gave_up_can_be_requeued(any_env: Env) -> None:
+    schedule, run = started(any_env, retry=ONCE)
+    job = any_env.job(run_job_id(run))
+    for _ in range(4):
+        any_env.recover()
+        any_env.advance(15 * SECOND)
+    assert run.refresh().status == "lost"
+    any_env.redis.delete(f"rq:queue:{QUEUE}")
+    failed_jobs(any_env).add(job, ttl=60)  # RQ's own maintenance finds it abandoned
+
+    failed_jobs(any_env).requeue(job.id)
+    any_env.work()
+
+    assert (run.refresh().status, run.attempt, len(any_env.calls)) == ("succeeded", 2, 1)
+    assert requested(schedule)[0]["reason"] == "requeued in RQ"
 
 
 def test_retry_of_a_workflow_that_sees_its_attempt_and_last_error(env: Env) -> None:

@@ -11,7 +11,7 @@ from rqsched.chain import blocking, fanout
 from rqsched.chain.fan_out_ends import end_if_over
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.settling import settle_run
+from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult
@@ -73,7 +73,10 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     if runtime.database.read(lambda connection: changes.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
-    return settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True) is not None
+    change = settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True)
+    if has_failed_finally(change, run.uid):
+        runtime.transport.mark_failed(run)
+    return change is not None
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import psutil
 import pytest
+from redis import Redis
+from rq import Worker
 
 from rqsched import Every, RetryPolicy, Scheduler
-from tests.support.processes import Process, is_gone, wait_until
+from tests.support.narrow import present
+from tests.support.processes import BIN, Process, is_gone, wait_until
 from tests.support.proxy import Proxy, proxy_to
 from tests.system.acceptance.live import LiveEnv
+from tests.system.acceptance.test_rq_workers import KINDS, start_rq
 from tests.system.acceptance.test_worker_supervisor import wait_for_child
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SOON = 60.0
+each_kind = pytest.mark.parametrize("kind", ["rqsched", "fork"])
 BOUND = 15.0
 """What is promised on an idle machine; the tests wait longer before they give up, and print what they saw."""
 
@@ -27,17 +33,20 @@ def proxy(redis_url: str) -> Iterator[Proxy]:
         yield proxy
 
 
-def start_worker(live: LiveEnv, proxy: Proxy) -> Process:
+def start_worker(live: LiveEnv, proxy: Proxy, kind: str = "rqsched") -> Process:
     """A worker whose every connection to Redis goes through the proxy; the test's own do not."""
     live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
-    return live.start_worker()
+    return live.start_worker() if kind == "rqsched" else start_rq(live, *KINDS[kind])
 
 
-def test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon(live: LiveEnv, proxy: Proxy) -> None:
+@each_kind
+def test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon(
+    live: LiveEnv, proxy: Proxy, kind: str
+) -> None:
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
-    worker = start_worker(live, proxy)
+    worker = start_worker(live, proxy, kind)
     wait_until(live.executions, timeout=SOON, what="a first run")
-    runs = wait_for_child(worker, "runs")
+    runs = wait_for_child(worker, "runs") if kind == "rqsched" else psutil.Process(worker.pid)
 
     silent_since = time.monotonic()
     assert proxy.swallow() >= 2, "the dispatcher and the RQ worker have connections"
@@ -87,4 +96,48 @@ def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_con
     assert run.error.startswith("its work horse died"), "not for want of heartbeats, which it still sends"
     assert is_gone(horse)
     assert not is_gone(runs)
+    live.check()
+
+
+@each_kind
+def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
+    live: LiveEnv, proxy: Proxy, kind: str
+) -> None:
+    worker = start_worker(live, proxy, kind)
+    run = live.hold_now(deaf=True, retry=RetryPolicy(max_retries=0))
+    horse = psutil.Process(live.wait_for_execution(run).pid)
+
+    silent_since = time.monotonic()
+    proxy.swallow()
+    run.terminate()
+
+    wait_until(lambda: is_gone(horse), timeout=SOON, what="the end of the horse")
+    print(f"the horse was killed {time.monotonic() - silent_since:.1f} s after its worker could hear nothing")
+    assert worker.is_running
+    assert run.refresh().status == "terminated"
+    live.check()
+
+
+@pytest.mark.proof
+def test_rqs_own_idle_worker_connects_again_where_its_ttl_is_short(live: LiveEnv, proxy: Proxy, redis_url: str) -> None:
+    """What docs/rq.md says of RQ's classes: 15 s with `--worker-ttl 20`, and what was taken meanwhile needs a pass."""
+    live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
+    worker = live.start([BIN / "rq", "worker", "-c", "rqsched.preload", "--worker-ttl", "20", "default"])
+    schedule = live.note_every("note", Every(timedelta(days=1)), overlap="allow_all")
+    first = present(schedule.trigger().run)
+    live.wait_for_status(first, "succeeded", timeout=SOON)
+    with closing(Redis.from_url(redis_url)) as redis:
+        wait_until(lambda: Worker.all(redis)[0].get_state() == "idle", timeout=SOON, what="an idle worker")
+
+    silent_since = time.monotonic()
+    proxy.swallow()
+    taken = present(schedule.trigger().run)  # its job goes to the silent connection
+
+    def is_executed() -> bool:
+        live.scheduler.recover()
+        return taken.refresh().status == "succeeded"
+
+    wait_until(is_executed, timeout=SOON, what="the run whose job was swallowed")
+    print(f"executed again after {time.monotonic() - silent_since:.1f} s")
+    assert worker.is_running
     live.check()
