@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import Flow
-from tests.system.crash.steps import DIED, Kind, Step, Steps, watch
+from tests.system.crash.steps import DIED, Kind, Step, Steps, watch, watch_sql
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def _be_child(env: CrashEnv, flow: Flow, steps: Steps, writing: int) -> None:
             _open_own_connections(env)
             steps.log = env.log
             watch(env.runtime, steps)
+            env.watch_engine = lambda engine: watch_sql(engine, steps)
             flow.act(env)
         except BaseException:  # noqa: BLE001 - told to the parent, which fails
             error = traceback.format_exc()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -53,9 +53,22 @@ class CrashEnv:
         take_notes(self.notes)
         self.job: str | None = None
         """The job or link that a process of the flow has taken from Redis."""
+        self.watch_engine: Callable[[sa.Engine], object] = lambda _: None
+        """Counts the steps of an engine that is not the scheduler's; in the process that is crashed."""
 
     def close(self) -> None:
         self.scheduler.close()
+
+    @contextmanager
+    def application(self) -> Iterator[sa.Engine]:
+        """The engine of an application in the same database, with a connection that is open."""
+        engine = sa.create_engine(self.runtime.database.url)
+        if self.runtime.database.is_sqlite:
+            sa.event.listen(engine, "connect", _do_not_sync)
+        engine.connect().close()
+        self.watch_engine(engine)
+        yield engine
+        engine.dispose()
 
     def dispatch_all(self) -> None:
         """Let a dispatcher fire every due link."""

@@ -129,10 +129,11 @@ def watch(runtime: Runtime, steps: Steps) -> None:
     for redis in (runtime.transport.redis, *runtime.transport.connections.values()):
         _watch_redis(redis, steps)
     runtime.database.read(lambda connection: connection.execute(sa.select(1)))
-    _watch_sql(runtime.database.engine, steps)
+    watch_sql(runtime.database.engine, steps)
 
 
-def _watch_sql(engine: Engine, steps: Steps) -> None:
+def watch_sql(engine: Engine, steps: Steps) -> None:
+    """Count every statement and COMMIT of an engine."""
     transaction = _Transaction()
 
     def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:

@@ -15,6 +15,7 @@ from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import Ended, run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import FLOWS, START, Flow
+from tests.system.crash.own_transaction import OWN_TRANSACTION
 from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, follows_a_read
 
 pytestmark = [
@@ -48,6 +49,7 @@ def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[CrashEn
 BESIDE_POSTGRES = {
     "pause",
     "trigger",
+    "create, update and trigger in a caller's transaction",
     "sync and prune",
     "prune",
     "fire under a plain rq worker",
@@ -76,8 +78,9 @@ def _case(kind: str, flow: Flow) -> Any:
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 
 
+ALL_FLOWS = [*OWN_TRANSACTION, *FLOWS]
 # The last flow takes longest: it is started first.
-CASES = [_case(kind, flow) for flow in reversed(FLOWS) for kind in ("sqlite", "postgres")]
+CASES = [_case(kind, flow) for flow in reversed(ALL_FLOWS) for kind in ("sqlite", "postgres")]
 
 
 @pytest.mark.parametrize(("database_kind", "flow"), CASES)
@@ -104,7 +107,7 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
             assert found in (before, after), crashes.named(f"{name}, did {found}, which is a part of {after}")
 
 
-@pytest.mark.parametrize("flow", [flow for flow in FLOWS if flow.is_whole], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [flow for flow in ALL_FLOWS if flow.is_whole], ids=lambda flow: flow.name)
 def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow, sqlite_env: CrashEnv) -> None:
     flow.prepare(sqlite_env)
     flow.act(sqlite_env)
