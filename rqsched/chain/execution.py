@@ -140,6 +140,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     """Make a pending attempt running and this process's; None when it could not be claimed."""
     now = runtime.now()
     token = new_uid(now)
+    runtime.on_claim(token)
     start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
     owed: list[str] = []

@@ -39,7 +39,6 @@ _DISPATCH_SECONDS = 120
 _PAGE = 500
 _LOST_AFTER = timedelta(seconds=60)
 """How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
-_HORSE_DIED = "its work horse died"
 
 
 def fan_out(
@@ -125,6 +124,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     UnknownJobError when this database has no such target.
     """
     token = new_uid(runtime.now())
+    runtime.on_claim(token)
     claim = partial(fanout_targets.claim, uid=job.uid, token=token, now=runtime.now())
     target = runtime.database.transact(claim)
     if target is None:
@@ -160,9 +160,9 @@ def _finish(runtime: Runtime, target: Target, token: str, status: TargetStatus, 
         try_to_end(runtime, target.run_uid)
 
 
-def lose(runtime: Runtime, job: TargetJobId) -> None:
-    """Fail a target whose horse this process saw die."""
-    give_up = partial(fanout_targets.lose, uid=job.uid, error=_HORSE_DIED, now=runtime.now())
+def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None = None) -> None:
+    """Fail a target whose process this one saw die; with a `token`, only if it was claimed under it."""
+    give_up = partial(fanout_targets.lose, uid=job.uid, error=reason, now=runtime.now(), token=token)
     runtime.database.transact(give_up)
 
 

@@ -11,10 +11,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import register_after_fork
-from typing import Any
+from typing import Any, Protocol
 
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -25,6 +26,7 @@ from rq.worker import BaseWorker
 from rqsched.chain import fanout, settling
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.supervisor import Progress, die_with_parent
+from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
 from rqsched.transport.commands import QUIET_SECONDS, AskingPubSub
@@ -33,6 +35,8 @@ from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)
 
+STOPPED = "stopped by RQ's command"
+"""The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
 """How long an idle worker waits for a job before its loop turns."""
 _REVIVE_SECONDS = 15.0
@@ -55,6 +59,10 @@ class PatientWorker(BaseWorker):
         limit_waiting(self.connection)
         self._horse_status: int | None = 0
         self._revive_at = 0.0
+        self.jobs_done = 0
+        """How many jobs it has executed."""
+        self.is_idle = False
+        """Whether it ended because there was nothing to do: a burst, or RQ's `max_idle_time`."""
 
     @property
     def dequeue_timeout(self) -> int:
@@ -111,9 +119,16 @@ class PatientWorker(BaseWorker):
         with self._outlived("the time of its shutdown"):
             super().set_shutdown_requested_date()  # type: ignore[no-untyped-call]
 
+    def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
+        """Wait for a job; None when RQ's loop is to end."""
+        found = super().dequeue_job_and_maintain_ttl(*arguments, **options)
+        self.is_idle = found is None
+        return found
+
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Execute a job; with Redis away at its end this worker goes on, and a run whose horse died is settled."""
         self._horse_status = 0
+        self.jobs_done += 1
         try:
             super().execute_job(job, queue)
         except RedisError as error:
@@ -142,6 +157,12 @@ class PatientWorker(BaseWorker):
             sleep_time=QUIET_SECONDS, daemon=True, exception_handler=self._pubsub_exception_handler
         )
         self.pubsub_thread = thread
+
+    def handle_job_failure(self, job: Job, *arguments: Any, **options: Any) -> None:
+        """Record in Redis that a job failed; the run of one that a person stopped by RQ's command is terminated."""
+        if self.runtime is not None and self._stopped_job_id == job.id:
+            horse_died(self.runtime, job, STOPPED, is_stopped=True)
+        super().handle_job_failure(job, *arguments, **options)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """RQ's thread for commands connects again after a lost connection; after a silent one, too."""
@@ -176,53 +197,91 @@ class PatientWorker(BaseWorker):
         _log.warning("Redis does not answer: %s waits (%s)", what, error, extra={"action": "rq_worker_waits"})
 
 
-class _RunWorker(PatientWorker, Worker):
-    """The RQ worker of `rqsched worker`."""
+class RunWorker(PatientWorker):
+    """Mixed into the RQ worker class of `rqsched worker`: a fork for every job."""
 
     progress: Progress | None = None
 
     def on_turn(self) -> None:
+        """Called each time RQ's loop turns."""
         if self.progress is not None:
             self.progress.turn()
         super().on_turn()
 
 
-def make_run_worker(runtime: Runtime, queues: Sequence[str], progress: Progress) -> Worker:
-    """Make the worker for runs and the user's own jobs, whose loop shows its `progress`."""
+def make_run_worker_class(base: type[Worker]) -> type[Worker]:
+    """Return RQ's worker class, or the application's own, as `rqsched worker` runs it."""
+    return type(f"{base.__name__}ForRuns", (RunWorker, base), {})
+
+
+def make_worker(
+    worker_class: type[Worker],
+    runtime: Runtime,
+    queues: Sequence[str],
+    *,
+    name: str | None = None,
+    exception_handlers: Sequence[Callable[..., Any]] = (),
+) -> Worker:
+    """Make a worker for runs and the user's own jobs."""
     # A client of its own: what RQ waits for is not what we wait for.
-    redis, settings = connect(runtime.redis_url), runtime.settings
-    serializer = settings.serializer_for(queues[0])
-    found = [Queue(name, connection=redis, serializer=serializer) for name in queues]
-    worker = _RunWorker(found, connection=redis, serializer=serializer)
-    worker.runtime, worker.progress = runtime, progress
-    end_scheduler_with(worker)
-    return worker
+    redis, serializer = connect(runtime.redis_url), runtime.settings.serializer_for(queues[0])
+    found = make_queues(runtime.settings, queues, redis)
+    return worker_class(
+        found, name=name, connection=redis, serializer=serializer, exception_handlers=list(exception_handlers)
+    )
 
 
-def end_scheduler_with(worker: BaseWorker) -> None:
+def make_queues(settings: Settings, names: Sequence[str], redis: Redis) -> list[Queue]:
+    """Return RQ's queues of these names, with the serializer of the first: a worker of RQ has one."""
+    serializer = settings.serializer_for(names[0])
+    return [Queue(name, connection=redis, serializer=serializer) for name in names]
+
+
+def take_over_name(worker: BaseWorker) -> None:
+    """Bury the worker of the same name that is dead, or RQ would refuse the name for minutes."""
+    if worker.connection.exists(worker.key) and not worker.connection.hexists(worker.key, "death"):
+        worker.register_death()
+
+
+class HasPid(Protocol):
+    """What RQ's scheduler may be a child of."""
+
+    pid: int | None
+
+
+def end_scheduler_with(worker: HasPid) -> None:
     """Let RQ's scheduler die with its worker instead of holding its lock as an orphan."""
     register_after_fork(worker, _die_with_worker)
 
 
-def _die_with_worker(worker: BaseWorker) -> None:
+def _die_with_worker(worker: HasPid) -> None:
     """Called in each process that multiprocessing forks below the worker; those that a run forks are left alone."""
     if worker.pid is not None and os.getppid() == worker.pid:
         die_with_parent(worker.pid)
 
 
-def horse_died(runtime: Runtime, job: Job) -> None:
-    """Settle a run or target at once whose horse this worker saw die; what reconcile or a cancel ended is left alone.
+def horse_died(
+    runtime: Runtime,
+    job: Job,
+    reason: str = "its work horse died",
+    *,
+    token: str | None = None,
+    is_stopped: bool = False,
+) -> None:
+    """Settle a run or target at once whose process was seen to die; what reconcile or a cancel ended is left alone.
 
+    With a `token`, only the attempt that was claimed under it. One that a person stopped by RQ's command is terminated.
     With SQL away it is left to reconcile: an error here would end RQ's worker.
     """
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
         if isinstance(died, RunJobId):
-            change = settling.lose_run(runtime, died, "its work horse died")
+            settle = settling.stop_run if is_stopped else settling.lose_run
+            change = settle(runtime, died, reason, token=token)
             if settling.has_failed_finally(change, died.uid):
                 mark_failed(job)
         elif isinstance(died, TargetJobId):
-            fanout.lose(runtime, died)
+            fanout.lose(runtime, died, reason, token=token)
     except Exception:  # noqa: BLE001
         _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:

@@ -77,6 +77,8 @@ class Runtime:
         """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
         self._redis_timeout = redis_timeout
         self._database_id: str | None = None
+        self.on_claim: Callable[[str], None] = _do_nothing
+        """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
         self.import_error: str | None = None
         """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
         self.transport = Transport(
@@ -277,8 +279,8 @@ class Runtime:
             redis.close()
 
 
-def _do_nothing() -> None:
-    """Do nothing when Redis is back: without a breaker nobody asks."""
+def _do_nothing(*_: object) -> None:
+    """Do nothing: nobody asks."""
 
 
 def _log_events(change: Change) -> None:

@@ -5,6 +5,7 @@ What the children do it does not know. They are forks of it; docs/adr/0010 draws
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkProcess
 from typing import IO
 
@@ -45,6 +47,12 @@ _ORPHAN_SECONDS = 10.0
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+DONE = 3
+"""The exit status of a child that has nothing more to do: it is not started again."""
+RENEW = 4
+"""The exit status of a child that asks for a successor at once."""
+
+
 class Progress:
     """Shows one process to another that its loop turns: a counter in memory that a fork shares."""
 
@@ -61,6 +69,36 @@ class Progress:
         struct.pack_into("Q", self._memory, 0, self.turns + 1)
 
 
+class Watch:
+    """What a supervisor does for a child beside looking at its pid and its turns; this one does nothing."""
+
+    def look(self, pid: int) -> None:
+        """Called each turn while the child runs."""
+
+    def kill(self, pid: int, why: str) -> None:
+        """End the child at once."""
+        del why
+        os.kill(pid, signal.SIGKILL)
+
+    def end(self, pid: int, *, is_urgent: bool) -> None:
+        """Ask the child to end; urgently, without the work it has begun."""
+        del is_urgent
+        os.kill(pid, signal.SIGTERM)
+
+    def note_end(self, status: int | None) -> None:
+        """Called once when the child has ended, before another takes its place."""
+
+    def prepares_last(self) -> bool:
+        """Return whether the child that ended left something that a last successor has to do at the supervisor's end.
+
+        That one is then started, and ends by itself.
+        """
+        return False
+
+
+_NO_WATCH = Watch()
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """What one child does."""
@@ -71,6 +109,12 @@ class Role:
     """The child from its start to its end; its loop calls `turn`."""
     silence: float
     """After so many seconds without a turn the child is killed and replaced."""
+    watch: Watch = _NO_WATCH
+    """What else the supervisor does for it."""
+    finishes: bool = False
+    """Whether the supervisor ends when this child and all others of the kind have ended with `DONE`."""
+    is_last: bool = False
+    """Whether the others need it to their end: when the supervisor ends, it is told after they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +187,8 @@ class Supervisor:
             while not self.is_stopping:
                 for keeper in self._keepers:
                     keeper.keep()
+                if self._is_done():
+                    self.stop()
                 self._turn(turn)
         except BaseException:
             self.stop()
@@ -155,6 +201,10 @@ class Supervisor:
         """Ask to end; asking again is more urgent, see `run`."""
         self._asked += 1
 
+    def _is_done(self) -> bool:
+        finishing = [keeper for keeper in self._keepers if keeper.role.finishes]
+        return bool(finishing) and all(keeper.is_done for keeper in finishing)
+
     def _turn(self, on_turn: Callable[[], None]) -> None:
         on_turn()
         if self._life is None or self.is_stopping:
@@ -163,16 +213,14 @@ class Supervisor:
             self.stop()
 
     def _finish(self, on_turn: Callable[[], None]) -> None:
-        heard, again_at = 0, 0.0
-        while any(keeper.is_running for keeper in self._keepers):
-            is_urgent = self._asked > 1 and time.monotonic() >= again_at
-            if heard < self._asked or is_urgent:
-                heard, again_at = self._asked, time.monotonic() + _IGNORED_SECONDS
-                for keeper in self._keepers:
-                    keeper.end(signal.SIGTERM if heard < _KILLED_AT else signal.SIGKILL)
-            for keeper in self._keepers:
-                keeper.end_if_silent()
+        while self._are_finishing([one for one in self._keepers if not one.role.is_last]):
             self._turn(on_turn)
+        while self._are_finishing(self._keepers):
+            self._turn(on_turn)
+
+    def _are_finishing(self, keepers: Sequence[_Keeper]) -> bool:
+        running = [keeper.finish(self._asked) for keeper in keepers]
+        return any(running)
 
 
 def _nothing() -> None:
@@ -221,6 +269,10 @@ class _Keeper:
         self._start_at: float | None = 0.0
         self._progress = Progress()
         self._silence = Silence()
+        self.is_done = False
+        self._is_last = False
+        self._asked = 0
+        self._ask_again_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -229,29 +281,71 @@ class _Keeper:
     def keep(self) -> None:
         """Start the child when its time has come; note when it has ended, and end it when it stands still."""
         if self.is_running:
-            self.end_if_silent()
+            self._look()
             return
         now = time.monotonic()
         if self._start_at is None:
             self._start_at = now + self._note_end(now)
-        if now >= self._start_at:
+        if now >= self._start_at and not self.is_done:
             self._start(now)
 
-    def end(self, number: signal.Signals) -> None:
-        if self.process is not None and self.process.pid is not None and self.is_running:
-            os.kill(self.process.pid, number)
+    def finish(self, asked: int) -> bool:
+        """Let the child end, more urgently the more often that was asked; returns whether it still runs."""
+        if self.is_running:
+            self._ask(asked)
+            self._look()
+            return True
+        now = time.monotonic()
+        if self._start_at is None:
+            self._start_at = now
+            self.role.watch.note_end(self._status)
+        if self._is_last or asked >= _KILLED_AT or self.process is None or not self.role.watch.prepares_last():
+            return False
+        self._start(now)
+        self._start_at, self._is_last = now, True
+        return True
 
-    def end_if_silent(self) -> None:
+    def _ask(self, asked: int) -> None:
+        now = time.monotonic()
+        if self._is_last and asked < _KILLED_AT:
+            return  # it ends by itself
+        if self._asked >= asked and (asked == 1 or now < self._ask_again_at):
+            return
+        self._asked, self._ask_again_at = asked, now + _IGNORED_SECONDS
+        if asked < _KILLED_AT:
+            self._signal(partial(self.role.watch.end, is_urgent=asked > 1))
+        else:
+            self._signal(partial(self.role.watch.kill, why="it was killed at the end of its worker"))
+
+    def _signal(self, send: Callable[[int], None]) -> None:
+        if self.process is not None and self.process.pid is not None and self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                send(self.process.pid)
+
+    def _look(self) -> None:
         """Kill a child whose loop has not turned for too long: stopped, or waiting for what never comes."""
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):
             text = "%s makes no progress since %.0f s and is killed"
             _log.error(text, self.role.name, silent, extra={"action": "child_silent"})
-            self.end(signal.SIGKILL)
+            self._signal(partial(self.role.watch.kill, why="it stood still and was killed"))
+        else:
+            self._signal(self.role.watch.look)
+
+    @property
+    def _status(self) -> int | None:
+        return self.process.exitcode if self.process is not None else None
 
     def _note_end(self, now: float) -> float:
-        status = self.process.exitcode if self.process is not None else None
+        status = self._status
+        self.role.watch.note_end(status)
+        if status == DONE and self.role.finishes:
+            self.is_done = True
+            return 0.0
+        if status == RENEW:
+            _log.info("%s is renewed", self.role.name, extra={"action": "child_renewed"})
+            return 0.0
         self._delay = restart_delay(self._delay, status=status, lived=now - self._started_at)
         _log.warning("%s ended with %s; restarting", self.role.name, status, extra={"action": "child_restarted"})
         return self._delay

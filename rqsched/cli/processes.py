@@ -10,6 +10,7 @@ import typer
 
 from rqsched.chain.logs import TEXT
 from rqsched.chain.worker import serve, serve_dispatcher
+from rqsched.chain.worker_options import WorkerOptions, parse_size
 from rqsched.cli.command import command
 from rqsched.cli.logs import Logs
 from rqsched.cli.session import Verbose
@@ -29,12 +30,54 @@ def worker(
         ),
     ] = None,
     recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", metavar="N", help="Keep N processes that execute run after run."),
+    ] = None,
+    isolate: Annotated[bool, typer.Option("--isolate", help="Let each of them fork for every run.")] = False,
+    burst: Annotated[
+        bool, typer.Option("--burst", "-b", help="Make one pass, execute what is queued, and end.")
+    ] = False,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option("--max-jobs", metavar="N", help="Replace each executing process after N jobs; a burst ends then."),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", metavar="SIZE", help="Replace a runner that has grown beyond, such as 300M."),
+    ] = None,
+    max_idle_time: Annotated[
+        int | None, typer.Option("--max-idle-time", metavar="SECONDS", help="End when idle for so long.")
+    ] = None,
+    worker_class: Annotated[
+        str | None, typer.Option("--worker-class", "-w", metavar="PATH", help="Your own subclass of rq.Worker.")
+    ] = None,
+    exception_handler: Annotated[
+        list[str] | None, typer.Option("--exception-handler", metavar="PATH", help="RQ's; may be repeated.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The name at RQ; of several, -1, -2 ... are appended.")
+    ] = None,
     *,
     logs: Logs,
 ) -> None:
-    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run."""
+    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run.
+
+    Without --concurrency one process forks for every run.
+    """
     logs.begin()
-    raise typer.Exit(serve(queues or [Settings().default_queue], recover=recover))
+    options = WorkerOptions(
+        concurrency=concurrency,
+        isolate=isolate,
+        burst=burst,
+        max_jobs=max_jobs,
+        max_memory=None if max_memory is None else parse_size(max_memory),
+        max_idle_time=max_idle_time,
+        worker_class=worker_class,
+        exception_handlers=tuple(exception_handler or ()),
+        name=name,
+    )
+    raise typer.Exit(serve(queues or [Settings().default_queue], recover=recover, options=options))
 
 
 @command(app)

@@ -279,9 +279,11 @@ def _fail_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], 
     return len(uids)
 
 
-def lose(connection: Connection, uid: str, error: str, now: datetime) -> None:
-    """Fail a running target, whichever process holds it."""
-    connection.execute(sa.update(targets).where(targets.c.uid == uid, _is_running()).values(**_failed(error, now)))
+def lose(connection: Connection, uid: str, error: str, now: datetime, token: str | None = None) -> None:
+    """Fail a running target, whichever process holds it; with a `token`, only if that one holds it."""
+    is_held = [] if token is None else [targets.c.token == token]
+    running = sa.update(targets).where(targets.c.uid == uid, _is_running(), *is_held)
+    connection.execute(running.values(**_failed(error, now)))
 
 
 def _has_ended_in_vain() -> sa.ColumnElement[bool]:

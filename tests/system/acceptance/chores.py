@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from ctypes import PyDLL
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.support.processes import wait_until
 
 NOTE = "acceptance.note"
 HOLD = "acceptance.hold"
+HOLD_INTERPRETER = "acceptance.hold-interpreter"
 FAIL = "acceptance.fail"
 TELL = "acceptance.tell"
 TOLD = "ACCEPTANCE_TOLD"
@@ -45,6 +47,14 @@ def hold(log: str, gate: str, deaf: bool = False) -> str:
     note(log)
     wait_until(Path(gate).exists, timeout=250, what="the gate")
     return "passed"
+
+
+@workflow(HOLD_INTERPRETER)
+def hold_interpreter(log: str, gate: str) -> None:
+    """Leave a line, then let no other thread of this process run, and no handler of a signal, for minutes."""
+    note(log)
+    PyDLL(None).sleep(250)
+    Path(gate).exists()
 
 
 @workflow(FAIL)

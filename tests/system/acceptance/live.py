@@ -13,7 +13,7 @@ from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.processes import Processes, wait_until
 from tests.support.stories import Story, read_stories
-from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
+from tests.system.acceptance.chores import HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
 
 
 @dataclass
@@ -31,6 +31,13 @@ class LiveEnv(Processes):
         kwargs = {"log": str(self.log), "gate": str(self.gate), "deaf": deaf}
         schedule = self.scheduler.create(schedule_id, HOLD, Every("24h"), kwargs=kwargs, **options)
         run = schedule.trigger().run
+        assert run is not None
+        return run
+
+    def hold_interpreter_now(self, schedule_id: str = "hold") -> RunHandle:
+        """Have a run in whose process nothing else happens."""
+        kwargs = {"log": str(self.log), "gate": str(self.gate)}
+        run = self.scheduler.create(schedule_id, HOLD_INTERPRETER, Every("24h"), kwargs=kwargs).trigger().run
         assert run is not None
         return run
 

@@ -477,8 +477,8 @@ RECONCILE = (
     _edit(
         "a child that stands still is left alone",
         "chain/supervisor.py",
-        "            self.end(signal.SIGKILL)\n",
-        "",
+        '            self._signal(partial(self.role.watch.kill, why="it stood still and was killed"))\n',
+        "            pass\n",
         _ACCEPTANCE + "worker_supervisor.py::test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on",
     ),
     _edit(

@@ -1,0 +1,285 @@
+"""A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
+
+It is an RQ worker under a name of its own. Run jobs, targets and notifications are executed in its own process; any
+other job of RQ gets a work horse, as under RQ's worker. What it executes stands in its slot before it is claimed, so
+that the runner that takes its place settles what died with it, and RQ's job of it, before it takes a job itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import rq
+from rq import Queue, Worker
+from rq.exceptions import NoSuchJobError
+from rq.executions import Execution
+from rq.job import Job as RqJob
+from rq.job import JobStatus
+from rq.utils import now
+from rq.worker import BaseWorker
+
+from rqsched.chain.rq_worker import PatientWorker, horse_died, take_over_name
+from rqsched.chain.runtime import Runtime
+from rqsched.chain.slot import Job, Slot
+from rqsched.chain.supervisor import Progress
+from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
+
+_log = logging.getLogger(__name__)
+
+_OURS = "rqsched.jobs."
+KILL_AFTER = 15.0
+"""Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed."""
+_PULSE_SECONDS = 1.0
+_IDLE_SECONDS = 45.0
+"""An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
+_HORSE_SECONDS = 120.0
+"""The same while another job's work horse works: then it turns every half minute."""
+_HOUSEKEEPING_SECONDS = 1.0
+"""How often a busy runner shows RQ that it lives, and looks for `rq suspend`: with every job would cost more than the
+job."""
+
+
+class _InProcess(BaseWorker):
+    """Mixed in before RQ's worker class: our jobs are executed here, others as that class does."""
+
+    def execute_job(self, job: RqJob, queue: Queue) -> None:
+        """Execute one job to its end."""
+        if _is_ours(job):
+            rq.SimpleWorker.execute_job(cast("rq.SimpleWorker", self), job, queue)
+        else:
+            super().execute_job(job, queue)
+
+    def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
+        """Return how long RQ believes that the job lives: nobody tells it meanwhile."""
+        if _is_ours(job):
+            return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
+        return super().get_heartbeat_ttl(job, *arguments, **options)
+
+
+class Runner(PatientWorker):
+    """Mixed into one of RQ's worker classes that fork, with `_InProcess` between."""
+
+    slot: Slot
+    progress: Progress
+    max_memory: int | None = None
+    """Resident bytes beyond which it lets another take its place."""
+    is_full: bool = False
+    """Whether it has grown beyond `max_memory`."""
+    _turned_at = 0.0
+    _kept_at = 0.0
+    _looked_at = 0.0
+
+    def on_turn(self) -> None:
+        """Called each time RQ's loop turns."""
+        self._turned_at = time.monotonic()
+        super().on_turn()
+
+    def subscribe(self) -> None:
+        """Leave RQ's commands to the process that hears them for all runners: here they would need a thread."""
+
+    def execute_job(self, job: RqJob, queue: Queue) -> None:
+        """Note what is executed, execute it, and see to it that nothing of it is left for the next."""
+        is_ours, pid = _is_ours(job), os.getpid()
+        timeout = int(job.timeout or 0)
+        kill_at = time.monotonic() + timeout + KILL_AFTER if is_ours and timeout > 0 else None
+        self.slot.job = Job(job.id, pid, queue.name, is_ours, kill_at)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            if os.getpid() == pid:
+                self.slot.job = None
+        self._tidy()
+
+    def prepare_execution(self, job: RqJob) -> Execution:
+        """Register the execution with RQ."""
+        execution = super().prepare_execution(job)
+        self._note(execution_id=execution.id)
+        return execution
+
+    def on_claim(self, token: str) -> None:
+        """Note under which token the run is about to be claimed."""
+        self._note(token=token)
+
+    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
+        """Fork a work horse for a job that is not ours."""
+        cast("Any", super()).fork_work_horse(job, queue)
+        self._note(horse_pid=self.horse_pid)
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse; the supervisor kills it when a person stops its job."""
+        ended = super().wait_for_horse()
+        job, cause = self.slot.job, self.slot.cause
+        if job is not None and cause is not None and cause.is_stopped and cause.job_id == job.id:
+            self._stopped_job_id = job.id
+        return ended
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """Show that this runner lives; RQ asks for it three times with every job."""
+        moment = time.monotonic()
+        if pipeline is None and timeout is None and moment - self._kept_at < _HOUSEKEEPING_SECONDS:
+            self.on_turn()
+            return
+        if pipeline is None:
+            self._kept_at = moment
+        super().heartbeat(timeout, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Wait while workers are suspended."""
+        moment = time.monotonic()
+        if moment - self._looked_at >= _HOUSEKEEPING_SECONDS:
+            self._looked_at = moment
+            super().check_for_suspension(burst)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """Show what this runner does, where it is not shown already."""
+        if pipeline is not None or state != self._state:
+            super().set_state(state, pipeline)
+
+    def set_shutdown_requested_date(self) -> None:
+        """Tell Redis nothing here: it is called in a signal handler, in the middle of a run."""
+
+    def request_force_stop(self, signum: int, frame: Any) -> None:
+        """End at once: the run that executes is settled by whoever comes after."""
+        if self.horse_pid:
+            super().request_force_stop(signum, frame)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def bury(self) -> None:
+        """Settle what the runner before in this slot died with, at SQL and at RQ."""
+        job, cause = self.slot.job, self.slot.cause
+        if job is not None and job.is_ours:
+            why = cause.why if cause is not None and cause.pid == job.pid else "its runner died"
+            is_stopped = cause is not None and cause.pid == job.pid and cause.is_stopped
+            with self._outlived("the end of a job whose runner died"):
+                self._bury(job, why, is_stopped=is_stopped)
+        take_over_name(self)
+        self.slot.job = None
+
+    def _bury(self, job: Job, why: str, *, is_stopped: bool) -> None:
+        queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
+        try:
+            rq_job = self.job_class.fetch(job.id, connection=self.connection, serializer=self.serializer)
+        except NoSuchJobError:
+            rq_job = self.job_class(job.id, connection=self.connection, serializer=self.serializer)
+            rq_job.origin = ""
+        if job.token is not None and self.runtime is not None:
+            horse_died(self.runtime, rq_job, why, token=job.token, is_stopped=is_stopped)
+        if not rq_job.origin or rq_job.get_status() in {JobStatus.FINISHED, JobStatus.FAILED}:
+            return
+        rq_job.ended_at = now()
+        text, execution = f"The job did not end: {why}.", self._find_execution(job)
+        if is_stopped:
+            self._stopped_job_id = job.id
+        super(PatientWorker, self).handle_job_failure(rq_job, queue=queue, exc_string=text, execution=execution)
+
+    def _find_execution(self, job: Job) -> Execution | None:
+        if job.execution_id is None:
+            return None
+        try:
+            return Execution.fetch(job.execution_id, job.id, self.connection)
+        except ValueError:
+            return None
+
+    def stands_still(self) -> bool:
+        """Return whether the loop has not turned for too long; while a run of ours executes that has another bound."""
+        job = self.slot.job
+        if job is not None and job.is_ours:
+            return False
+        return time.monotonic() - self._turned_at > (_IDLE_SECONDS if job is None else _HORSE_SECONDS)
+
+    def _note(self, **changes: Any) -> None:
+        job = self.slot.job
+        if job is not None:
+            self.slot.job = replace(job, **changes)
+
+    def _tidy(self) -> None:
+        """Undo what the run may have changed for the next one."""
+        close_old_connections()
+        stop = self.request_force_stop if self._stop_requested else self.request_stop
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != stop:
+                signal.signal(number, stop)
+        if self.max_memory is not None and resident_bytes() > self.max_memory:
+            self.is_full = self._stop_requested = True
+
+
+def make_runner_class(base: type[Worker]) -> type[Worker]:
+    """Return RQ's worker class, or the application's own, as a runner."""
+    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
+
+
+def begin_pulse(runner: Runner, parent: int) -> None:
+    """Show the supervisor from a thread that this process lives, also while a run holds the main one.
+
+    The thread touches neither SQL nor Redis and takes no lock: a fork beside it is safe. Without its supervisor the
+    runner finishes its run (the kernel has told it), and nobody else ends one that takes far too long.
+    """
+
+    def is_lost() -> bool:
+        job = runner.slot.job
+        is_late = job is not None and job.kill_at is not None and time.monotonic() > job.kill_at
+        return is_late and os.getppid() != parent
+
+    def pulse() -> None:
+        while True:
+            if not runner.stands_still():
+                runner.progress.turn()
+            if is_lost():
+                os.killpg(os.getpid(), signal.SIGKILL)
+            time.sleep(_PULSE_SECONDS)
+
+    runner.on_turn()
+    threading.Thread(target=pulse, name="pulse", daemon=True).start()
+
+
+def prepare_runner(worker: Worker, slot: Slot, progress: Progress, runtime: Runtime) -> Runner:
+    """Give a runner its slot, and let it bury the one before."""
+    runner = cast("Runner", worker)
+    runner.slot, runner.progress, runner.runtime = slot, progress, runtime
+    runtime.on_claim = runner.on_claim
+    random.seed()  # a fork inherits the state of its parent
+    runner.bury()
+    return runner
+
+
+def close_old_connections() -> None:
+    """Let Django close the connections that are broken, or older than its settings allow; nothing without Django."""
+    django_db = sys.modules.get("django.db")
+    if django_db is None:
+        return
+    try:
+        django_db.reset_queries()
+        django_db.close_old_connections()
+    except Exception:  # noqa: BLE001 - settings of the application; what is wrong with them its own queries tell
+        _log.debug("Django's connections are left as they are", exc_info=True)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; where the system does not say it, the most it ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
+
+
+def _is_ours(job: RqJob) -> bool:
+    """Return whether a job is one that rqsched has put on the queue itself."""
+    parsers: tuple[Callable[[str], object], ...] = (parse_run_job_id, parse_target_job_id, parse_delivery_job_id)
+    if not any(parse(job.id) for parse in parsers):
+        return False
+    try:
+        return str(job.func_name).startswith(_OURS)
+    except Exception:  # noqa: BLE001 - it cannot be read; RQ tells so in a work horse
+        return False

@@ -1,0 +1,324 @@
+"""`rqsched worker --concurrency N`: runners that live, each watched; one that dies costs its own run only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import psutil
+import pytest
+from redis import Redis
+from rq import Queue, Worker
+from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
+from rq.job import Job, JobStatus
+
+from rqsched import Every, RetryPolicy
+from rqsched.api.schedule_handle import RunHandle
+from tests.support.env import job_id
+from tests.support.processes import Process, is_gone, process_tree, wait_until
+from tests.system.acceptance.chores import HOLD
+from tests.system.acceptance.live import LiveEnv
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+SOON = 60.0
+ONCE = RetryPolicy(max_retries=0, then="continue")
+LATER = RetryPolicy(max_retries=1, base=timedelta(hours=1))
+
+
+def start_runners(live: LiveEnv, count: int, *words: str) -> Process:
+    return live.start_worker("--concurrency", str(count), *words)
+
+
+def hold(live: LiveEnv, schedule_id: str = "hold", **options: object) -> RunHandle:
+    return live.hold_now(schedule_id, **options)  # type: ignore[arg-type]
+
+
+def runner_of(live: LiveEnv, run: RunHandle) -> psutil.Process:
+    """The process that executes a run."""
+    return psutil.Process(live.wait_for_execution(run, timeout=SOON).pid)
+
+
+def redis_of(live: LiveEnv) -> Redis:
+    return Redis.from_url(live.environment["RQSCHED_REDIS_URL"])
+
+
+def test_runs_are_executed_one_after_the_other_in_as_many_processes_as_asked_for(any_live: LiveEnv) -> None:
+    live = any_live
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+
+    worker = start_runners(live, 2)
+
+    wait_until(lambda: schedule.refresh().state.success_count >= 5, timeout=SOON, what="five runs")
+    assert {execution.pid for execution in live.executions()} <= {one.pid for one in process_tree(worker.pid)}
+    assert len({execution.pid for execution in live.executions()}) <= 2
+    assert worker.terminate(timeout=SOON) == 0
+    live.check()
+
+
+@pytest.mark.parametrize(("retry", "status"), [(LATER, "retrying"), (ONCE, "lost")], ids=["with attempts", "without"])
+def test_a_runner_that_is_killed_costs_its_own_run_only(any_live: LiveEnv, retry: RetryPolicy, status: str) -> None:
+    live = any_live
+    start_runners(live, 2)
+    killed, other = hold(live, "killed", retry=retry), hold(live, "other")
+    runner = runner_of(live, killed)
+    assert runner_of(live, other).pid != runner.pid
+
+    runner.kill()
+
+    live.wait_for_status(killed, status, timeout=SOON)
+    assert killed.error is not None
+    assert killed.error.startswith("its runner died (signal 9)")
+    assert other.refresh().status == "running"
+    live.open_gate()
+    live.wait_for_status(other, "succeeded", timeout=SOON)
+    live.check()
+
+
+def test_a_runner_that_died_has_a_successor_at_once_which_executes_the_next_attempt(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    run = hold(live, retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    runner_of(live, run).kill()
+    live.open_gate()
+
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+
+    assert [one.attempt for one in live.executions()] == [1, 2]
+    assert len({one.pid for one in live.executions()}) == 2
+    live.check()
+
+
+def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_registered_again(live: LiveEnv) -> None:
+    start_runners(live, 1, "--name", "here")
+    run = hold(live, retry=ONCE)
+    runner = runner_of(live, run)
+    runner.kill()
+
+    live.wait_for_status(run, "lost", timeout=SOON)
+
+    with redis_of(live) as redis:
+        job = Job.fetch(str(job_id(run.state)), connection=redis)
+        wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="a failed job")
+
+        def successor() -> bool:
+            found = Worker.all(connection=redis)
+            return [worker.name for worker in found] == ["here-1"] and found[0].pid != runner.pid
+
+        wait_until(successor, timeout=SOON, what="the successor at RQ")
+
+
+def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(live: LiveEnv) -> None:
+    start_runners(live, 2)
+    run, other = hold(live, "terminated"), hold(live, "other")
+    runner = runner_of(live, run)
+    runner_of(live, other)
+
+    run.terminate()
+
+    wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
+    assert run.refresh().status == "terminated"
+    assert other.refresh().status == "running"
+    after = live.note_every("after", Every(timedelta(seconds=1)))
+    wait_until(lambda: after.refresh().state.success_count >= 1, timeout=SOON, what="a run after it")
+    live.check()
+
+
+def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    run = live.hold_interpreter_now()
+    runner = runner_of(live, run)
+
+    run.terminate()
+
+    wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
+    assert run.refresh().status == "terminated"
+
+
+def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv) -> None:
+    start_runners(live, 2)
+    run = hold(live, "held", overlap="terminate_other")
+    runner = runner_of(live, run)
+
+    live.scheduler.get("held").trigger()
+
+    wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
+    assert run.refresh().status == "terminated"
+
+
+def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    run = hold(live, retry=LATER)
+    runner = runner_of(live, run)
+
+    with redis_of(live) as redis:
+        send_stop_job_command(redis, str(job_id(run.state)))
+        live.wait_for_status(run, "terminated", timeout=SOON)
+        job = Job.fetch(str(job_id(run.state)), connection=redis)
+        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
+
+    assert is_gone(runner)
+    assert run.error == "stopped by RQ's command"
+    live.check()
+
+
+@pytest.mark.parametrize("send", [send_kill_horse_command, send_shutdown_command], ids=["kill-horse", "shutdown"])
+def test_rqs_other_commands_reach_a_runner(live: LiveEnv, send: Callable[[Redis, str], None]) -> None:
+    start_runners(live, 1, "--name", "here")
+    run = hold(live, retry=LATER)
+    runner = runner_of(live, run)
+
+    with redis_of(live) as redis:
+        send(redis, "here-1")
+
+    if send is send_shutdown_command:
+        live.open_gate()
+    wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
+    live.wait_for_status(run, "succeeded" if send is send_shutdown_command else "retrying", timeout=SOON)
+    after = live.note_every("after", Every(timedelta(seconds=1)))
+    wait_until(lambda: after.refresh().state.success_count >= 1, timeout=SOON, what="a run of the successor")
+
+
+def test_a_run_beyond_its_timeout_fails_and_its_runner_continues(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    run = hold(live, timeout=1, retry=ONCE)
+
+    live.wait_for_status(run, "failed", timeout=SOON)
+
+    assert run.error is not None
+    assert run.error.startswith("timeout: Task exceeded maximum timeout value (1 seconds)")
+    live.open_gate()
+    after = hold(live, "after")
+    assert runner_of(live, after).pid == live.executions()[0].pid
+
+
+def test_a_run_that_its_timeout_does_not_end_is_killed_with_its_runner(live: LiveEnv) -> None:
+    live.environment["RQSCHED_COMPLETION_OUTAGE"] = "1"  # of the dispatcher, which fires it
+    kwargs = {"log": str(live.log), "gate": str(live.gate), "deaf": True}
+    every = Every(timedelta(seconds=1))
+    schedule = live.scheduler.create("deaf", HOLD, every, kwargs=kwargs, timeout=1, max_runs=1, retry=ONCE)
+    start_runners(live, 2)
+    [run] = wait_until(lambda: schedule.runs().items, timeout=SOON, what="its run")
+    other = hold(live, "other")
+    runner = runner_of(live, run)
+    runner_of(live, other)
+
+    live.wait_for_status(run, "lost", timeout=120)
+
+    assert run.error is not None
+    assert "far longer than its timeout" in run.error
+    assert is_gone(runner)
+    assert other.refresh().status == "running"
+
+
+def test_a_runner_that_stands_still_is_replaced_and_its_run_is_settled(live: LiveEnv) -> None:
+    """Stopped as by a debugger. About a minute; reconcile may see before that its run shows no life."""
+    worker = start_runners(live, 1)
+    run = hold(live, retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    runner = runner_of(live, run)
+
+    runner.suspend()
+
+    wait_until(lambda: is_gone(runner), timeout=180, what=f"the end of {runner}")
+    assert "makes no progress" in worker.log()
+    live.open_gate()
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.check()
+
+
+def test_a_job_that_is_not_ours_has_a_work_horse_that_can_be_stopped_while_its_runner_lives(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    run = live.note_every("tick", Every(timedelta(hours=1))).trigger().run
+    assert run is not None
+    runner = runner_of(live, run)
+    with redis_of(live) as redis:
+        job = Queue("default", connection=redis).enqueue(time.sleep, 300)
+        wait_until(lambda: job.get_status() is JobStatus.STARTED, timeout=SOON, what="its start")
+        [horse] = wait_until(runner.children, timeout=SOON, what="a work horse")
+
+        send_stop_job_command(redis, job.id)
+
+        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
+        assert is_gone(horse)
+        second = Queue("default", connection=redis).enqueue(os.getpid)
+        wait_until(lambda: second.get_status() is JobStatus.FINISHED, timeout=SOON, what="the job after it")
+        assert second.return_value() not in {None, runner.pid}
+    assert not is_gone(runner)
+
+
+def test_a_worker_that_is_asked_to_end_finishes_the_runs_of_its_runners(live: LiveEnv) -> None:
+    worker = start_runners(live, 2)
+    runs = [hold(live, name) for name in ("one", "other")]
+    for run in runs:
+        runner_of(live, run)
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "rqsched-dispatch" not in names(worker), timeout=SOON, what="the dispatcher's end")
+    live.open_gate()
+
+    assert worker.popen.wait(SOON) == 0
+    assert [run.refresh().status for run in runs] == ["succeeded", "succeeded"]
+    live.check()
+
+
+def test_a_worker_that_is_asked_twice_kills_its_runners_and_settles_their_runs(live: LiveEnv) -> None:
+    worker = start_runners(live, 2)
+    run = hold(live, retry=ONCE)
+    runner = runner_of(live, run)
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "rqsched-dispatc" not in names(worker), timeout=SOON, what="the dispatcher's end")
+    worker.signal(signal.SIGTERM)
+
+    assert worker.popen.wait(SOON) == 0
+    assert is_gone(runner)
+    assert run.refresh().status == "lost"
+    assert run.error == "its worker was told to end at once"
+    live.check()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_nothing_is_left_of_a_worker_with_runners_that_ended(live: LiveEnv, end: signal.Signals) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+    worker = start_runners(live, 2)
+    wait_until(lambda: schedule.refresh().state.success_count >= 1, timeout=SOON, what="a run")
+    tree = process_tree(worker.pid)
+
+    worker.signal(end)
+
+    wait_until(lambda: all(is_gone(process) for process in tree), timeout=SOON, what=f"the end of {tree}")
+
+
+def test_a_runner_is_renewed_after_so_many_jobs(live: LiveEnv) -> None:
+    schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+
+    worker = start_runners(live, 1, "--max-jobs", "2")
+
+    wait_until(lambda: len(live.executions()) >= 5, timeout=SOON, what="five runs")
+    pids = [one.pid for one in live.executions()]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+    assert worker.terminate(timeout=SOON) == 0
+    schedule.pause()
+    live.check()
+
+
+def test_a_runner_is_renewed_once_it_has_grown_beyond_its_memory(live: LiveEnv) -> None:
+    live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
+
+    worker = start_runners(live, 1, "--max-memory", "1M")
+
+    wait_until(lambda: len(live.executions()) >= 3, timeout=SOON, what="three runs")
+    assert len({one.pid for one in live.executions()}) == len(live.executions())
+    assert worker.terminate(timeout=SOON) == 0
+    live.check()
+
+
+def names(worker: Process) -> set[str]:
+    found = set()
+    for process in process_tree(worker.pid):
+        try:
+            found.add(process.name())
+        except psutil.NoSuchProcess:
+            continue
+    return found
