@@ -1,14 +1,16 @@
-"""Django's settings. rqsched has its own, in `RQSCHED_*`."""
+"""Django's settings. rqsched needs no more than its line in INSTALLED_APPS."""
 
 import os
 
 SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "only good for an example")
+DEBUG = True
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+INSTALLED_APPS = ["examples.django_app", "rqsched.contrib.django"]
 ROOT_URLCONF = "examples.django_app.urls"
-WSGI_APPLICATION = "examples.django_app.wsgi.application"
 MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
 USE_TZ = True
-TIME_ZONE = "UTC"  # Django sets it for the process, so a worker's logs use it too
 
+ADMINS = [("Ada", "ada@example.org")]
 EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
 EMAIL_FILE_PATH = "mails"

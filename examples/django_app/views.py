@@ -9,10 +9,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views import View
 
 from rqsched import Every
+from rqsched.contrib.django import scheduler
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 
-from .jobs import send_digest
-from .scheduling import get_scheduler
+from .schedules import send_digest
 
 
 class DigestForm(forms.Form):
@@ -39,7 +39,7 @@ class Digests(View):
         if not form.is_valid():
             return JsonResponse({"errors": form.errors}, status=422)
         wanted = form.cleaned_data
-        schedule, outcome = get_scheduler().upsert(
+        schedule, outcome = scheduler.upsert(
             f"digest:{wanted['name']}", send_digest, wanted["every"], args=[wanted["to"]]
         )
         status = 201 if outcome == "created" else 200
@@ -58,11 +58,11 @@ class Digest(View):
 
     def get(self, _: HttpRequest, name: str) -> HttpResponse:
         """Show when the next digest is due, and the latest ones."""
-        schedule = get_scheduler().get(f"digest:{name}")
+        schedule = scheduler.get(f"digest:{name}")
         runs = [{"status": run.status, "result": run.result} for run in schedule.runs(limit=5).items]
         return JsonResponse({"next_at": schedule.next_run_at, "runs": runs})
 
     def delete(self, _: HttpRequest, name: str) -> HttpResponse:
         """Unsubscribe."""
-        get_scheduler().get(f"digest:{name}").delete()
+        scheduler.get(f"digest:{name}").delete()
         return HttpResponse(status=204)

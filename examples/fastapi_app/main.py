@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Request
@@ -11,24 +9,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from rqsched import Every, ScheduleHandle, Scheduler
-from rqsched.aio import run
+from rqsched.contrib.fastapi import CurrentScheduler, lifespan
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.http import create_app
 
 from .jobs import export_orders
 
 scheduler = Scheduler.from_env()
-
-
-@asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Repair at boot what Redis lost meanwhile; the mounted application has no lifespan of its own."""
-    await run(scheduler.recover)
-    yield
-    scheduler.close()
-
-
-app = FastAPI(title="Exports", lifespan=lifespan)
+app = FastAPI(title="Exports", lifespan=lifespan(scheduler))
 app.mount("/rqsched", create_app(scheduler))
 
 Customer = Annotated[str, Path(pattern="^[a-z0-9-]{1,40}$")]
@@ -42,20 +30,20 @@ class Wanted(BaseModel):
 
 
 @app.put("/exports/{customer}")
-def schedule_export(customer: Customer, wanted: Wanted) -> dict[str, Any]:
+def schedule_export(customer: Customer, wanted: Wanted, scheduler: CurrentScheduler) -> dict[str, Any]:
     """Export this customer's orders at an interval; asking again changes the interval."""
     schedule, outcome = scheduler.upsert(f"export:{customer}", export_orders, Every(wanted.every), args=[customer])
     return {"outcome": outcome, **shown(schedule)}
 
 
 @app.get("/exports/{customer}")
-def show_export(customer: Customer) -> dict[str, Any]:
+def show_export(customer: Customer, scheduler: CurrentScheduler) -> dict[str, Any]:
     """Show when the next export is due, and the latest ones."""
     return shown(scheduler.get(f"export:{customer}"))
 
 
 @app.delete("/exports/{customer}", status_code=204)
-def end_export(customer: Customer) -> None:
+def end_export(customer: Customer, scheduler: CurrentScheduler) -> None:
     """Stop exporting."""
     scheduler.get(f"export:{customer}").delete()
 

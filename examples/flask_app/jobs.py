@@ -1,17 +1,17 @@
-"""What runs. Workers import this module, so it registers workflows and creates nothing."""
+"""What runs, inside the application's context."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rqsched import workflow
+from flask import current_app
 
-REMINDERS = Path("reminders.txt")
+from rqsched import workflow
 
 
 @workflow("remind", timeout=30)
 def remind(text: str) -> str:
     """Add a line to the reminders; put your mail or push message here."""
-    with REMINDERS.open("a") as lines:
+    with Path(current_app.config["REMINDERS"]).open("a") as lines:
         lines.write(f"{text}\n")
     return text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
@@ -17,9 +15,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 import rqsched
+from rqsched.api.boot import recover_beside
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
-from rqsched.errors import ConfigError, RqschedError
+from rqsched.errors import ConfigError
 from rqsched.http import durable_workflow, health, native, ojs, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
@@ -33,7 +32,6 @@ from rqsched.http.readiness import Readiness
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
 
-_log = logging.getLogger(__name__)
 _PATIENCE = Patience(total=timedelta(seconds=3))
 """A caller gets 503 soon instead of waiting as long as a worker does."""
 _GRACE = 30
@@ -109,22 +107,12 @@ def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], Abstr
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
-        threading.Thread(target=_recover, args=(scheduler,), name="rqsched-recover", daemon=True).start()
+        recover_beside(scheduler)
         yield
         if owned:
             scheduler.close()
 
     return lifespan
-
-
-def _recover(scheduler: Scheduler) -> None:
-    """Recover beside the first requests: an unavailable backend must not keep the application from starting."""
-    try:
-        scheduler.recover()
-    except RqschedError as error:
-        _log.warning("recovery at boot failed: %s", error, extra={"action": "boot_recover_failed"})
-    except Exception:  # noqa: BLE001 - a thread's boundary
-        _log.exception("recovery at boot failed", extra={"action": "boot_recover_failed"})
 
 
 def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, **options: Any) -> None:

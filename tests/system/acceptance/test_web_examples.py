@@ -169,7 +169,7 @@ def test_what_a_web_request_creates_is_fired_by_a_worker(app: ExampleApp) -> Non
     assert app.send(app.example.refused).status_code == 422
 
 
-@of_each
+@pytest.mark.parametrize("app", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)
 def test_a_boot_of_the_application_brings_back_what_redis_lost(app: ExampleApp, redis: Redis) -> None:
     web = app.start_web()
     app.ask("ada", 3_600)
@@ -180,6 +180,18 @@ def test_a_boot_of_the_application_brings_back_what_redis_lost(app: ExampleApp, 
     app.start_web()
 
     wait_until(lambda: armed(app) == 1, timeout=SOON, what="the link")
+
+
+@pytest.mark.parametrize("app", [EXAMPLES["django"]], ids=["django"], indirect=True)
+def test_a_deploy_of_the_django_example_brings_about_what_its_code_declares(app: ExampleApp) -> None:
+    logs = []
+    for command in app.commands[2:]:
+        process = app.run(command)
+        assert process.popen.wait(SOON) == 0, process.log()
+        logs.append(process.log())
+
+    assert "1 created, 0 updated" in logs[0]
+    assert "at 07:00" in logs[1]
 
 
 @pytest.mark.parametrize("app", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)

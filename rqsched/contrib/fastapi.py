@@ -1,0 +1,78 @@
+"""rqsched in a FastAPI application: one scheduler from start-up to shutdown, and the parameters that receive it.
+
+>>> app = FastAPI(lifespan=lifespan())  # doctest: +SKIP
+>>> @app.put("/exports/{customer}")  # doctest: +SKIP
+... def schedule_export(customer: str, scheduler: CurrentScheduler) -> None:
+...     scheduler.upsert(f"export:{customer}", "export-orders", Every("24h"), args=[customer])
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from rqsched.api.async_scheduler import AsyncScheduler, run
+from rqsched.api.boot import recover_beside
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import ConfigError
+
+__all__ = ["CurrentAsyncScheduler", "CurrentScheduler", "get_async_scheduler", "get_scheduler", "lifespan"]
+
+_STATE = "rqsched_scheduler"
+_LONGEST_END = 5.0
+"""Seconds that a shutdown waits for a recovery which has not ended."""
+
+
+def lifespan(
+    scheduler: Scheduler | None = None, *, sync: bool = False
+) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """Return a lifespan with a scheduler: from `RQSCHED_*`, opened at start-up and closed at shutdown, or a given one.
+
+    At start-up it repairs what Redis lost meanwhile, beside the first requests. With `sync` it also brings about the
+    schedules that decorators declare, before the first request; every process of a deployment may do so.
+
+    An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up fails
+    with what is wrong: ConfigError for settings, SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
+    """
+
+    @asynccontextmanager
+    async def opened(app: Any) -> AsyncIterator[None]:
+        mine = await run(Scheduler.from_env) if scheduler is None else scheduler
+        try:
+            setattr(app.state, _STATE, mine)
+            if sync:
+                await run(mine.sync)
+            recovering = recover_beside(mine)
+            yield
+            await run(recovering.join, _LONGEST_END)
+        finally:
+            if scheduler is None:
+                await run(mine.close)
+
+    return opened
+
+
+def get_scheduler(connection: HTTPConnection) -> Scheduler:
+    """Return the application's scheduler; raises ConfigError when its lifespan opened none."""
+    found: Scheduler | None = getattr(connection.app.state, _STATE, None)
+    if found is None:
+        raise ConfigError(
+            "this application has no scheduler: create it with FastAPI(lifespan=rqsched.contrib.fastapi.lifespan()), "
+            "or enter that lifespan in its own."
+        )
+    return found
+
+
+def get_async_scheduler(connection: HTTPConnection) -> AsyncScheduler:
+    """Return the application's scheduler for `async def` endpoints; raises ConfigError when there is none."""
+    return AsyncScheduler(get_scheduler(connection))
+
+
+CurrentScheduler = Annotated[Scheduler, Depends(get_scheduler)]
+"""The parameter of an endpoint that receives the scheduler."""
+CurrentAsyncScheduler = Annotated[AsyncScheduler, Depends(get_async_scheduler)]
+"""The same for an `async def` endpoint: every operation is awaited."""

@@ -1,0 +1,104 @@
+"""A FastAPI application gets one scheduler from start-up to shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from rqsched import Every, Scheduler
+from rqsched.contrib.fastapi import CurrentAsyncScheduler, CurrentScheduler, lifespan
+from rqsched.errors import ConfigError
+from tests.support.env import Env
+from tests.support.processes import wait_until
+
+
+@pytest.fixture
+def settings(sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of the application, from the environment."""
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("RQSCHED_REDIS_URL", redis_url)
+
+
+def make_app(**options: object) -> FastAPI:
+    app = FastAPI(**options)  # type: ignore[arg-type]
+
+    @app.put("/{name}")
+    def create(name: str, scheduler: CurrentScheduler) -> str:
+        return scheduler.create(name, "tests.support.env.module_level", Every("1h")).status
+
+    @app.get("/{name}")
+    async def show(name: str, scheduler: CurrentAsyncScheduler) -> str:
+        return (await scheduler.get(name)).status
+
+    return app
+
+
+def send(app: FastAPI, *requests: tuple[str, str]) -> list[httpx.Response]:
+    """Start the application, send requests to it, and shut it down."""
+
+    async def act() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+        ):
+            return [await client.request(*request) for request in requests]
+
+    return asyncio.run(act())
+
+
+def test_endpoints_receive_the_scheduler_that_the_lifespan_opened(settings: None) -> None:
+    answers = send(make_app(lifespan=lifespan()), ("PUT", "/nightly"), ("GET", "/nightly"))
+    assert [answer.json() for answer in answers] == ["active", "active"]
+    with Scheduler.from_env() as scheduler:
+        assert scheduler.get("nightly").status == "active"
+
+
+def test_a_given_scheduler_is_used_and_stays_open(env: Env) -> None:
+    send(make_app(lifespan=lifespan(env.scheduler)), ("PUT", "/nightly"))
+    assert env.scheduler.get("nightly").status == "active"
+
+
+def test_the_start_repairs_what_redis_lost(env: Env) -> None:
+    env.create("nightly")
+    env.redis.flushall()
+    send(make_app(lifespan=lifespan(env.scheduler)))
+    wait_until(lambda: len(env.armed()) == 1, timeout=30, what="the link")
+
+
+def test_with_sync_the_declared_schedules_are_there_before_the_first_request(env: Env) -> None:
+    @env.scheduler.every("1h", id="declared", name="declared")
+    def declared() -> None: ...
+
+    (shown,) = send(make_app(lifespan=lifespan(env.scheduler, sync=True)), ("GET", "/declared"))
+    assert shown.json() == "active"
+
+
+def test_a_lifespan_of_the_applications_own_enters_it(env: Env) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[None]:
+        async with lifespan(env.scheduler)(app):
+            seen.append("begin")
+            yield
+        seen.append("end")
+
+    (answer,) = send(make_app(lifespan=own), ("PUT", "/nightly"))
+    assert (answer.json(), seen) == ("active", ["begin", "end"])
+
+
+def test_without_the_lifespan_the_error_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"lifespan=rqsched\.contrib\.fastapi\.lifespan"):
+        send(make_app(), ("PUT", "/nightly"))
+
+
+def test_wrong_settings_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "localhost")
+    with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL"):
+        send(make_app(lifespan=lifespan()))
