@@ -195,12 +195,17 @@ class Scheduler(Declaring):
         After an error nothing is written.
         """
         within, given = told_apart(options, session)
-        if given.get("total_repeats") is not None:
-            given = {**dies_by_default(cast("Options", given))}
-        definition = self._define(workflow, spec, given)
-        named, note = self._named(namespace, schedule_id), require_note(note)
-        request = Request(named, definition, note, paused, context, key=idempotency_key)
+        said = {"note": note, "paused": paused, "context": context, "key": idempotency_key}
+        request = self.create_request(self._named(namespace, schedule_id), workflow, spec, given, **said)
         return self._handle(operations.create(self.runtime, request, within=within))
+
+    def create_request(
+        self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
+    ) -> Request:
+        """Check what `create` is asked, for surfaces that add to it; raises what `create` does, and writes nothing."""
+        given = options if options.get("total_repeats") is None else dies_by_default(cast("Options", {**options}))
+        definition = self._define(workflow, spec, given)
+        return Request(named, definition, **{**said, "note": require_note(said.get("note"))})
 
     def upsert(
         self,

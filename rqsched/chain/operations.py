@@ -74,6 +74,8 @@ class Request:
     """Refuse a new schedule that would never fire."""
     key: str | None = None
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
+    answer: Callable[[Schedule], str] | None = None
+    """What a surface answers a create with a key: kept with the key, so that a repetition is answered alike."""
 
 
 def operate(
@@ -132,9 +134,10 @@ def create(runtime: Runtime, request: Request, *, within: CallersTransaction | N
             return Change(known, known)
         if known is not None:
             raise ScheduleExistsError(schedule_id, namespace)
-        if key is not None:
-            idempotency.hold(connection, key, uid, runtime.now())
         change = _created(runtime, request, uid)
+        if key is not None:
+            answer = request.answer and request.answer(change.after)
+            idempotency.hold(connection, key, uid, runtime.now(), answer)
         runtime.notifier.write(connection, [change])
         return change
 

@@ -21,6 +21,7 @@ from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http import durable_workflow, health, native, ojs, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
+from rqsched.http.conditional import Conditional, allowed_methods
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.event_feed import EventFeed
@@ -75,10 +76,18 @@ def create_app(
         app.include_router(module.router)
     app.router.routes += _dashboard()
     openapi.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
+    app.add_middleware(Conditional)
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
+    app.add_exception_handler(405, _render_not_allowed)
     return app
+
+
+def _render_not_allowed(request: Request, error: Exception) -> Response:
+    response = render_error(request, error)
+    response.headers["Allow"] = allowed_methods(request)
+    return response
 
 
 def _dashboard() -> list[BaseRoute]:

@@ -34,6 +34,7 @@ ANY = (400, 401, 403, 404, 413, 422, 429, 500, 503)
 """The errors of every route that takes a Call."""
 
 
+_NATIVE = "/api/v1/"
 PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
 """The paths that need no token."""
 
@@ -110,6 +111,9 @@ def complete(app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Se
             _, schemas = models_json_schema(modes, ref_template=_REF)
             document = generate()
             document["components"]["schemas"] |= schemas["$defs"]
+            for path, operations in document["paths"].items():
+                if path.startswith(_NATIVE) and "get" in operations:
+                    operations["get"]["responses"]["304"] = {"description": "As the ETag in If-None-Match says."}
             for path in PUBLIC:
                 for operation in document["paths"].get(path, {}).values():
                     operation["security"] = []

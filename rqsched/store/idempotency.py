@@ -49,10 +49,19 @@ def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
     return uid
 
 
-def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime) -> None:
-    """Record which schedule a key made; deletes some expired keys."""
+def answer_of(connection: Connection, namespace: str, text: str, schedule_uid: str) -> str | None:
+    """Return what the create of a schedule under a key was answered; None when that was not kept."""
+    mine = table.c.namespace == namespace, table.c.key == text, table.c.schedule_uid == schedule_uid
+    found: str | None = connection.execute(sa.select(table.c.answer).where(*mine)).scalar()
+    return found
+
+
+def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime, answer: str | None = None) -> None:
+    """Record which schedule a key made, and what its create was answered; deletes some expired keys."""
     old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
     for row in connection.execute(old).all():
         connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))
     named = {"namespace": key.namespace, "key": key.text, "digest": key.digest}
-    connection.execute(insert(connection, table).values(**named, schedule_uid=schedule_uid, created_at=now))
+    connection.execute(
+        insert(connection, table).values(**named, schedule_uid=schedule_uid, created_at=now, answer=answer)
+    )

@@ -51,7 +51,7 @@ def test_a_key_returns_the_same_response_after_the_schedule_was_deleted(web: Web
     uid = web.post(SCHEDULES, body, headers=KEY).json()["uid"]
     web("DELETE", at())
     again = web.post(SCHEDULES, body, headers=KEY)
-    assert (again.status_code, again.json()["uid"], again.json()["status"]) == (201, uid, "deleted")
+    assert (again.status_code, again.json()["uid"], again.json()["status"]) == (201, uid, "active")
     problem(web.get(at()), 404, "schedule_not_found")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import AwareDatetime
 from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -21,9 +20,18 @@ from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
 from rqsched.http.backfills import continue_later
-from rqsched.http.dependencies import Call, Operate, Read
+from rqsched.http.dependencies import Call, Read
+from rqsched.http.native.conditions import OperateAlways
 from rqsched.http.native.convert import statuses_of
-from rqsched.http.native.requests import BackfillRequest, Cursor, Limit, RetryFailedRequest, RetryRunRequest, ScheduleId
+from rqsched.http.native.requests import (
+    BackfillRequest,
+    Cursor,
+    Instant,
+    Limit,
+    RetryFailedRequest,
+    RetryRunRequest,
+    ScheduleId,
+)
 from rqsched.http.native.responses import (
     BackfillResponse,
     BackfillsResponse,
@@ -116,13 +124,13 @@ def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
-def cancel(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
+def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
     return JSONResponse(run_response(call.newest(schedule_id).run(run).cancel().state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
-def terminate(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
+def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId) -> Response:
     """End a run and kill its process. Returns the run."""
     return JSONResponse(run_response(call.newest(schedule_id).run(run).terminate().state))
 
@@ -130,7 +138,7 @@ def terminate(call: Operate, schedule_id: ScheduleId, run: RunId) -> Response:
 @router.post(
     "/schedules/{schedule_id}/runs/{run}/retry/", response_model=RunResponse, responses=PROBLEM.of(409), tags=["runs"]
 )
-def retry(call: Operate, schedule_id: ScheduleId, run: RunId, body: RetryRunRequest | None = None) -> Response:
+def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryRunRequest | None = None) -> Response:
     """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason = body.reason if body else None
     return JSONResponse(run_response(call.newest(schedule_id).run(run).retry(reason, context=call.context).state))
@@ -142,8 +150,8 @@ def list_runs_of_all(
     status: Annotated[list[str] | None, Query(description="Only these statuses.")] = None,
     schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
     workflow: Annotated[str | None, Query(max_length=255)] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Created before.")] = None,
+    since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
+    until: Annotated[Instant | None, Query(description="Created before.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -157,7 +165,7 @@ def list_runs_of_all(
 
 
 @router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
-def retry_failed(call: Operate, body: RetryFailedRequest) -> Response:
+def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
     """Retry every run that failed or was lost since an instant, at most 1000 a request; those of one schedule in turn.
 
     More than `bound` is 422 and retries none. What was retried has not failed any more, so it may be sent again.
@@ -191,7 +199,7 @@ def upcoming(
     responses={202: {"model": BackfillResponse, "description": "It continues; poll Location."}, **PROBLEM.of(409)},
     tags=["backfills"],
 )
-def start_backfill(call: Operate, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
+def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
     """Fire the occurrences of [start, end) that have passed and have no run yet.
 
     Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
@@ -244,7 +252,7 @@ def list_backfills(
 
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
-def cancel_backfill(call: Operate, uid: BackfillUid) -> Response:
+def cancel_backfill(call: OperateAlways, uid: BackfillUid) -> Response:
     """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
     found = _find(call, uid)
     return JSONResponse(backfill_response(backfill.cancel(call.scheduler.runtime, found.uid)))

@@ -11,13 +11,15 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
+from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import ScheduleStatus
 from rqsched.core.notifications import refused_url
-from rqsched.core.schedule_options import dies_by_default
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
+from rqsched.core.payload import dumps, loads
+from rqsched.core.schedule_options import dies_by_default, require_id
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
-from rqsched.http.errors import MalformedError
+from rqsched.http.native.conditions import AdminAlways, OperateAlways, version_of
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
     ID,
@@ -45,7 +47,7 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import listing
+from rqsched.store import idempotency, listing
 from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -96,22 +98,35 @@ def _label(text: str) -> tuple[str, str]:
 
 
 @router.post("/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
-def create(call: Admin, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+def create(
+    call: AdminAlways, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Create a schedule; 409 when the id is taken. For a day the same key and body return the same response."""
     declaration = declaration_of(body)
     _require_registered(call, declaration)
-    handle = call.scheduler.create(
-        body.schedule_id or _default_id(call, body.name, idempotency_key),
+    schedule_id = require_id(body.schedule_id or _default_id(call, body.name, idempotency_key))
+    asked = call.scheduler.create_request(
+        Named(call.namespace, schedule_id),
         declaration.workflow or "",
         declaration.spec or {},
+        dies_by_default(declaration.options) if body.interval_seconds else declaration.options,
         note=body.note,
-        namespace=call.namespace,
         paused=bool(body.paused),
-        idempotency_key=idempotency_key,
         context=call.context,
-        **(dies_by_default(declaration.options) if body.interval_seconds else declaration.options),
+        key=idempotency_key,
+        answer=lambda made: dumps({"version": made.version, "body": schedule_response(made)}),
     )
-    return _respond(call, handle, 201, created_by=request)
+    runtime = call.scheduler.runtime
+    schedule = operations.create(runtime, asked)
+    answer = {"version": schedule.version, "body": None}
+    if (key := idempotency_key) is not None:
+        kept = runtime.database.read(lambda c: idempotency.answer_of(c, call.namespace, key, schedule.uid))
+        answer = loads(kept) if kept is not None else answer
+    headers = {
+        "ETag": f'"{schedule.uid}.{answer["version"]}"',
+        "Location": str(request.url_for("read", schedule_id=schedule.schedule_id)),
+    }
+    return JSONResponse(answer["body"] or schedule_response(schedule), 201, headers)
 
 
 def _default_id(call: Call, name: str | None, key: str | None) -> str:
@@ -154,11 +169,8 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     response_model=ScheduleResponse,
     responses={201: {"model": ScheduleResponse}, **PROBLEM.of(409)},
 )
-def upsert(
-    call: Admin, schedule_id: ScheduleId, body: DeclareRequest, request: Request, if_match: IfMatch = None
-) -> Response:
+def upsert(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, request: Request) -> Response:
     """Create a schedule (201) or replace the definition of an existing one (200)."""
-    refuse_condition(if_match)
     declaration = declaration_of(body)
     _require_registered(call, declaration)
     handle, outcome = call.scheduler.upsert(
@@ -194,25 +206,6 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
     return _respond(call, handle)
 
 
-def version_of(schedule: Schedule, condition: str | None) -> int | None:
-    """Read If-Match: an ETag of ours, a bare version, or `*`; raises VersionConflictError for another incarnation."""
-    if condition is None or condition.strip() == "*":
-        return None
-    text = condition.strip().removeprefix("W/").strip('"')
-    uid, _, version = text.rpartition(".")
-    if not version.isascii() or not version.isdigit() or len(version) > 18:
-        raise MalformedError("If-Match must be the ETag of a schedule or a version.")
-    if uid and uid != schedule.uid:
-        raise VersionConflictError(schedule.schedule_id, int(version), schedule.version)
-    return int(version)
-
-
-def refuse_condition(condition: str | None) -> None:
-    """Refuse If-Match where it cannot be honoured; raises MalformedError."""
-    if condition is not None:
-        raise MalformedError("If-Match is not supported here; omit it.")
-
-
 @router.delete("/{schedule_id}/", status_code=204, responses=PROBLEM.of(412))
 def delete(
     call: Admin,
@@ -229,7 +222,7 @@ def delete(
 
 
 @router.post("/batch-delete/", status_code=204)
-def batch_delete(call: Admin, body: BatchDeleteRequest) -> Response:
+def batch_delete(call: AdminAlways, body: BatchDeleteRequest) -> Response:
     """Delete several schedules; ids that do not exist are ignored."""
     wanted = [*(body.schedule_ids or ()), *(body.ids or ())]
     if not wanted:
@@ -282,14 +275,12 @@ def restart(
 
 @router.post("/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
 def trigger(
-    call: Operate,
+    call: OperateAlways,
     schedule_id: ScheduleId,
     body: TriggerRequest | None = None,
     idempotency_key: IdempotencyKey = None,
-    if_match: IfMatch = None,
 ) -> Response:
     """Start a run now as the overlap policy allows; `outcome` is the result. A key makes the request safe to repeat."""
-    refuse_condition(if_match)
     given = body or TriggerRequest()
     if idempotency_key and given.idempotency_key and idempotency_key != given.idempotency_key:
         raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; send one of them")
