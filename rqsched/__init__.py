@@ -82,7 +82,7 @@ _HOMES = {
     "workflow": "workflows",
 }
 """The module of each public name."""
-_MODULES = frozenset({"aio", "client", "config", "errors", "machines", "signals", "testing", "timing"})
+_MODULES = frozenset({"aio", "client", "config", "errors", "machines", "signals", "tables", "testing", "timing"})
 """Public modules that `import rqsched` alone offers; each is imported at its first use."""
 
 

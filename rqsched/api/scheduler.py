@@ -36,11 +36,18 @@ from rqsched.core.model import Definition, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
-from rqsched.errors import BackendUnavailableError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
+from rqsched.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    InvalidInputError,
+    RunNotFoundError,
+    ScheduleNotFoundError,
+)
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.store import changes, listing, schema_version
-from rqsched.store.database import Connection
+from rqsched.store.database import Connection, Engine
 from rqsched.store.listing import FailedRuns
+from rqsched.store.shared_engine import database_of
 from rqsched.timing import When, unfold
 from rqsched.workflows import Registry
 
@@ -74,18 +81,26 @@ class Scheduler(Declaring):
         clock: Clock | None = None,
         settings: Settings | None = None,
         workflows: Registry | None = None,
+        engine: Engine | None = None,
         **overrides: Any,
     ) -> None:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
+
+        `engine` is your application's, in place of a `database_url`: connections of our own are opened as it opens its.
 
         Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
         database that does not answer now is not an error yet: the first operation raises if it still does not. One that
         refuses this process (a wrong password, an unknown database) or has no address is a ConfigError at once.
         """
-        given = {"database_url": database_url, "redis_url": redis_url, "control_queue": control_queue}
+        database = None if engine is None else database_of(engine)
+        if database is not None and (database_url or settings):
+            raise ConfigError("engine and database_url or settings were given; each names a database, so give one.")
+        url = database_url if database is None else database.url
+        given = {"database_url": url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
+        timeout = self.settings.redis_breaker
         self.runtime = Runtime(
-            self.settings, clock=clock, workflows=workflows, redis_timeout=self.settings.redis_breaker
+            self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
         self.runtime.on_redis_back = partial(follow_unfollowed, self.runtime)
         self._check_schema()

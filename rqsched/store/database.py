@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 import tenacity
 from sqlalchemy.engine import Connection as Connection  # callers annotate with it, and import no SQLAlchemy
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Engine as Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -169,7 +170,7 @@ def make_engine(url: str) -> Engine:
 def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
     """Let each statement of the open transaction take `for_at_most`; None lifts every limit, those of locks too.
 
-    See `postgres.SESSION`; on SQLite, which has no such limits, nothing changes.
+    See `session_limits.SESSION`; on SQLite, which has no such limits, nothing changes.
     """
     if connection.dialect.name == "sqlite":
         yield
@@ -179,6 +180,9 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
     for name in names if for_at_most is None else names[:1]:
         connection.exec_driver_sql(f"SET LOCAL {name} = {limit}")
     raw = cast("Any", connection.connection.driver_connection)
+    if not hasattr(raw, "answer_seconds"):  # opened as the application opens its own
+        yield
+        return
     usual = raw.answer_seconds
     raw.answer_seconds = None if for_at_most is None else usual + for_at_most.total_seconds()
     try:
@@ -189,7 +193,11 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
 
 def _sqlite_engine(url: str) -> Engine:
     connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
-    engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
+    return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
+
+
+def prepare_sqlite(engine: Engine) -> Engine:
+    """Let an engine's connections wait for locks, and write what is committed to the disk, as rqsched needs it."""
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -214,10 +222,14 @@ def _begin_sqlite(connection: Connection) -> None:
 class Database:
     """One SQL database, with an engine per process that is never shared across a fork."""
 
-    def __init__(self, url: str, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, url: str, *, patience: Patience | None = None, open_engine: Callable[[], Engine] | None = None
+    ) -> None:
+        """Open an engine of the URL, or what `open_engine` opens in its place, once in each process."""
         self.url = url
         self.patience = patience or Patience()
-        self._engine = make_engine(url)
+        self._open_engine = open_engine or partial(make_engine, url)
+        self._engine = self._open_engine()
         self._pid = os.getpid()
         self._open = threading.local()
         if self.is_sqlite:
@@ -228,7 +240,7 @@ class Database:
         """The engine of this process; after a fork a new one, without touching the parent's connections."""
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
-            self._engine = make_engine(self.url)
+            self._engine = self._open_engine()
             self._pid = os.getpid()
         return self._engine
 

@@ -19,6 +19,8 @@ import sqlalchemy as sa
 from psycopg.abc import PQGen
 from sqlalchemy.engine import Engine
 
+from rqsched.store.session_limits import SESSION
+
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -28,14 +30,6 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 10.0
 """After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
 so that a server that lives always answers first."""
-SESSION = {
-    "statement_timeout": "8s",
-    "lock_timeout": "4s",
-    "idle_in_transaction_session_timeout": "8s",
-    "tcp_user_timeout": "8s",
-}
-"""The limits of each session. A process may freeze while it waits for a lock (4 s), between two statements (8 s), or
-with rows on their way to it (8 s: then no timeout of SQL is looked at, and only TCP ends the session)."""
 _REFUSED = "startup parameter"
 
 

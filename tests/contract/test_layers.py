@@ -19,7 +19,7 @@ LAYERS = (
     {"store", "transport"},
     {"chain"},
     {"api"},
-    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq"},
+    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables"},
     {"__init__", "machines", "client", "http", "dashboard", "dev", "cli", "contrib"},
 )
 """The files and folders directly below `rqsched`, lowest layer first; each imports its own and those above it here."""
