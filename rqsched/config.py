@@ -232,6 +232,10 @@ class Settings(BaseSettings):
     data_dir: Path = Path(".rqsched")
     """Folder of the embedded default: SQLite database, Valkey data, logs. Relative to the working directory."""
 
+    run_dir: Path | None = None
+    """Folder of the sockets over which `rqsched ping` asks this machine's workers; only its user may write there. By
+    default `rqsched-UID` among the temporary files."""
+
     run_timeout: Seconds = timedelta(seconds=600)
     """How long a run may take when neither its schedule nor its workflow says so."""
 

@@ -127,6 +127,8 @@ class Child:
     """Of the process that runs, or ran last while a new one waits to be started."""
     restarts: int
     """How often it was started again."""
+    has_begun: bool
+    """Whether its loop has turned since it was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,11 @@ class Supervisor:
     @property
     def children(self) -> list[Child]:
         """The children that were started."""
-        return [Child(k.role.name, k.process.pid, k.restarts) for k in self._keepers if k.process and k.process.pid]
+        return [
+            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0)
+            for k in self._keepers
+            if k.process and k.process.pid
+        ]
 
     @property
     def is_stopping(self) -> bool:
@@ -277,6 +283,10 @@ class _Keeper:
     @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.is_alive()
+
+    @property
+    def turns(self) -> int:
+        return self._progress.turns
 
     def keep(self) -> None:
         """Start the child when its time has come; note when it has ended, and end it when it stands still."""

@@ -38,6 +38,7 @@ from rqsched.chain.runner_watch import RunnerWatch
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.slot import Slot
 from rqsched.chain.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
+from rqsched.chain.vital_signs import run_visibly
 from rqsched.chain.worker_options import WorkerOptions
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
@@ -101,7 +102,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
     runtime.close()
     if options.burst:
         _make_one_pass()
-    return supervise(queues, recover=recover, options=options).run()
+    return run_visibly(supervise(queues, recover=recover, options=options), "worker", runtime.settings)
 
 
 def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
@@ -155,7 +156,8 @@ def serve_dispatcher(*, recover: bool = True) -> int:
     runtime = Runtime(Settings())
     prepare(runtime)
     runtime.close()
-    return Supervisor([Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE)]).run()
+    alone = Supervisor([Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE)])
+    return run_visibly(alone, "dispatcher", runtime.settings)
 
 
 def supervise(

@@ -84,6 +84,7 @@ ENTRIES = (
         _PROCESSES,
         "Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own.",
     ),
+    Entry("ping", "ping", _PROCESSES, "Ask the workers and dispatchers of this machine whether they live; for probes."),
     Entry("web", "processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
     Entry(
         "dev", "processes", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."

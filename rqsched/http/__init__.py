@@ -6,8 +6,9 @@
 `uvicorn --factory rqsched.http:create_app` runs it from `RQSCHED_*`; `rqsched web` does so with safer defaults.
 """
 
-from rqsched.http.app import close_streams, create_app, run_server, serve
+from rqsched.http.app import create_app, serve
 from rqsched.http.auth import Principal, Role
 from rqsched.http.limits import Limits
+from rqsched.http.server import close_streams, run_server
 
 __all__ = ["Limits", "Principal", "Role", "close_streams", "create_app", "run_server", "serve"]

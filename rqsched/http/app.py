@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -30,13 +29,12 @@ from rqsched.http.metrics import endpoint
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard, render_error
 from rqsched.http.readiness import Readiness
+from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
 
 _PATIENCE = Patience(total=timedelta(seconds=3))
 """A caller gets 503 soon instead of waiting as long as a worker does."""
-_GRACE = 30
-"""Seconds that requests have to end when the server stops."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
@@ -136,24 +134,4 @@ def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | Non
             "Set RQSCHED_TOKENS, or serve 127.0.0.1."
         )
     app = create_app(settings=settings)
-    run_server(uvicorn.Config(app, host=host, port=port, log_config=None, server_header=False, **options))
-
-
-def run_server(config: uvicorn.Config) -> None:
-    """Serve an application of ours until a signal; streams end at once, other requests have 30 s."""
-    if config.timeout_graceful_shutdown is None:
-        config.timeout_graceful_shutdown = _GRACE
-    _Server(config).run()
-
-
-class _Server(uvicorn.Server):
-    """Ends the streams of events when it is told to stop: it waits for every response."""
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        close_streams(self.config.app)
-
-
-def close_streams(app: Any) -> None:
-    """End every stream of events of an application that `create_app` made, before the server that mounts it stops."""
-    app.state.rqsched.feed.close()
+    serve_visibly(uvicorn.Config(app, host=host, port=port, log_config=None, server_header=False, **options))

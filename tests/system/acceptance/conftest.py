@@ -17,7 +17,7 @@ def make_live(redis_url: str, tmp_path: Path) -> Iterator[MakeLive]:
     """Live environments over a database that is named; every process started there is killed after the test."""
     with ExitStack() as stack:
 
-        def make(database_url: str, *, serializer: str = "pickle") -> LiveEnv:
+        def make(database_url: str, *, serializer: str = "pickle", redis_url: str = redis_url) -> LiveEnv:
             environment = {
                 "RQSCHED_DATABASE_URL": database_url,
                 "RQSCHED_REDIS_URL": redis_url,

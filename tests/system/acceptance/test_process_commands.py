@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import pytest
 from redis import Redis
 
 from rqsched import Every
 from tests.support.processes import BIN, Process, process_tree, rqsched_command, wait_until
+from tests.support.servers import ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
@@ -89,3 +96,143 @@ def test_web_logs_its_requests_as_json(live: LiveEnv) -> None:
     web.signal(signal.SIGTERM)
     assert web.popen.wait(SOON) in {0, -signal.SIGTERM}
     assert "uvicorn.error" in {one["logger"] for one in objects(web)}
+
+
+@pytest.fixture
+def visible(live: LiveEnv) -> LiveEnv:
+    """Where only the workers of this test are asked."""
+    live.environment["RQSCHED_RUN_DIR"] = str(live.folder / "run")
+    return live
+
+
+def ping(live: LiveEnv, *options: str) -> tuple[int, str]:
+    command = [str(word) for word in rqsched_command("ping", *options)]
+    asked = subprocess.run(
+        command, env={**os.environ, **live.environment}, capture_output=True, text=True, timeout=SOON, check=False
+    )
+    return asked.returncode, asked.stdout + asked.stderr
+
+
+def wait_until_ready(live: LiveEnv) -> None:
+    wait_until(lambda: ping(live, "--ready")[0] == 0, timeout=SOON, what="a worker that is ready")
+
+
+@pytest.mark.parametrize("command", ["worker", "dispatcher"])
+def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(visible: LiveEnv, command: str) -> None:
+    assert ping(visible) == (
+        1,
+        f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {visible.folder}/run.\n",
+    )
+    process = visible.start(rqsched_command(command))
+    wait_until_ready(visible)
+
+    code, text = ping(visible)
+    assert (code, text.partition(" (")[0]) == (0, f"{command}-{process.pid} is alive")
+    answered = json.loads(ping(visible, "--json")[1])
+    roles = {"worker": ["dispatcher", "runs"], "dispatcher": ["dispatcher"]}[command]
+    assert [child["role"] for child in answered["children"]] == roles
+    assert (answered["is_alive"], answered["is_ready"], answered["is_stopping"]) == (True, True, False)
+
+    process.kill_tree()
+    assert ping(visible)[0] == 1
+
+
+def test_a_worker_that_stands_still_does_not_answer(visible: LiveEnv) -> None:
+    worker = visible.start_worker()
+    wait_until_ready(visible)
+    with stopped(worker):
+        assert ping(visible, "--timeout", "1") == (1, f"worker-{worker.pid} does not answer within 1 s\n")
+    wait_until(lambda: ping(visible)[0] == 0, timeout=SOON, what="an answer")
+
+
+def test_a_worker_lives_while_redis_does_not(make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer) -> None:
+    live = make_live(sqlite_url, redis_url=own_valkey.url)
+    live.environment["RQSCHED_RUN_DIR"] = str(live.folder / "run")
+    live.start_worker()
+    wait_until_ready(live)
+
+    own_valkey.kill()
+
+    assert ping(live)[0] == 0
+
+
+def test_a_worker_is_alive_and_not_ready_while_it_ends(visible: LiveEnv) -> None:
+    worker = visible.start_worker()
+    run = visible.hold_now()
+    visible.wait_for_execution(run)
+
+    worker.signal(signal.SIGTERM)
+
+    wait_until(lambda: "is about to end" in ping(visible)[1], timeout=SOON, what="an end that is told")
+    assert (ping(visible)[0], ping(visible, "--ready")[0]) == (0, 1)
+    visible.open_gate()
+    assert worker.popen.wait(SOON) == 0
+
+
+@contextmanager
+def stopped(process: Process) -> Iterator[None]:
+    process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def systemd(visible: LiveEnv) -> Iterator[socket.socket]:
+    """systemd's end of the socket that processes find in their environment."""
+    path = visible.folder / "notify"
+    visible.environment |= {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"}
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
+        listening.bind(str(path))
+        listening.settimeout(SOON)
+        yield listening
+
+
+def hear(listening: socket.socket, state: str) -> list[str]:
+    """What is told up to a state, which comes last."""
+    found: list[str] = []
+    while state not in found:
+        found.append(listening.recv(1024).decode())
+    return found
+
+
+@pytest.mark.parametrize("words", [["worker"], ["dispatcher"], ["web", "--port", "0"]], ids=lambda words: words[0])
+def test_systemd_is_told_of_a_start_that_it_lives_and_of_its_end(
+    visible: LiveEnv, systemd: socket.socket, words: list[str]
+) -> None:
+    process = visible.start(rqsched_command(*words))
+
+    assert set(hear(systemd, "READY=1")) <= {"WATCHDOG=1", "READY=1"}
+    hear(systemd, "WATCHDOG=1")
+    hear(systemd, "WATCHDOG=1")
+
+    process.signal(signal.SIGTERM)
+    assert set(hear(systemd, "STOPPING=1")) <= {"WATCHDOG=1", "STOPPING=1"}
+    assert process.popen.wait(SOON) in {0, -signal.SIGTERM}
+
+
+def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(visible: LiveEnv, systemd: socket.socket) -> None:
+    worker = visible.start_worker()
+    hear(systemd, "READY=1")
+    with stopped(worker):
+        wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED, what="a stop")
+        systemd.setblocking(False)
+        with suppress(BlockingIOError):
+            while systemd.recv(1024):
+                continue
+        systemd.settimeout(3)
+        with pytest.raises(TimeoutError):
+            systemd.recv(1024)
+    systemd.settimeout(SOON)
+    hear(systemd, "WATCHDOG=1")
+
+
+def test_a_run_cannot_speak_to_systemd_in_the_name_of_its_worker(visible: LiveEnv, systemd: socket.socket) -> None:
+    schedule = visible.scheduler.create("env", "os.getenv", Every("24h"), args=["NOTIFY_SOCKET", "none"])
+    run = schedule.trigger().run
+    assert run is not None
+
+    visible.start_worker()
+
+    assert visible.wait_for_status(run, "succeeded", timeout=SOON).result == "none"

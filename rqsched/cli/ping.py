@@ -1,0 +1,67 @@
+"""`rqsched ping`: whether this machine's workers live. It loads nothing heavy: probes call it every few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rqsched.chain.liveness import RUN_DIR, Answer, ask_all, run_folder
+
+app = typer.Typer(add_completion=False)
+
+_DEAD = 1
+
+
+@app.command()
+def ping(
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one may take to answer.")
+    ] = 5.0,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Fail also while one starts, or is about to end; for startup probes.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what each says, an object a line.")] = False,
+) -> None:
+    """Ask the workers and dispatchers of this machine whether they live; for probes.
+
+    Those that this user runs are asked: in a container, the one in it. Exit code 1 when there is none, or one does not
+    answer. No server is asked: a worker that waits for Redis or SQL lives.
+    """
+    folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
+    try:
+        answers = list(ask_all(folder, timeout))
+    except OSError as error:
+        _end(f"{error}.")
+    for answer in answers:
+        print(_json(answer) if as_json else _line(answer, timeout))  # noqa: T201 - the output
+    if not answers:
+        _end(f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}.")
+    if any(answer.state is None or (ready and not _is_ready(answer)) for answer in answers):
+        raise typer.Exit(_DEAD)
+
+
+def _end(why: str) -> None:
+    sys.stderr.write(f"Error: {why}\n")
+    raise typer.Exit(_DEAD)
+
+
+def _is_ready(answer: Answer) -> bool:
+    state = answer.state or {}
+    return bool(state["is_ready"] and not state["is_stopping"])
+
+
+def _json(answer: Answer) -> str:
+    return json.dumps({"name": answer.name, "is_alive": answer.state is not None, **(answer.state or {})})
+
+
+def _line(answer: Answer, timeout: float) -> str:
+    if answer.state is None:
+        return f"{answer.name} does not answer within {timeout:g} s"
+    children = ", ".join(f"{one['role']} {one['pid']}" for one in answer.state["children"])
+    mood = "is about to end" if answer.state["is_stopping"] else "is alive" if _is_ready(answer) else "starts"
+    return f"{answer.name} {mood} ({children})"
