@@ -91,7 +91,7 @@ def sizes(place: Lab, kind: str, schedules: int, count: int) -> dict[str, int]:
         now = runtime.now()
         batch = Batch(new_uid(now), "sweep", now, 60, new_uid(now))
         names = [f"customer-{number}" for number in range(TARGETS)]
-        runtime.database.transact(partial(fanout_targets.record, batch=batch, target_ids=names, first=1, now=now))
+        runtime.database.transact(partial(fanout_targets.record, batch=batch, named=names, first=1, now=now))
         ended = sa.update(targets).values(status="succeeded", queued_at=now, deadline_at=now, ended_at=now)
         runtime.database.transact(lambda connection: connection.execute(ended))
         if kind == "postgres":

@@ -10,7 +10,7 @@ from typing import Any
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from rqsched.chain import delivering, execution, fanout, firing, ownership
+from rqsched.chain import delivering, execution, fanout, firing, ownership, target_execution
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
@@ -84,7 +84,7 @@ def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: J
     elif isinstance(job, BatchJobId):
         fanout.dispatch(current_runtime(), job)
     else:
-        fanout.execute(current_runtime(), job)
+        target_execution.execute(current_runtime(), job)
     return None
 
 

@@ -184,6 +184,9 @@ class Scheduler(Declaring):
             retry: How failed attempts are repeated; see RetryPolicy.
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
             overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
+            target_retry: How failed attempts of a target are repeated, as `retry` does for runs; default not at all.
+            target_timeout: Seconds one attempt of a target may take; default what a run may take.
+            max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.

@@ -119,7 +119,7 @@ def _find_workflow(runtime: Runtime, claim: Claim, rq_job: Job | None) -> Workfl
 
 
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
-    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=_names_of(error))
+    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=names_of(error))
     if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
         _mark_failed(rq_job)
 
@@ -129,7 +129,8 @@ def _mark_failed(rq_job: Job | None) -> None:
         mark_failed(rq_job)
 
 
-def _names_of(error: BaseException) -> tuple[str, ...]:
+def names_of(error: BaseException) -> tuple[str, ...]:
+    """Return the names by which `final_errors` may know an error."""
     if isinstance(error, JobTimeoutException):
         return ("timeout",)
     kind = type(error)

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from redis.exceptions import RedisError
 
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.target_jobs import promote
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.overlap import may_end_others
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.store import changes
+from rqsched.store import changes, fanout_targets
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
 
@@ -50,6 +51,8 @@ class Fired:
     """What was committed, or what Redis was made to follow again; None when there was neither."""
     error: str | None = None
     """Why it failed; None when it did not."""
+    sweep: str | None = None
+    """The uid of the run whose targets it lets be tried again; None for every other link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,14 @@ def _only(batch: _Batch, uid: str) -> _Batch:
 def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
     fired = runtime.database.transact(lambda connection: _decide(runtime, connection, batch, skip_locked=skip_locked))
     runtime.publish([result.change for result in fired if result.change is not None], must=must_follow)
-    return fired
+    return [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
+
+
+def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
+    """Let the targets of a run be tried again that are due; the link is due again with the next of them."""
+    promote(runtime, run_uid)
+    next_at = runtime.database.read(lambda connection: fanout_targets.next_promotion(connection, run_uid))
+    return replace(fired, again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
 
 
 def _decide(runtime: Runtime, connection: Connection, batch: _Batch, *, skip_locked: bool) -> list[Fired]:
@@ -202,6 +212,8 @@ def restate(connection: Connection, schedule: Schedule) -> Change:
 def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime) -> Fired:
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
+    if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
+        return Fired(str(link), "fired", sweep=run.uid)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
             return Fired(str(link), "stale")

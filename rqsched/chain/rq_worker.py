@@ -23,7 +23,7 @@ from rq import Queue, Worker
 from rq.job import Job
 from rq.worker import BaseWorker
 
-from rqsched.chain import fanout, settling
+from rqsched.chain import settling, target_execution
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.supervisor import Progress, die_with_parent
 from rqsched.config import Settings
@@ -281,7 +281,7 @@ def horse_died(
             if settling.has_failed_finally(change, died.uid):
                 mark_failed(job)
         elif isinstance(died, TargetJobId):
-            fanout.lose(runtime, died, reason, token=token)
+            target_execution.lose(runtime, died, reason, token=token, is_final=is_stopped)
     except Exception:  # noqa: BLE001
         _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:

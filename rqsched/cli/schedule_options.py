@@ -14,7 +14,7 @@ from rqsched.cli import parsing
 from rqsched.cli.completion import schedule_ids
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.policy import CatchUp, Exhausted, FanOutPolicy, MissedPolicy, OverlapPolicy, OverlapUntil, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -160,7 +160,7 @@ class Action:
 
     def options(self) -> Options:
         """Return the options that were given."""
-        return _given(
+        return given(
             args=self.args and parsing.json_of("--args", self.args, list),
             kwargs=self.kwargs and parsing.json_of("--kwargs", self.kwargs, dict),
             queue=self.queue,
@@ -215,20 +215,6 @@ class Policy:
         Texts,
         typer.Option("--environment", help="Fire only in this RQSCHED_ENV; may be repeated.", rich_help_panel=POLICY),
     ] = None
-    fan_out: Annotated[
-        str | None,
-        typer.Option(
-            "--fan-out", help=f"When a run with targets fails: {', '.join(FanOutPolicy)}.", rich_help_panel=POLICY
-        ),
-    ] = None
-    overlap_until: Annotated[
-        str | None,
-        typer.Option(
-            "--overlap-until",
-            help=f"How long the overlap policy sees a run with targets: {', '.join(OverlapUntil)}.",
-            rich_help_panel=POLICY,
-        ),
-    ] = None
     retention: Annotated[
         str | None,
         typer.Option(
@@ -267,19 +253,17 @@ class Policy:
     def options(self, retry: RetryPolicy | None = None) -> Options:
         """Return the options that were given; those about retries change `retry`."""
         changes = self._retry()
-        return _given(
+        return given(
             overlap=self.overlap,
             buffer_limit=self.buffer_limit,
             missed=self.missed,
-            catch_up_window=_span("--catch-up-window", self.catch_up_window),
+            catch_up_window=span("--catch-up-window", self.catch_up_window),
             catch_up_limit=self.catch_up_limit,
             catch_up=self.catch_up,
             max_runs=self.max_runs,
             on_exhausted=self.on_exhausted,
             total_repeats=self.total_repeats,
             environments=self.environment,
-            fan_out=self.fan_out,
-            overlap_until=self.overlap_until,
             retention=self.retention,
             retry=replace(retry or RetryPolicy(), **changes) if changes else None,
         )
@@ -288,9 +272,9 @@ class Policy:
         said = {
             "max_retries": self.max_retries,
             "then": self.then,
-            "base": _span("--backoff-base", self.backoff_base),
+            "base": span("--backoff-base", self.backoff_base),
             "factor": self.backoff_factor,
-            "cap": _span("--backoff-cap", self.backoff_cap),
+            "cap": span("--backoff-cap", self.backoff_cap),
             "max_consecutive_failures": self.max_consecutive_failures,
         }
         return {name: value for name, value in said.items() if value is not None}
@@ -318,7 +302,7 @@ class Metadata:
     def options(self) -> Options:
         """Return the options that were given."""
         attributes = self.search_attribute
-        return _given(
+        return given(
             labels=self.label and parsing.pairs("--label", self.label),
             memo=self.memo and parsing.json_of("--memo", self.memo, dict),
             search_attributes=attributes and parsing.json_pairs("--search-attribute", attributes),
@@ -363,10 +347,10 @@ class Telling:
         said = {"webhook": self.webhook, "events": self.event, "heartbeat": self.heartbeat, "sentry": self.sentry}
         changes = {name: value for name, value in said.items() if value}
         kept = {name: getattr(current, name) for name in TARGETS} if current else {}
-        return _given(
+        return given(
             on_failure=self.on_failure,
             on_recovery=self.on_recovery,
-            expect_success_within=_span("--expect-success-within", self.expect_success_within),
+            expect_success_within=span("--expect-success-within", self.expect_success_within),
             notifications={**kept, **changes} if changes else None,
         )
 
@@ -374,7 +358,9 @@ class Telling:
 _BLANK: dict[str, Any] = {
     "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
     "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
-    "retention": None, "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
+    "retention": None,
+    "target-retry": None, "target-timeout": None, "max-parallel": None,
+    "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
     "args": [], "kwargs": {},
     "on-failure": None, "on-recovery": None, "expect-success-within": None, "notifications": None,
 }  # fmt: skip
@@ -390,9 +376,11 @@ def blanked(unset: Sequence[str]) -> Options:
     return cast("Options", {name.replace("-", "_"): _BLANK[name] for name in unset if name in _BLANK})
 
 
-def _given(**said: Any) -> Options:
+def given(**said: Any) -> Options:
+    """Return the options that were given."""
     return cast("Options", {name: value for name, value in said.items() if value is not None})
 
 
-def _span(option: str, text: str | None) -> timedelta | None:
+def span(option: str, text: str | None) -> timedelta | None:
+    """Read a length of time, if one was given."""
     return None if text is None else parsing.span(option, text)

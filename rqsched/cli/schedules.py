@@ -26,6 +26,7 @@ from rqsched.cli.schedule_options import (
     blanked,
 )
 from rqsched.cli.session import Session
+from rqsched.cli.target_options import FanOut
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
@@ -51,13 +52,14 @@ def create(
     timing: Timing,
     action: Action,
     policy: Policy,
+    targets: FanOut,
     metadata: Metadata,
     telling: Telling,
     note: Note = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule; refused when its id is taken."""
-    spec, options = timing.spec(), _options(timing, action, policy, metadata, telling)
+    spec, options = timing.spec(), _options(timing, action, (policy, targets), metadata, telling)
     handle = session.scheduler.create(
         schedule_id,
         workflow,
@@ -79,6 +81,7 @@ def upsert(
     timing: Timing,
     action: Action,
     policy: Policy,
+    targets: FanOut,
     metadata: Metadata,
     telling: Telling,
     note: Note = None,
@@ -87,7 +90,7 @@ def upsert(
     ] = None,
 ) -> None:
     """Create a schedule, or change the existing one to exactly these options."""
-    spec, options = timing.spec(), _options(timing, action, policy, metadata, telling)
+    spec, options = timing.spec(), _options(timing, action, (policy, targets), metadata, telling)
     handle, outcome = session.scheduler.upsert(
         schedule_id,
         workflow,
@@ -101,11 +104,15 @@ def upsert(
     session.report(handle, outcome)
 
 
-def _options(timing: Timing, action: Action, policy: Policy, metadata: Metadata, telling: Telling) -> Options:
+def _options(
+    timing: Timing, action: Action, policies: tuple[Policy, FanOut], metadata: Metadata, telling: Telling
+) -> Options:
+    policy, targets = policies
     return {
         **timing.options(),
         **action.options(),
         **policy.options(),
+        **targets.options(),
         **metadata.options(),
         **telling.options(),
     }
@@ -118,6 +125,7 @@ def update(
     timing: Timing,
     action: Action,
     policy: Policy,
+    targets: FanOut,
     metadata: Metadata,
     telling: Telling,
     note: Note = None,
@@ -139,6 +147,7 @@ def update(
         **timing.options(),
         **action.options(),
         **policy.options(handle.state.policies.retry),
+        **targets.options(handle.state.policies.target_retry),
         **metadata.options(),
         **telling.options(handle.state.definition.parsed_notifications),
     }

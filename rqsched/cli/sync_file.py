@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
-from rqsched.core.policy import RetryPolicy
+from rqsched.core.policy import RetryPolicy, no_retry
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError, InvalidPolicyError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -68,8 +69,9 @@ def _declaration(fields: Mapping[str, Any]) -> Declaration:
         if not isinstance(fields.get(name), str):
             raise InvalidInputError(name, "is missing, or is not a text")
     options = {name: value for name, value in fields.items() if name not in _OWN}
-    if "retry" in options:
-        options["retry"] = _retry(options["retry"])
+    for name, base in (("retry", RetryPolicy()), ("target_retry", no_retry())):
+        if name in options:
+            options[name] = _retry(name, options[name], base)
     if not isinstance(fields.get("paused"), bool | None):
         raise InvalidInputError("paused", "must be true or false")
     return Declaration(
@@ -111,16 +113,16 @@ def _interval(fields: Mapping[str, Any], value: Any) -> Every:
     return Every(parsing.span("interval", value), offset=offset, from_completion=fields.get("from_completion", False))
 
 
-def _retry(value: object) -> RetryPolicy:
+def _retry(option: str, value: object, base: RetryPolicy) -> RetryPolicy:
     if not isinstance(value, Mapping):
-        raise InvalidPolicyError("retry", f"is a {type(value).__name__}; write an object such as {{max_retries = 3}}")
-    fields: dict[str, Any] = {name: _retry_value(name, one) for name, one in value.items()}
+        raise InvalidPolicyError(option, f"is a {type(value).__name__}; write an object such as {{max_retries = 3}}")
+    fields: dict[str, Any] = {name: _retry_value(option, name, one) for name, one in value.items()}
     if unknown := set(fields) - set(RetryPolicy.__dataclass_fields__):
         known = ", ".join(RetryPolicy.__dataclass_fields__)
-        raise InvalidPolicyError(f"retry.{sorted(unknown)[0]}", f"is not known; known are {known}")
-    return RetryPolicy(**fields)
+        raise InvalidPolicyError(f"{option}.{sorted(unknown)[0]}", f"is not known; known are {known}")
+    return replace(base, **fields)
 
 
-def _retry_value(name: str, value: Any) -> Any:
+def _retry_value(option: str, name: str, value: Any) -> Any:
     is_span = name in _RETRY_SPANS and not isinstance(value, timedelta | None)
-    return parsing.span(f"retry.{name}", value) if is_span else value
+    return parsing.span(f"{option}.{name}", value) if is_span else value

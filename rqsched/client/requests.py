@@ -247,7 +247,9 @@ def _spec(spec: SpecLike, timezone: str | None) -> dict[str, Any]:
 def plain(name: str, value: Any) -> Any:
     """Return an option as JSON; durations are seconds."""
     if isinstance(value, RetryPolicy):
-        return {key: plain(key, inner) for key, inner in asdict(value).items()}
+        fields = {key: plain(key, inner) for key, inner in asdict(value).items()}
+        # What a target's retries do not have is sent only when it is given, for the server to refuse.
+        return _given(fields) if name == "target_retry" else fields
     if isinstance(value, timedelta):
         return value.total_seconds()
     if name in {"environments", "args"}:

@@ -41,7 +41,7 @@ def decide_block(
         token=None,
         worker=None,
         started_at=None,
-        queued_at=now + _delay(now - blocked_at),
+        queued_at=now + block_delay(now - blocked_at),
         blocked_at=blocked_at,
         blocked_reason=_cut(f"{run.worker}: {reason}"),
     )
@@ -67,7 +67,7 @@ def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
     return AttemptResult(AttemptOutcome.FAILED, error=error, is_final=True)
 
 
-def _delay(blocked_for: timedelta) -> timedelta:
+def block_delay(blocked_for: timedelta) -> timedelta:
     """Double with each time without counting them: 5 s after 0 s, 10 s after 5 s, 20 s after 15 s."""
     return min(FIRST_DELAY + blocked_for, LONGEST_DELAY)
 

@@ -19,7 +19,7 @@ _UID = "[0-9A-HJKMNP-TV-Z]{26}"
 _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
 _RUN = re.compile(rf"run-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})-d(?P<delivery>\d{{1,9}})")
-_TARGET = re.compile(rf"target-(?P<uid>{_UID})")
+_TARGET = re.compile(rf"target-(?P<uid>{_UID})(-d(?P<delivery>\d{{1,9}}))?")
 _DELIVERY = re.compile(rf"delivery-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})")
 _BATCH = re.compile(rf"batch-(?P<uid>{_UID})-t(?P<number>\d{{1,18}})")
 
@@ -72,14 +72,16 @@ class RunJobId:
 
 @dataclass(frozen=True, slots=True)
 class TargetJobId:
-    """One target of a fan-out; its uid is computed from run and target, so a target has one job however often."""
+    """One delivery of one target of a fan-out; the target's uid is computed from run and target id."""
 
     uid: str
     """The target's uid."""
+    delivery: int = 1
+    """Which job carries the target, from 1: a retry and an offer to other workers take the next number."""
 
     def __str__(self) -> str:
-        """Render `target-{uid}`."""
-        return f"target-{self.uid}"
+        """Render `target-{uid}`, from the second delivery on `target-{uid}-d{delivery}`."""
+        return f"target-{self.uid}" if self.delivery == 1 else f"target-{self.uid}-d{self.delivery}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def parse_run_job_id(text: str) -> RunJobId | None:
 def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
     """Read the id of a target's job or of what dispatches targets; None when it is neither."""
     if match := _TARGET.fullmatch(text):
-        return TargetJobId(match["uid"])
+        return TargetJobId(match["uid"], int(match["delivery"] or 1))
     if match := _BATCH.fullmatch(text):
         return BatchJobId(match["uid"], int(match["number"]))
     return None

@@ -83,12 +83,30 @@ class TargetStatus(StrEnum):
     """Its job waits on the queue."""
     RUNNING = "running"
     """A process handles it."""
+    RETRYING = "retrying"
+    """An attempt failed; the next one waits for its time."""
+    BLOCKED = "blocked"
+    """The worker that took it could not find its workflow; it is offered to the workers again."""
     SUCCEEDED = "succeeded"
     """It was handled."""
     IGNORED = "ignored"
     """There was nothing to do for it: a machine's state does not take the event, or its guards refuse."""
     FAILED = "failed"
-    """Handling it raised, took too long, or its process vanished."""
+    """Every attempt raised or took too long."""
+    LOST = "lost"
+    """Its process vanished and no attempt was left."""
+    CANCELLED = "cancelled"
+    """Its run ended before it began, or it stopped at a checkpoint."""
+
+
+OPEN_TARGETS = (
+    TargetStatus.WAITING,
+    TargetStatus.PENDING,
+    TargetStatus.RUNNING,
+    TargetStatus.RETRYING,
+    TargetStatus.BLOCKED,
+)
+"""What of a fan-out still changes, in the order of a target's life."""
 
 
 UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})

@@ -204,6 +204,11 @@ class RetryPolicy:
         return self.then is Exhausted.DEAD
 
 
+def no_retry() -> RetryPolicy:
+    """Return the policy of one attempt."""
+    return RetryPolicy(max_retries=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """All policies of one schedule; combinations that contradict each other are refused."""
@@ -240,6 +245,12 @@ class Policies:
     """When a run fails because of its targets; a name is read as its FanOutPolicy."""
     overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
     """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
+    target_retry: RetryPolicy = field(default_factory=no_retry)
+    """How failed attempts of a target are repeated; by default they are not."""
+    target_timeout: int | None = None
+    """Seconds one attempt of a target may take; None takes the run's."""
+    max_parallel: int | None = None
+    """The most targets of one run that are handled at once, over all workers; None is unlimited."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -271,7 +282,10 @@ class Policies:
             "catch_up_limit",
             f"must be a whole number from 1 to {MAX_CATCH_UP_LIMIT}",
         )
-        for name in ("buffer_limit", "max_successes"):
+        for name in ("then", "max_consecutive_failures"):
+            about_runs = "is about runs; say it in retry"
+            _require(getattr(self.target_retry, name) is None, f"target_retry.{name}", about_runs)
+        for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel"):
             value = getattr(self, name)
             _require(value is None or _is_count(value, 1), name, "must be a whole number from 1, or None for no bound")
 
@@ -329,6 +343,7 @@ class Policies:
         """Return every policy as JSON-native values; spans are seconds. Open Job Spec's only where they are set."""
         plain = {name: value for name, value in self._raw().items() if name not in _OJS or value != _DEFAULTS[name]}
         plain["retry"]["then"] = plain["retry"]["then"] or Exhausted.CONTINUE.value
+        plain["target_retry"] = {name: v for name, v in plain["target_retry"].items() if name not in _OF_RUNS}
         return plain
 
     def _raw(self) -> dict[str, Any]:
@@ -344,8 +359,9 @@ class Policies:
     def loads(text: str) -> Policies:
         """Read that text back; the same text gives the same object. What a newer release added is ignored."""
         given: dict[str, Any] = json.loads(text)
-        retry = _values(RetryPolicy, given.pop("retry", {}))
-        return Policies(**_values(Policies, given), retry=RetryPolicy(**retry))
+        retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
+        target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
+        return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
 
 
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
@@ -416,5 +432,6 @@ def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
         raise InvalidPolicyError(name, f"{value!r} is not one of {', '.join(kind)}") from None
 
 
+_OF_RUNS = frozenset({"then", "max_consecutive_failures"})
 _OJS = frozenset({"retry_spread", "final_errors", "dead_letter", "on_delete"})
 _DEFAULTS = Policies()._raw()

@@ -20,6 +20,7 @@ from rqsched.core.policy import (
     OverlapUntil,
     Policies,
     RetryPolicy,
+    no_retry,
 )
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
@@ -35,6 +36,8 @@ MAX_RUNS = 2**53
 """The greatest `max_runs`: every JSON reader holds it exactly."""
 MAX_TIMEOUT = 30 * 86_400
 """The longest timeout in seconds: 30 days."""
+MAX_PARALLEL = 10_000
+"""The greatest `max_parallel`; whoever wants more leaves it out."""
 MAX_PRIORITY = 1_000
 """The greatest priority, and below zero the least."""
 MAX_ENVIRONMENT = 255
@@ -78,6 +81,12 @@ class CommonOptions(TypedDict, total=False):
     """When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy."""
     overlap_until: OverlapUntil | str
     """How long `overlap` sees a run with targets: `finished` (default) or `dispatched`; see OverlapUntil."""
+    target_retry: RetryPolicy | None
+    """How failed attempts of a target are repeated; by default they are not."""
+    target_timeout: int | None
+    """Seconds one attempt of a target may take; default the run's timeout."""
+    max_parallel: int | None
+    """The most targets of one run that are handled at once, over all workers."""
     retention: str | int | None
     """How much history is kept: `90d`, `1000` runs, `90d 1000`, or `0` for all; default RQSCHED_RETENTION."""
     timeout: int | None
@@ -229,14 +238,21 @@ _POLICY_NAMES = {
     "on_delete": "on_delete",
     "fan_out": "fan_out",
     "overlap_until": "overlap_until",
+    "target_retry": "target_retry",
+    "target_timeout": "target_timeout",
+    "max_parallel": "max_parallel",
     "retention": "retention",
 }
 
 
 def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
     changes = {field: options[name] for name, field in _POLICY_NAMES.items() if name in options}
-    if "retry" in changes:
-        changes["retry"] = _retry(changes["retry"])
+    for name, default in (("retry", RetryPolicy), ("target_retry", no_retry)):
+        if name in changes:
+            changes[name] = _retry(name, changes[name], default())
+    for name, most in (("target_timeout", MAX_TIMEOUT), ("max_parallel", MAX_PARALLEL)):
+        if name in changes:
+            changes[name] = _count(name, 1, most)(changes[name])
     if changes.get("max_successes") == 0:
         changes["max_successes"] = None
     if "environments" in changes:
@@ -262,11 +278,11 @@ def _environments(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _retry(policy: Any) -> RetryPolicy:
+def _retry(name: str, policy: Any, default: RetryPolicy) -> RetryPolicy:
     if policy is None:
-        return RetryPolicy()
+        return default
     if not isinstance(policy, RetryPolicy):
-        raise InvalidPolicyError("retry", f"must be a RetryPolicy, not {type(policy).__name__}")
+        raise InvalidPolicyError(name, f"must be a RetryPolicy, not {type(policy).__name__}")
     return policy
 
 

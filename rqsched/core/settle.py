@@ -144,7 +144,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
     error = _cut(attempt_result.error) or attempt_result.outcome.value
     builder.set(error_count=schedule.error_count + 1, last_error=error)
-    if run.attempt <= retry.max_retries and not is_final and not _is_withdrawn(schedule):
+    if run.attempt <= retry.max_retries and not is_final and not is_withdrawn(schedule):
         delay = policies.retry_delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
         retry_at = builder.now + delay
         unblocked = {"blocked_at": None, "blocked_reason": None}
@@ -188,7 +188,7 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
     )
 
 
-def _is_withdrawn(schedule: Schedule) -> bool:
+def is_withdrawn(schedule: Schedule) -> bool:
     """Return whether its owner deleted it and its runs with it.
 
     The last of `max_runs` may delete it too, and still has all its attempts.

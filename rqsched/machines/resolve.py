@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rqsched.chain.fanout import fan_out
+from rqsched.chain.fanout import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
-from rqsched.errors import RunNotFoundError
 from rqsched.machines.machine import Machine, Resolver
-from rqsched.store import changes, machine_states
+from rqsched.store import machine_states
 from rqsched.store.fanout_targets import Batch
-from rqsched.workflows import FannedOut, RunContext, current_run
+from rqsched.workflows import FannedOut, current_run
 
 
 @dataclass
@@ -100,23 +99,8 @@ def body(machine: Machine, event: str) -> Callable[[], dict[str, Any]]:
 
     def run_event() -> dict[str, Any]:
         runtime, run = current_runtime(), current_run()
-        done = dispatch(runtime, machine, event, _batch_of(runtime, run), run.checkpoint)
+        done = dispatch(runtime, machine, event, batch_of(runtime, run.uid), run.checkpoint)
         return FannedOut(targets=done.targets, filtered=done.filtered)
 
     run_event.__module__, run_event.__qualname__ = machine.cls.__module__, f"{machine.cls.__qualname__}.{event}"
     return run_event
-
-
-def _batch_of(runtime: Runtime, run: RunContext) -> Batch:
-    row = runtime.database.read(lambda connection: changes.find_run(connection, run.uid))
-    if row is None:
-        raise RunNotFoundError(run.uid)
-    return Batch(
-        run_uid=run.uid,
-        workflow=run.workflow,
-        at=run.occurrence_at,
-        timeout=row.timeout or max(1, int(runtime.settings.run_timeout.total_seconds())),
-        schedule_uid=run.schedule_uid,
-        queue=row.queue,
-        connection=row.connection,
-    )

@@ -1,4 +1,4 @@
-"""Targets of fan-outs, one row each, counted by query. This module knows neither Redis nor machines.
+"""Targets of fan-outs, one row each: recorded, put on their queue, claimed, ended, counted. Knows no Redis.
 
 Every function works inside the caller's transaction. A target is handled once because `claim` is one conditional
 UPDATE; it is dispatched once because its uid is computed from its run and its id.
@@ -7,26 +7,24 @@ UPDATE; it is dispatched once because its uid is computed from its run and its i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import BatchJobId, derived_uid
+from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import RunStatus, TargetStatus
+from rqsched.core.target_ends import TargetEnd
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
-from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
+from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
 
-LOST = "its process vanished: it neither ended nor ran out of time"
-"""The error of a target whose deadline passed without a result."""
-GIVEN_UP = "its run ended before it began"
-"""The error of a target that no process began."""
 _WITHOUT_SUCCESS = [
     status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
 ]
+_ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Batch:
     run_uid: str
     """The uid of the run, or a new one for a fan-out started by hand."""
     workflow: str
-    """The workflow whose `each` handles a target."""
+    """The workflow that handles a target."""
     at: datetime
     """The run's occurrence."""
     timeout: int
@@ -47,6 +45,8 @@ class Batch:
     """The queue of the jobs; None for the default one."""
     connection: str | None = None
     """The named Redis of that queue; None for the main one."""
+    max_parallel: int | None = None
+    """The most of them that are on their queue or handled at once; None is unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +71,44 @@ class Target:
     """Computed from the run and the target's id."""
     run_uid: str
     """The run that named it."""
+    schedule_uid: str | None
+    """The schedule of that run; None for a fan-out started by hand."""
     target_id: str
     """The id that the resolver named."""
     workflow: str
-    """The workflow whose `each` handles it."""
+    """The workflow that handles it."""
     timeout: int
-    """Seconds it may take."""
+    """Seconds one attempt may take."""
     queue: str | None
     """The queue of its job; None for the default one."""
     connection: str | None
     """The named Redis of that queue; None for the main one."""
+    delivery: int
+    """Which job carries it."""
+    attempt: int
+    """1, 2, 3 ...: how often it was tried, this time included."""
+    max_parallel: int | None
+    """The most targets of its run that are on their queue or handled at once; None is unlimited."""
+    blocked_at: datetime | None
+    """Since when no worker that took it could find its workflow; None when it was not blocked."""
+
+    @property
+    def job_id(self) -> TargetJobId:
+        """The id of its present job."""
+        return TargetJobId(self.uid, self.delivery)
 
 
-_TARGET = [targets.c[name] for name in Target.__dataclass_fields__]
+TARGET = [targets.c[name] for name in Target.__dataclass_fields__]
+"""The columns of a Target."""
 
 
-def record(connection: Connection, batch: Batch, target_ids: Sequence[str], first: int, now: datetime) -> None:
-    """Insert targets as waiting, numbered from `first` on; those that the run has already are left unchanged."""
+def record(
+    connection: Connection, batch: Batch, named: Sequence[str | tuple[str, str | None]], first: int, now: datetime
+) -> None:
+    """Insert targets as waiting, numbered from `first` on; those that the run has already are left unchanged.
+
+    A target is named by its id, or by its id and the JSON of its payload.
+    """
     shared = {
         "run_uid": batch.run_uid,
         "schedule_uid": batch.schedule_uid,
@@ -95,23 +116,32 @@ def record(connection: Connection, batch: Batch, target_ids: Sequence[str], firs
         "queue": batch.queue,
         "connection": batch.connection,
         "timeout": batch.timeout,
+        "max_parallel": batch.max_parallel,
         "status": TargetStatus.WAITING.value,
         "created_at": now,
     }
+    pairs = [(one, None) if isinstance(one, str) else one for one in named]
     rows = [
-        {"uid": derived_uid(batch.at, batch.run_uid, target_id), "number": first + index, "target_id": target_id}
-        for index, target_id in enumerate(target_ids)
+        {
+            "uid": derived_uid(batch.at, batch.run_uid, target_id),
+            "number": first + index,
+            "target_id": target_id,
+            "payload": payload,
+        }
+        for index, (target_id, payload) in enumerate(pairs)
     ]
     insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
     """Let the targets of runs that are retried on request wait again which have not been handled with success."""
+    again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
     connection.execute(
         sa.update(targets)
         .where(one_of(targets.c.run_uid, run_uids, connection))
-        .where(targets.c.status.in_(["failed", "lost", "cancelled"]))
-        .values(status="waiting", token=None, error=None, queued_at=None, deadline_at=None, ended_at=None)
+        .where(targets.c.status.in_([*_ENDED_BADLY, TargetStatus.CANCELLED.value]))
+        .values(status=TargetStatus.WAITING.value, attempt=again, delivery=targets.c.delivery + 1, error=None)
+        .values(dict.fromkeys(("token", "queued_at", "deadline_at", "ended_at", "retry_at", "blocked_at")))
     )
 
 
@@ -121,12 +151,11 @@ def last_number(connection: Connection, run_uid: str) -> int:
     return connection.execute(statement).scalar_one() or 0
 
 
-def first_waiting(connection: Connection, run_uid: str) -> int | None:
-    """Return the number of the first target that is not on its queue yet; None when all are."""
-    first: int | None = connection.execute(
-        sa.select(sa.func.min(targets.c.number)).where(*_waits(run_uid))
-    ).scalar_one()
-    return first
+def first_waiting(connection: Connection, run_uid: str) -> tuple[int, int | None] | None:
+    """Return the number and the `max_parallel` of the first target that is not on its queue yet; None when all are."""
+    found = sa.select(targets.c.number, targets.c.max_parallel).where(*_waits(run_uid))
+    row = connection.execute(found.order_by(targets.c.number).limit(1)).first()
+    return None if row is None else (row.number, row.max_parallel)
 
 
 def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetime) -> tuple[list[Target], int | None]:
@@ -134,14 +163,13 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 
     Returns none when `job` does not name the first waiting target: another delivery of the job was first.
     """
-    statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
+    statement = sa.select(*TARGET, targets.c.number).where(*_waits(job.run_uid), ~has_ended_in_vain())
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
     rows = connection.execute(ordered).all()
-    if not rows or rows[0].number != job.number:
+    if not rows or rows[0].number != job.number or rows[0].max_parallel is not None:
         return [], None
     chunk = [Target(*row[:-1]) for row in rows[:limit]]
-    mine = one_of(targets.c.uid, [target.uid for target in chunk], connection)
-    connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
+    _enqueue(connection, chunk, now)
     return chunk, rows[limit].number if len(rows) > limit else None
 
 
@@ -153,23 +181,112 @@ def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, Run
     return {row[0]: RunName(*row[1:]) for row in connection.execute(found)}
 
 
+def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
+    """Make so many waiting targets of a run with `max_parallel` pending as may be handled beside the others.
+
+    The run's first target is locked meanwhile: two that look at once would both see the same places free.
+    """
+    mutex = sa.select(targets.c.max_parallel).where(targets.c.run_uid == run_uid)
+    most = connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update()).scalar()
+    if most is None:
+        return []
+    is_taken = targets.c.status.in_([TargetStatus.PENDING.value, TargetStatus.RUNNING.value])
+    taken = sa.select(sa.func.count()).where(targets.c.run_uid == run_uid, is_taken)
+    free = min(most - connection.execute(taken).scalar_one(), limit)
+    return take_waiting(connection, run_uid, free, now) if free > 0 else []
+
+
+def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
+    """Make the next waiting targets of a run pending, but for those that another transaction takes."""
+    found = sa.select(*TARGET).where(*_waits(run_uid), ~has_ended_in_vain()).order_by(targets.c.number, targets.c.uid)
+    ordered = found.limit(limit).with_for_update(skip_locked=True)
+    chunk = [Target(*row) for row in connection.execute(ordered)]
+    _enqueue(connection, chunk, now)
+    return chunk
+
+
+def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
+    if chunk:
+        mine = one_of(targets.c.uid, [target.uid for target in chunk], connection)
+        connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
+
+
 def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
     return targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.WAITING)
 
 
-def claim(connection: Connection, uid: str, token: str, now: datetime) -> Target | None:
-    """Make a pending target running, held by `token`; None when it could not be claimed."""
-    found = connection.execute(sa.select(*_TARGET).where(targets.c.uid == uid)).first()
+def promote(
+    connection: Connection, now: datetime, limit: int, run_uid: str | None = None
+) -> tuple[list[Target], list[Target]]:
+    """Let retrying and blocked targets whose time has come be handled again, of one run or of all.
+
+    Returns those that are pending now, and those that wait again because `max_parallel` decides when they are. Rows
+    that another transaction holds are left to the next caller.
+    """
+    found = sa.select(*TARGET, targets.c.status).where(_is_put_off(), targets.c.retry_at <= now)
+    mine = found if run_uid is None else found.where(targets.c.run_uid == run_uid)
+    ordered = mine.order_by(targets.c.uid).limit(limit).with_for_update(skip_locked=True)
+    due = [(Target(*row[:-1]), row.status == TargetStatus.RETRYING) for row in connection.execute(ordered)]
+    if due:
+        _release(connection, [target.uid for target, _ in due], now)
+    again = [
+        replace(target, attempt=target.attempt + is_retry, delivery=target.delivery + 1) for target, is_retry in due
+    ]
+    ready = [target for target in again if target.max_parallel is None]
+    return ready, [target for target in again if target.max_parallel is not None]
+
+
+def next_promotion(connection: Connection, run_uid: str) -> datetime | None:
+    """Return when the next retrying or blocked target of a run is due; None when there is none."""
+    earliest = sa.select(sa.func.min(targets.c.retry_at, type_=targets.c.retry_at.type))
+    found: datetime | None = connection.execute(
+        earliest.where(_is_put_off(), targets.c.run_uid == run_uid)
+    ).scalar_one()
+    return found
+
+
+def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None:
+    """Make put-off targets pending, or waiting where `max_parallel` says when they are; each gets a new delivery."""
+    is_limited = targets.c.max_parallel.is_not(None)
+    is_retry = targets.c.status == constant(TargetStatus.RETRYING)
+    connection.execute(
+        sa.update(targets)
+        .where(one_of(targets.c.uid, uids, connection))
+        .values(
+            status=sa.case((is_limited, TargetStatus.WAITING.value), else_=TargetStatus.PENDING.value),
+            attempt=targets.c.attempt + sa.case((is_retry, 1), else_=0),
+            delivery=targets.c.delivery + 1,
+            queued_at=sa.case((is_limited, None), else_=sa.literal(now, targets.c.queued_at.type)),
+            retry_at=None,
+            token=None,
+        )
+    )
+
+
+def _is_put_off() -> sa.ColumnElement[bool]:
+    put_off = [constant(TargetStatus.RETRYING), constant(TargetStatus.BLOCKED)]
+    return IS_OPEN_TARGET & targets.c.status.in_(put_off)
+
+
+def claim(
+    connection: Connection, job: TargetJobId, token: str, now: datetime, worker: str | None = None
+) -> tuple[Target, str | None] | None:
+    """Make a pending target running, held by `token`; returns it and the JSON of its payload.
+
+    None when it could not be claimed.
+    """
+    found = connection.execute(sa.select(*TARGET, targets.c.payload).where(targets.c.uid == job.uid)).first()
     if found is None:
         return None
-    target = Target(*found)
+    target = Target(*found[:-1])
     # A commit whose answer was lost is repeated: then the row holds this very token.
     is_mine = (targets.c.status == TargetStatus.RUNNING.value) & (targets.c.token == token)
-    values = {"status": TargetStatus.RUNNING.value, "token": token}
-    deadline = now + timedelta(seconds=target.timeout)
     is_free = (targets.c.status == TargetStatus.PENDING.value) | is_mine
-    claimed = sa.update(targets).where(targets.c.uid == uid, is_free).values(**values, deadline_at=deadline)
-    return target if connection.execute(claimed).rowcount else None
+    values = {"status": TargetStatus.RUNNING.value, "token": token, "worker": worker, "started_at": now}
+    claimed = sa.update(targets).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_free)
+    deadline = now + timedelta(seconds=target.timeout)
+    has_claimed = connection.execute(claimed.values(**values, deadline_at=deadline)).rowcount
+    return (target, found.payload) if has_claimed else None
 
 
 def exists(connection: Connection, uid: str) -> bool:
@@ -185,18 +302,61 @@ def exists_of(connection: Connection, run_uid: str) -> bool:
 
 
 def finish(
-    connection: Connection, target: Target, token: str, status: TargetStatus, *, now: datetime, error: str | None = None
-) -> bool:
-    """Record how a target ended, unless `token` does not hold it any more; returns whether it may be the last one.
+    connection: Connection, target: Target, token: str, end: TargetEnd, now: datetime
+) -> tuple[bool, list[Target]]:
+    """Record how an attempt ended, unless `token` does not hold the target any more.
 
-    It is not while others wait for a process. Those that run at this moment are seen after the commit only.
+    Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
+    not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
     """
     running = targets.c.status == TargetStatus.RUNNING.value
-    statement = sa.update(targets).where(targets.c.uid == target.uid, targets.c.token == token, running)
-    connection.execute(statement.values(status=status.value, error=error, ended_at=now))
+    mine = sa.update(targets).where(targets.c.uid == target.uid, targets.c.token == token, running)
+    is_done = connection.execute(mine.values(**end_values(end, now))).rowcount > 0
+    return _after(connection, target, now, has_place=is_done)
+
+
+def lose(connection: Connection, target: Target, end: TargetEnd, now: datetime) -> tuple[bool, list[Target]]:
+    """Record what follows for a running target whose process died; returns what `finish` does."""
+    gone = sa.update(targets).where(targets.c.uid == target.uid, targets.c.delivery == target.delivery, is_running())
+    is_done = connection.execute(gone.values(**end_values(end, now))).rowcount > 0
+    return _after(connection, target, now, has_place=is_done)
+
+
+def _after(connection: Connection, target: Target, now: datetime, *, has_place: bool) -> tuple[bool, list[Target]]:
+    is_limited = target.max_parallel is not None and has_place
+    following = take_waiting(connection, target.run_uid, 1, now) if is_limited else []
+    if following:
+        return False, following
     not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
     found = sa.select(targets.c.uid).where(targets.c.run_uid == target.run_uid, not_begun).limit(1)
-    return connection.execute(found).first() is None
+    return connection.execute(found).first() is None, []
+
+
+def find_running(connection: Connection, job: TargetJobId, token: str | None = None) -> Target | None:
+    """Return a target whose present job is `job` and that a process handles; None when it is not so.
+
+    With a `token`, only if that one holds it.
+    """
+    found = sa.select(*TARGET).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_running())
+    row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()
+    return None if row is None else Target(*row)
+
+
+def is_held(connection: Connection, uid: str, token: str) -> bool:
+    """Return whether a token holds a running target whose run is not over."""
+    held = sa.exists().where(targets.c.uid == uid, targets.c.token == token, is_running(), ~has_ended_in_vain())
+    return connection.execute(sa.select(held)).scalar_one()
+
+
+def end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
+    """Return what an end of an attempt writes."""
+    return {
+        "status": end.status.value,
+        "error": end.error,
+        "retry_at": end.retry_at,
+        "blocked_at": end.blocked_at,
+        "ended_at": now if end.has_ended else None,
+    }
 
 
 def has_open(connection: Connection, run_uid: str) -> bool:
@@ -206,10 +366,16 @@ def has_open(connection: Connection, run_uid: str) -> bool:
 
 
 def first_error(connection: Connection, run_uid: str) -> str | None:
-    """Return the error of the first target of a run that failed; None when none did."""
-    failed = targets.c.run_uid == run_uid, targets.c.status == TargetStatus.FAILED.value
+    """Return the error of the first target of a run that failed or was lost; None when none did."""
+    failed = targets.c.run_uid == run_uid, targets.c.status.in_(_ENDED_BADLY)
     found = sa.select(targets.c.error).where(*failed).order_by(targets.c.number).limit(1)
     error: str | None = connection.execute(found).scalar_one_or_none()
+    return error
+
+
+def read_error(connection: Connection, uid: str) -> str | None:
+    """Return the error of a target's last attempt, or why it is blocked."""
+    error: str | None = connection.execute(sa.select(targets.c.error).where(targets.c.uid == uid)).scalar_one_or_none()
     return error
 
 
@@ -233,71 +399,11 @@ def page(
     return [dict(row) for row in connection.execute(ordered).mappings()]
 
 
-def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
-    """Return a page of targets that should be on their queue since `before`, and the next cursor."""
-    status = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
-    statement = sa.select(*_TARGET).where(status, targets.c.queued_at <= before)
-    if after is not None:
-        statement = statement.where(targets.c.uid > after)
-    rows = [Target(*row) for row in connection.execute(statement.order_by(targets.c.uid).limit(limit))]
-    return rows, rows[-1].uid if len(rows) == limit else None
-
-
-def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
-    """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
-
-    Fan-outs whose workflow has not returned are left out: the next attempt may name further targets first.
-    """
-    is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
-    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | HAS_OPEN_TARGETS | is_by_hand
-    joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
-    first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
-    named = first.where(_is_waiting(), is_over).group_by(targets.c.run_uid).subquery()
-    same = (targets.c.run_uid == named.c.run_uid) & (targets.c.number == named.c.number)
-    statement = sa.select(named.c.run_uid, named.c.number, *_TARGET).select_from(named.join(targets, same))
-    return [(BatchJobId(row[0], row[1]), Target(*row[2:])) for row in connection.execute(statement)]
-
-
-def lose_silent(connection: Connection, before: datetime, now: datetime) -> int:
-    """Fail running targets whose deadline was before an instant; returns how many."""
-    return _fail_free(connection, (_is_running(), targets.c.deadline_at < before), LOST, now)
-
-
-def give_up(connection: Connection, now: datetime) -> int:
-    """Fail targets that have not begun and whose run ended without success; returns how many."""
-    not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
-    return _fail_free(connection, (not_begun, _has_ended_in_vain()), GIVEN_UP, now)
-
-
-def _fail_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], error: str, now: datetime) -> int:
-    """Fail the targets found, but for those that another transaction holds: the next pass finds them."""
-    free = sa.select(targets.c.uid).where(*found).order_by(targets.c.uid)
-    uids = list(connection.execute(free.with_for_update(skip_locked=True)).scalars())
-    if uids:
-        failed = sa.update(targets).where(one_of(targets.c.uid, uids, connection))
-        connection.execute(failed.values(**_failed(error, now)))
-    return len(uids)
-
-
-def lose(connection: Connection, uid: str, error: str, now: datetime, token: str | None = None) -> None:
-    """Fail a running target, whichever process holds it; with a `token`, only if that one holds it."""
-    is_held = [] if token is None else [targets.c.token == token]
-    running = sa.update(targets).where(targets.c.uid == uid, _is_running(), *is_held)
-    connection.execute(running.values(**_failed(error, now)))
-
-
-def _has_ended_in_vain() -> sa.ColumnElement[bool]:
+def has_ended_in_vain() -> sa.ColumnElement[bool]:
     """The run of a target was cancelled, terminated or lost, or its workflow failed."""
     return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
 
 
-def _is_waiting() -> sa.ColumnElement[bool]:
-    return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.WAITING))
-
-
-def _is_running() -> sa.ColumnElement[bool]:
+def is_running() -> sa.ColumnElement[bool]:
+    """A process handles the target."""
     return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.RUNNING))
-
-
-def _failed(error: str, now: datetime) -> dict[str, Any]:
-    return {"status": TargetStatus.FAILED.value, "error": error, "ended_at": now}

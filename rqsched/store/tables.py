@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from rqsched.core.model import UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
+from rqsched.core.model import OPEN_TARGETS, UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
 
 metadata = sa.MetaData(
     naming_convention={
@@ -378,15 +378,15 @@ targets = sa.Table(
     sa.Column("worker", Name),
     sa.Column("started_at", Instant),
     sa.Column("retry_at", Instant),
+    # Which job carries it: a retry and an offer to other workers take the next number.
+    sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("blocked_at", Instant),
+    sa.Column("max_parallel", sa.Integer),
     sa.UniqueConstraint("run_uid", "target_id"),
-    # Nothing writes the last three yet: the schema takes them so that a rolling deploy of what does meets no refusal.
-    _is_one_of("status", [*TargetStatus, "retrying", "lost", "cancelled"]),
+    _is_one_of("status", TargetStatus),
 )
 
-_OPEN_TARGETS = (TargetStatus.WAITING, TargetStatus.PENDING, TargetStatus.RUNNING)
-IS_OPEN_TARGET = targets.c.status.in_(
-    [*(constant(status) for status in _OPEN_TARGETS), sa.literal_column("'retrying'")]
-)
+IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in OPEN_TARGETS])
 sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
 sa.Index(
     "ix_rqsched_targets_open",

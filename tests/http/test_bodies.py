@@ -65,7 +65,8 @@ def test_a_body_of_another_type_is_refused(web: Web, kind: str) -> None:
 FIELDS = ["schedule_id", "name", "workflow", "workflow_id", "spec", "cron", "interval", "interval_seconds", "offset",
           "once", "timezone", "start_at", "end_at", "args", "kwargs", "overlap", "buffer_limit", "missed",
           "catch_up_window", "catch_up_limit", "catch_up", "jitter", "max_runs", "on_exhausted", "total_repeats",
-          "retention", "fan_out", "overlap_until", "environments", "retry", "max_retries", "timeout",
+          "retention", "fan_out", "overlap_until", "target_timeout", "max_parallel", "environments", "retry",
+          "max_retries", "timeout",
           "queue", "connection", "priority",
           "labels", "memo", "search_attributes", "description", "owner", "note", "paused", "executor",
           "from_completion"]  # fmt: skip
@@ -84,7 +85,8 @@ SPECS = st.fixed_dictionaries({}, optional=dict.fromkeys(SPEC_FIELDS, VALUES))
 RETRIES = st.fixed_dictionaries({}, optional=dict.fromkeys(RETRY_FIELDS, VALUES))
 BODIES = st.fixed_dictionaries(
     {},
-    optional={name: VALUES for name in FIELDS if name not in {"spec", "retry"}} | {"spec": SPECS, "retry": RETRIES},
+    optional={name: VALUES for name in FIELDS if name not in {"spec", "retry"}}
+    | {"spec": SPECS, "retry": RETRIES, "target_retry": RETRIES},
 )
 REASONS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 

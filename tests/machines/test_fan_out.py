@@ -265,7 +265,7 @@ def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: M
         batch = Batch(run.uid, f"machine:{case.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
         far = replace(batch, connection="eu" if id_ == "far" else None)
         env.runtime.database.transact(
-            partial(fanout_targets.record, batch=far, target_ids=["a-1"], first=1, now=env.clock.now())
+            partial(fanout_targets.record, batch=far, named=["a-1"], first=1, now=env.clock.now())
         )
         job = BatchJobId(run.uid, 1)
         env.runtime.database.transact(partial(fanout_targets.take_chunk, job=job, limit=1, now=env.clock.now()))
@@ -291,7 +291,7 @@ def test_a_run_cancelled_while_it_resolves_dispatches_no_target(make_env: MakeEn
     env.scheduler.recover()
 
     assert (run.status, env.execute_pending(), case.log) == ("cancelled", 0, [])
-    assert case.count(run) == {"failed": 1}, "what waited for it is given up"
+    assert case.count(run) == {"cancelled": 1}, "what waited for it is given up"
 
 
 def test_targets_go_to_the_queue_and_connection_of_their_run(
@@ -368,30 +368,20 @@ def test_an_instance_removed_before_its_job_runs_is_ignored(any_env: Env) -> Non
     assert case.count(run) == {"ignored": 2}
 
 
-def test_targets_of_a_vanished_workflow_fail_with_the_reason(any_env: Env) -> None:
-    case = open_case(any_env)
-    case.states.put("a-1")
-    run = case.start()
-    any_env.runtime.workflows.remove(EXPIRY)
-    any_env.execute_pending()
-    (row,) = MachineScheduler.targets(any_env.scheduler, run.uid)
-    assert (row["status"], EXPIRY in row["error"]) == ("failed", True)
-
-
-def test_a_target_whose_work_horse_died_fails_at_once_and_the_others_continue(any_env: Env) -> None:
+def test_a_target_whose_work_horse_died_is_lost_at_once_and_the_others_continue(any_env: Env) -> None:
     case = open_case(any_env)
     case.states.put_all(dict.fromkeys(["a-1", "a-2"]))
     run = case.start()
     target = parse_target_job_id(any_env.queued()[0])
     assert isinstance(target, TargetJobId)
     now = any_env.clock.now()
-    any_env.runtime.database.transact(lambda c: fanout_targets.claim(c, target.uid, new_uid(now), now))
+    any_env.runtime.database.transact(lambda c: fanout_targets.claim(c, target, new_uid(now), now))
 
     horse_died(any_env.runtime, Job.create(module_level, id=str(target), connection=any_env.redis))
     any_env.execute_pending()
 
-    assert case.count(run) == {"failed": 1, "succeeded": 1}
-    (row,) = MachineScheduler.targets(any_env.scheduler, run.uid, status="failed")
+    assert case.count(run) == {"lost": 1, "succeeded": 1}
+    (row,) = MachineScheduler.targets(any_env.scheduler, run.uid, status="lost")
     assert row["error"] == "its work horse died"
 
 

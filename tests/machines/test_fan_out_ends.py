@@ -13,6 +13,7 @@ from rqsched.chain.fan_out_ends import end_if_over
 from rqsched.chain.settling import lose_run
 from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.core.model import TargetStatus
+from rqsched.core.target_ends import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.store import fanout_targets
 from rqsched.testing import execute_pending
@@ -142,9 +143,10 @@ def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: E
     job = parse_target_job_id(any_env.queued()[0])
     assert isinstance(job, TargetJobId)
     now, transact = any_env.clock.now(), any_env.runtime.database.transact
-    target = present(transact(lambda c: fanout_targets.claim(c, job.uid, "mine", now)))
-    end = partial(fanout_targets.finish, target=target, token="mine", status=TargetStatus.SUCCEEDED, now=now)
-    assert transact(end), "it may be the last one"
+    target, _ = present(transact(lambda c: fanout_targets.claim(c, job, "mine", now)))
+    done = TargetEnd(TargetStatus.SUCCEEDED)
+    end = partial(fanout_targets.finish, target=target, token="mine", end=done, now=now)
+    assert transact(end) == (True, []), "it may be the last one"
     assert run.refresh().status == "running"
     assert any_env.recover().targets == 1
     assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 1})
@@ -165,7 +167,7 @@ def test_a_cancelled_sweep_gives_up_what_has_not_begun(any_env: Env) -> None:
     case.work_one()
     run.cancel()
     any_env.recover()
-    assert (run.refresh().status, case.count(run)) == ("cancelled", {"succeeded": 1, "failed": 2})
+    assert (run.refresh().status, case.count(run)) == ("cancelled", {"succeeded": 1, "cancelled": 2})
     execute_pending(any_env.scheduler)
     assert len(case.log) == 1
 

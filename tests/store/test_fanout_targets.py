@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 
-from rqsched.core.ids import BatchJobId, new_uid
+from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
-from rqsched.store import fanout_targets, machine_states
+from rqsched.core.target_ends import TargetEnd
+from rqsched.store import fanout_targets, machine_states, target_repairs
 from rqsched.store.database import Database
 from rqsched.store.fanout_targets import Batch
 from tests.store.samples import LATER, NOW
@@ -18,8 +19,8 @@ from tests.store.test_indexes import Ask, uses
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
 
 ASKED: dict[str, tuple[Ask, str]] = {
-    "targets to deliver again": (lambda c: fanout_targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
-    "fan-outs to continue": (lambda c: fanout_targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
+    "targets to deliver again": (lambda c: target_repairs.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
+    "fan-outs to continue": (lambda c: target_repairs.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
     "the next targets of a run": (
         lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",
@@ -28,7 +29,16 @@ ASKED: dict[str, tuple[Ask, str]] = {
         lambda c: fanout_targets.count(c, RUN),
         "ix_rqsched_targets_batch|uq_rqsched_targets_run_uid_target_id",
     ),
-    "a target by its uid": (lambda c: fanout_targets.claim(c, RUN, RUN, NOW), "pk_rqsched_targets"),
+    "a target by its uid": (lambda c: fanout_targets.claim(c, TargetJobId(RUN), RUN, NOW), "pk_rqsched_targets"),
+    "targets to try again": (lambda c: fanout_targets.promote(c, NOW, 500), "ix_rqsched_targets_open"),
+    "targets of a run to try again": (
+        lambda c: fanout_targets.next_promotion(c, RUN),
+        "ix_rqsched_targets_batch|ix_rqsched_targets_open|uq_rqsched_targets_run_uid_target_id",
+    ),
+    "the next targets in the places that are free": (
+        lambda c: fanout_targets.take_waiting(c, RUN, 5, NOW),
+        "ix_rqsched_targets_batch",
+    ),
     "the states of a machine": (
         lambda c: machine_states.states_in_use(c, "Order"),
         "ix_rqsched_machine_states_state",
@@ -69,17 +79,18 @@ def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Databa
     assert database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
     chunk, following = database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
     assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
-    uid = chunk[0].uid
+    job, found = TargetJobId(chunk[0].uid), (chunk[0], None)
 
-    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0]
-    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) == chunk[0], "its answer was lost"
-    assert database.transact(lambda c: fanout_targets.claim(c, uid, "theirs", NOW)) is None
-    database.transact(lambda c: fanout_targets.finish(c, chunk[0], "theirs", TargetStatus.FAILED, now=NOW))
+    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) == found
+    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) == found, "its answer was lost"
+    assert database.transact(lambda c: fanout_targets.claim(c, job, "theirs", NOW)) is None
+    failed, done = TargetEnd(TargetStatus.FAILED), TargetEnd(TargetStatus.SUCCEEDED)
+    database.transact(lambda c: fanout_targets.finish(c, chunk[0], "theirs", failed, NOW))
     assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
-    end = partial(fanout_targets.finish, target=chunk[0], token="mine", status=TargetStatus.SUCCEEDED, now=NOW)
-    assert not database.transact(end), "another one waits"
+    end = partial(fanout_targets.finish, target=chunk[0], token="mine", end=done, now=NOW)
+    assert database.transact(end) == (False, []), "another one waits"
     assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
-    assert database.transact(lambda c: fanout_targets.claim(c, uid, "mine", NOW)) is None, "an ended one stays ended"
+    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) is None, "an ended one stays ended"
 
 
 def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database: Database) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
-from rqsched.core.policy import CatchUp, RetryPolicy
+from rqsched.core.policy import CatchUp, RetryPolicy, no_retry
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import (
@@ -17,6 +17,7 @@ from rqsched.http.native.requests import (
     DefinitionRequest,
     NotificationsRequest,
     RetryRequest,
+    TargetRetryRequest,
     TimingRequest,
 )
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec
@@ -25,7 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
     "args": [], "kwargs": {}, "overlap": "skip", "buffer_limit": None, "missed": "fire_once", "catch_up_window": None,
     "catch_up_limit": 100, "catch_up": "next", "jitter": timedelta(0), "max_runs": None, "on_exhausted": "done",
     "total_repeats": None, "environments": (), "timeout": None, "queue": None, "connection": None, "priority": 0,
-    "fan_out": "any_failed", "overlap_until": "finished",
+    "fan_out": "any_failed", "overlap_until": "finished", "target_timeout": None, "max_parallel": None,
     "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
     "owner": None, "executor": "rq",
     "on_failure": None, "on_recovery": None, "expect_success_within": None, "notifications": None,
@@ -70,8 +71,8 @@ def declaration_of(body: DeclareRequest) -> Declaration:
     options = {name: value for name, value in _options(body).items() if value is not None}
     if body.interval_seconds is not None:
         options.setdefault("catch_up", CatchUp.FROM_NOW)  # resume as the Pipelit document says
-    retry = _retry(body, RetryPolicy())
-    return Declaration(workflow, _spec(body, None), _typed(options, retry, _surface(body, {})))
+    retries = {"retry": _retry(body, RetryPolicy()), "target_retry": _target_retry(body, no_retry())}
+    return Declaration(workflow, _spec(body, None), _typed(options | retries, _surface(body, {})))
 
 
 def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
@@ -81,15 +82,20 @@ def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
         raise InvalidInputError("workflow", "cannot be null")
     has_retry = body.has("retry") or body.has("max_retries")
     is_reset = body.has("retry") and body.retry is None
-    retry = _retry(body, RetryPolicy() if is_reset else current.policies.retry) if has_retry else None
+    if has_retry:
+        options["retry"] = _retry(body, RetryPolicy() if is_reset else current.policies.retry)
+    if body.has("target_retry"):
+        options["target_retry"] = _target_retry(
+            body, current.policies.target_retry if body.target_retry else no_retry()
+        )
     has_surface = body.has("name") or body.has("trigger_node_id")
     surface = _surface(body, loads(current.definition.surface)) if has_surface else None
     spec = _spec(body, current.spec) if any(map(body.has, (*_MEMBERS, *_WINDOW, "timezone"))) else None
-    return Declaration(_value(body, "workflow"), spec, _typed(options, retry, surface))
+    return Declaration(_value(body, "workflow"), spec, _typed(options, surface))
 
 
-def _typed(options: dict[str, Any], retry: RetryPolicy | None, surface: Mapping[str, Any] | None) -> Options:
-    given: Any = options | {"retry": retry} if retry is not None else options
+def _typed(options: dict[str, Any], surface: Mapping[str, Any] | None) -> Options:
+    given: Any = options
     typed: Options = given if surface is None else given | {"surface": surface}
     return typed
 
@@ -120,7 +126,15 @@ def _retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:
         if changes.get("max_retries", body.max_retries) != body.max_retries:
             raise InvalidInputError("max_retries", "contradicts retry.max_retries; send one of them")
         changes["max_retries"] = body.max_retries
-    blank = RetryPolicy()
+    return _changed(base, RetryPolicy(), changes)
+
+
+def _target_retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:
+    given = body.target_retry or TargetRetryRequest()
+    return _changed(base, no_retry(), {name: getattr(given, name) for name in given.model_fields_set})
+
+
+def _changed(base: RetryPolicy, blank: RetryPolicy, changes: Mapping[str, Any]) -> RetryPolicy:
     return replace(base, **{name: getattr(blank, name) if v is None else v for name, v in changes.items()})
 
 

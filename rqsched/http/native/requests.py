@@ -13,6 +13,7 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from rqsched.core.page import MAX_PAGE
+from rqsched.core.schedule_options import MAX_PARALLEL
 from rqsched.spec.duration import parse_span
 
 MAX_SECONDS = 100 * 366 * 86_400
@@ -121,14 +122,19 @@ class RequestBody(BaseModel):
         return name in self.model_fields_set
 
 
-class RetryRequest(RequestBody):
-    """How failed attempts are repeated; absent fields keep their value, or take the default."""
+class TargetRetryRequest(RequestBody):
+    """How failed attempts of a target are repeated; absent fields keep their value, or take the default."""
 
     max_retries: Retries | None = Field(default=None, description="Attempts after the first.")
     base: Span | None = Field(default=None, description="The first delay; null takes the interval, 60 s for cron.")
     factor: float | None = Field(default=None, ge=1, le=1000, description="The factor by which delays grow.")
     cap: Span | None = Field(default=None, description="The longest delay; null takes 10 x base.")
     jitter: Span | None = Field(default=None, description="The most that is added to a delay at random.")
+
+
+class RetryRequest(TargetRetryRequest):
+    """How failed attempts are repeated; absent fields keep their value, or take the default."""
+
     then: str | None = Field(default=None, description="What happens when attempts are used up: dead or continue.")
     max_consecutive_failures: Count | None = Field(
         default=None, description="The schedule becomes dead only after this many failed runs in a row."
@@ -198,6 +204,13 @@ class DefinitionRequest(TimingRequest):
     )
     overlap_until: Name | None = Field(
         default=None, description="How long overlap sees a run with targets: finished or dispatched."
+    )
+    target_retry: TargetRetryRequest | None = Field(
+        default=None, description="How failed attempts of a target are repeated; default: not at all."
+    )
+    target_timeout: Seconds | None = Field(default=None, description="What a target may take; default: as a run.")
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] | None = Field(
+        default=None, description="The most targets of one run that are handled at once, over all workers."
     )
     retention: NumberedName | None = Field(
         default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."

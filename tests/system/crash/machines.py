@@ -29,6 +29,8 @@ class Doors:
     log = Path()
     executed = Path()
     """The log of the env, in which each execution of a run leaves a line."""
+    are_stuck = False
+    """In this process closing a door raises."""
 
     @classmethod
     def resolve(cls) -> list[str]:
@@ -55,5 +57,7 @@ class Door(StateMachine):
     schedules = {"CLOSE": Doors.resolve}  # noqa: RUF012 - as users write it
 
     def on_CLOSE(self) -> None:  # noqa: N802 - the event's name
+        if Doors.are_stuck:
+            raise RuntimeError(f"{self.model.id} is stuck")
         with self.model.log.open("a") as lines:
             lines.write(f"{self.model.id}\n")

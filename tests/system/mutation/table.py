@@ -627,6 +627,7 @@ RETRIES_ON_REQUEST = (
 """A run that ended is run again only when somebody asks, and then once."""
 
 _SWEEP = "tests/machines/test_fan_out_ends.py::test_"
+_EACH = "tests/machines/test_target_policies.py::test_"
 FAN_OUT = (
     _edit(
         "a run ends although targets are open",
@@ -648,6 +649,34 @@ FAN_OUT = (
         " and run.status is RunStatus.RUNNING and run.dispatched_at is None",
         " and run.status is RunStatus.RUNNING",
         _SWEEP + "a_dispatched_run_needs_no_heartbeats_and_no_horse[sqlite]",
+    ),
+    _edit(
+        "a job of an earlier delivery claims a target",
+        "store/fanout_targets.py",
+        "targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_free)",
+        "targets.c.uid == job.uid, is_free)",
+        _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
+    ),
+    _edit(
+        "places that are taken count as free",
+        "store/fanout_targets.py",
+        "free = min(most - connection.execute(taken).scalar_one(), limit)",
+        "free = min(most, limit)",
+        _EACH + "a_place_that_a_crash_left_empty_is_filled_once[sqlite]",
+    ),
+    _edit(
+        "a target that lost its process takes a second place with it",
+        "store/fanout_targets.py",
+        "is_limited = target.max_parallel is not None and has_place",
+        "is_limited = target.max_parallel is not None",
+        _EACH + "a_report_of_a_dead_horse_that_comes_twice_takes_one_place[sqlite]",
+    ),
+    _edit(
+        "a target without code is a failed attempt",
+        "core/target_ends.py",
+        "return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + block_delay(now - since), since)",
+        "return TargetEnd(TargetStatus.FAILED, cut(reason))",
+        _EACH + "a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others[sqlite]",
     ),
 )
 """A run with targets ends once, with the last of them."""

@@ -18,7 +18,8 @@ depends_on = None
 INSTANT = sa.DateTime(timezone=True)
 OLD_STATUSES = ("waiting", "pending", "running", "succeeded", "ignored", "failed")
 OLD_OPEN = ("waiting", "pending", "running")
-NEW_STATUSES = (*OLD_STATUSES, "retrying", "lost", "cancelled")
+NEW_OPEN = (*OLD_OPEN, "retrying", "blocked")
+NEW_STATUSES = (*NEW_OPEN, "succeeded", "ignored", "failed", "lost", "cancelled")
 
 
 def _schedule_columns() -> list[sa.Column[Any]]:
@@ -52,6 +53,9 @@ def _target_columns() -> list[sa.Column[Any]]:
         sa.Column("worker", sa.String(255)),
         sa.Column("started_at", INSTANT),
         sa.Column("retry_at", INSTANT),
+        sa.Column("delivery", sa.Integer, server_default="1", nullable=False),
+        sa.Column("blocked_at", INSTANT),
+        sa.Column("max_parallel", sa.Integer),
     ]
 
 
@@ -75,7 +79,7 @@ def upgrade() -> None:
     _index("ix_rqsched_runs_failed", "rqsched_runs", ["ended_at", "uid"], "status IN ('failed', 'lost')")
     _index("ix_rqsched_runs_dead_letter", "rqsched_runs", ["dead_letter_at", "uid"], "dead_letter_at IS NOT NULL")
     _index("ix_rqsched_runs_dispatched", "rqsched_runs", ["uid"], "dispatched_at IS NOT NULL AND ended_at IS NULL")
-    _change_targets(NEW_STATUSES, (*OLD_OPEN, "retrying"), is_upgrade=True)
+    _change_targets(NEW_STATUSES, NEW_OPEN, is_upgrade=True)
     _create_deliveries()
 
 

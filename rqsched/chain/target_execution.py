@@ -1,0 +1,161 @@
+"""One target of a fan-out: claimed, handled, and what follows from how that ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from datetime import datetime, timedelta
+from functools import partial
+
+from redis.exceptions import RedisError
+from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
+
+from rqsched.chain.execution import describe_error, names_of
+from rqsched.chain.fan_out_ends import try_to_end
+from rqsched.chain.ownership import UnknownJobError
+from rqsched.chain.runtime import Runtime
+from rqsched.chain.target_jobs import enqueue_soon
+from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
+from rqsched.core.model import OPEN, Run, RunStatus, Schedule, TargetStatus
+from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
+from rqsched.errors import UnknownWorkflowError
+from rqsched.store import changes, fanout_targets
+from rqsched.store.database import Connection, Patience
+from rqsched.store.fanout_targets import Target
+from rqsched.transport.transport import Arm
+from rqsched.workflows import WorkflowNotFoundError, surroundings
+
+_log = logging.getLogger(__name__)
+
+
+class _OutOfTimeError(BaseException):
+    """A target took too long. Not an Exception: state machines and loops that catch those would continue."""
+
+
+def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
+    """Handle one target from claim to recorded end; None when it could not be claimed.
+
+    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too. A target whose
+    workflow this process cannot find is given back, for a worker that can. Raises UnknownJobError when this database
+    has no such target.
+    """
+    token, worker = new_uid(runtime.now()), f"{socket.gethostname()}:{os.getpid()}"[-255:]
+    runtime.on_claim(token)
+    claim = partial(fanout_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
+    claimed = runtime.database.transact(claim)
+    if claimed is None:
+        if not runtime.database.read(lambda connection: fanout_targets.exists(connection, job.uid)):
+            raise UnknownJobError("no such target in this database.")
+        _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
+        return None
+    target, _ = claimed
+    try:
+        status = TargetStatus.SUCCEEDED if _handle(runtime, target) else TargetStatus.IGNORED
+    except WorkflowNotFoundError as error:
+        return _block(runtime, target, token, worker, error)
+    except _OutOfTimeError as error:
+        _fail(runtime, target, token, f"timeout: {error}", ("timeout",))
+        raise JobTimeoutException(str(error)) from error
+    except BaseException as error:
+        _fail(runtime, target, token, describe_error(error), names_of(error))
+        raise
+    _finish(runtime, target, token, TargetEnd(status))
+    return status
+
+
+def _handle(runtime: Runtime, target: Target) -> bool:
+    workflow = runtime.resolve(target.workflow)
+    if workflow.each is None:
+        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets")
+    with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
+        return workflow.each(target.target_id)
+
+
+def _block(runtime: Runtime, target: Target, token: str, worker: str, error: WorkflowNotFoundError) -> TargetStatus:
+    """Give back a target whose workflow is not here; the last time that fails it, and RQ sees why."""
+    timeout = runtime.settings.blocked_timeout
+    reason = f"{worker}: {error.reason}"
+    end = end_blocked(target.blocked_at, reason, now=runtime.now(), timeout=timeout)
+    _log.warning("target %s is blocked: %s", target.uid, reason, extra={"action": "target_blocked"})
+    _finish(runtime, target, token, end)
+    if end.has_ended:
+        raise error
+    return end.status
+
+
+def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types: tuple[str, ...]) -> None:
+    def decide(connection: Connection) -> TargetEnd:
+        schedule = _read_policy(connection, target)
+        now = runtime.now()
+        return end_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
+
+    _finish(runtime, target, token, runtime.database.transact(decide, patience=_patience(runtime)))
+
+
+def _read_policy(connection: Connection, target: Target) -> Schedule | None:
+    """Return the schedule whose policy says whether a target is tried again; None when it is not."""
+    found = _read_run(connection, target)
+    return found[0] if found and (found[1].status in OPEN or found[1].status is RunStatus.SUCCEEDED) else None
+
+
+def _read_run(connection: Connection, target: Target) -> tuple[Schedule, Run] | None:
+    schedule = None if target.schedule_uid is None else changes.find(connection, target.schedule_uid)
+    run = None if schedule is None else changes.find_run(connection, target.run_uid)
+    return (schedule, run) if schedule and run else None
+
+
+def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
+    """Record what follows through an SQL outage as long as a run's may last."""
+    finish = partial(fanout_targets.finish, target=target, token=token, end=end, now=runtime.now())
+    _follow(runtime, target, end, *runtime.database.transact(finish, patience=_patience(runtime)))
+
+
+def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool, following: list[Target]) -> None:
+    """Put the next target on its queue, see to it that this one is tried again in time, and end what is over."""
+    if following:
+        enqueue_soon(runtime, following)
+    if end.retry_at is not None:
+        _arm(runtime, target, end.retry_at)
+    elif may_be_last:
+        try_to_end(runtime, target.run_uid)
+
+
+def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
+    """Arm the retry link of the run; without it reconcile finds the target when it is due, some seconds later."""
+    try:
+        found = runtime.database.read(lambda connection: _read_run(connection, target))
+        if found is not None:
+            schedule, run = found
+            link = RetryLinkId(schedule.uid, run.number, run.attempt)
+            runtime.transport.arm([Arm(link, retry_at)], now=runtime.now())
+    except RedisError as error:
+        _log.warning("target %s is left to reconcile: %s", target.uid, error, extra={"action": "follow_failed"})
+
+
+def _patience(runtime: Runtime) -> Patience:
+    return Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
+
+
+def decide_lost(connection: Connection, target: Target, error: str, now: datetime) -> TargetEnd:
+    """Decide what follows for a target whose process vanished."""
+    schedule = _read_policy(connection, target)
+    return end_failed(schedule, target.uid, target.attempt, error, now=now, is_lost=True)
+
+
+def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None = None, is_final: bool = False) -> None:
+    """End the attempt of a target whose process this one saw die: it is tried again, or lost.
+
+    With a `token`, only if it was claimed under it. With `is_final` a person stopped it, and it has failed.
+    """
+
+    def work(connection: Connection) -> tuple[Target, TargetEnd, bool, list[Target]] | None:
+        target = fanout_targets.find_running(connection, job, token)
+        if target is None:
+            return None
+        now = runtime.now()
+        end = TargetEnd(TargetStatus.FAILED, reason) if is_final else decide_lost(connection, target, reason, now)
+        return target, end, *fanout_targets.lose(connection, target, end, now)
+
+    if (ended := runtime.database.transact(work)) is not None:
+        _follow(runtime, *ended)
