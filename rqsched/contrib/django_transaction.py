@@ -1,0 +1,76 @@
+"""Schedules in Django's own transaction, on PostgreSQL.
+
+>>> from django.db import transaction  # doctest: +SKIP
+>>> with transaction.atomic():  # doctest: +SKIP
+...     order.save()
+...     scheduler.create(f"order-{order.pk}", "remind", Every("1d"), session=in_atomic())
+
+They are written on Django's own connection, undone with the block, and published in `transaction.on_commit`. On SQLite
+Django's connection cannot be shared: there call the scheduler in `on_commit` yourself. docs/transactions.md says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+from rqsched.errors import ConfigError, InvalidInputError
+from rqsched.store.borrowed import borrowing_engine
+from rqsched.store.database import Connection, Engine
+
+F = TypeVar("F", bound=Callable[[], None])
+
+
+class InAtomic:
+    """The innermost `atomic()` block of a database of Django's; see `in_atomic`."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend Django's connection. Raises ConfigError when it cannot be, InvalidInputError outside `atomic()`."""
+        django = connections[self._using]
+        _require_usable(django)
+        django.validate_no_broken_transaction()
+        with _engine(self._using).connect() as connection:
+            yield connection
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        """Have Django call it after its commit; what a savepoint undoes, Django forgets by itself."""
+        del connection, key
+        publish = make()
+        transaction.on_commit(publish, using=self._using)
+        return publish
+
+
+def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
+    """Return what `session=` takes so that an operation is a part of the `atomic()` block it is called in."""
+    return InAtomic(using)
+
+
+def _require_usable(django: Any) -> None:
+    if django.vendor != "postgresql":
+        raise ConfigError(
+            f"Django's connection {django.alias!r} is to {django.display_name}, whose transaction cannot be shared. "
+            "Call it after the commit: transaction.on_commit(lambda: scheduler.create(...)), without session."
+        )
+    if not django.in_atomic_block:
+        raise InvalidInputError(
+            "session", "is outside of transaction.atomic(); call it in the block, or without session"
+        )
+
+
+@lru_cache
+def _engine(using: str) -> Engine:
+    def borrow() -> Any:
+        raw = connections[using].connection
+        if not type(raw).__module__.startswith("psycopg.") and type(raw).__module__ != "psycopg":
+            raise ConfigError("Django uses psycopg2 here; install psycopg 3, which Django prefers then.")
+        return raw
+
+    return borrowing_engine(borrow)
