@@ -17,7 +17,7 @@ from rq import Queue
 
 from benchmarks.gate import OPEN, PATIENCE, WAITING
 from benchmarks.lab import Lab
-from tests.support.processes import Process, running, wait_until
+from tests.support.processes import Process, rqsched_command, running, wait_until
 
 
 def environment(place: Lab, database_url: str | None) -> dict[str, str]:
@@ -32,9 +32,9 @@ def environment(place: Lab, database_url: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def worker(place: Lab, database_url: str | None, name: str, *queues: str) -> Iterator[Process]:
-    """Run an `rqsched worker` inside the block."""
-    command = [sys.executable, "worker.py", *queues]
+def worker(place: Lab, database_url: str | None, name: str, *words: str) -> Iterator[Process]:
+    """Run an `rqsched worker` inside the block; `words` are its options and queues."""
+    command = rqsched_command("worker", *words)
     with running(command, log_path=place.folder / f"{name}.log", env=environment(place, database_url)) as process:
         yield process
 

@@ -4,10 +4,11 @@
     python -m benchmarks.runs --kinds fork,simple --forked 50 --simple 250
 
 The kinds: `fork` is `rq worker`, `simple` RQ's SimpleWorker and `pool` is `rq worker-pool` with one worker per core,
-ours with `-c rqsched.preload`; `rqsched` is `rqsched worker`, beside `rq worker --with-scheduler`. All runs are on
+ours with `-c rqsched.preload`; `rqsched` is `rqsched worker`, beside `rq worker --with-scheduler`; `runners` is
+`rqsched worker --concurrency` with one runner per core, beside one SimpleWorker and one `rq worker`. All runs are on
 their queue and all workers are started, warm and idle before the clock starts: it measures neither fires nor start-up.
 The clock ends when the last run is recorded as ended in SQL, or RQ's last job is finished. The aim is at least half of
-RQ's rate for each kind.
+RQ's rate for each kind; of runners at least one SimpleWorker, and four times one `rq worker`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
 
-KINDS = ("fork", "rqsched", "simple", "pool")
+KINDS = ("fork", "rqsched", "simple", "pool", "runners")
 PRELOAD = ["-c", "rqsched.preload"]
 PATIENCE = 900
 
@@ -69,8 +70,9 @@ class Kind:
             queue = Queue(runtime.settings.default_queue, connection=runtime.transport.redis)
             database_url = runtime.settings.database_url
             process: AbstractContextManager[Process]
-            if self.name == "rqsched":
-                process = worker(place, database_url, f"ours-{time.time_ns()}", queue.name)
+            if self.name in {"rqsched", "runners"}:
+                options = ["--concurrency", str(self.workers)] if self.name == "runners" else []
+                process = worker(place, database_url, f"ours-{time.time_ns()}", *options, queue.name)
             else:
                 process = self._rq(place, queue, database_url, PRELOAD)
             return self._rate(queue, process, lambda: succeeded(runtime) >= self.count)
@@ -82,6 +84,12 @@ class Kind:
         queue = Queue("benchmark-noops", connection=redis)
         keys = [job.key for job in put_noops(queue, self.count)]
         return self._rate(queue, self._rq(place, queue), lambda: not redis.exists(*keys))
+
+    def peers(self, others: Sequence[Kind]) -> dict[str, Kind]:
+        """Return the kinds of RQ that this one is measured beside, by what they are called in the figures."""
+        if self.name != "runners":
+            return {"rq": self}
+        return {f"rq_{kind.name}": kind for kind in others if kind.name in {"simple", "fork"}}
 
     def _rq(
         self, place: Lab, queue: Queue, database_url: str | None = None, options: Sequence[str] = ()
@@ -106,25 +114,33 @@ class Kind:
 
 def main() -> None:
     given = arguments(__doc__, kinds=",".join(KINDS), forked=50, simple=250, workers=os.cpu_count() or 1, rounds=5)
+    counts = {"simple": given.simple, "runners": given.simple * given.workers}
     kinds = [
-        Kind(name, given.simple if name == "simple" else given.forked, given.workers if name == "pool" else 1)
-        for name in given.kinds.split(",")
+        Kind(name, counts.get(name, given.forked), given.workers if name in {"pool", "runners"} else 1)
+        for name in KINDS
     ]
-    samples: dict[str, dict[str, list[float]]] = {}
+    figures = {}
     with lab() as place:
         for kind in kinds:
-            one, other = (partial(kind.ours, place, database) for database in DATABASES)
-            sides = {DATABASES[0]: one, "rq": partial(kind.theirs, place), DATABASES[1]: other}
-            samples[kind.name] = alternate(given.rounds, sides)
-    figures = {
-        name: {
-            "runs_per_second": {database: summary(found[database]) for database in DATABASES},
-            "rq_jobs_per_second": summary(found["rq"]),
-            "ratio_to_rq": {database: paired(found[database], found["rq"]) for database in DATABASES},
-        }
-        for name, found in samples.items()
+            if kind.name in given.kinds.split(","):
+                figures[kind.name] = measure(place, kind, kind.peers(kinds), given.rounds)
+    aim = "a ratio of at least 0.5 for each kind; runners: at least 1 to SimpleWorker and 4 to `rq worker`"
+    report("runs", vars(given), {"kinds": figures, "aim": aim})
+
+
+def measure(place: Lab, kind: Kind, peers: dict[str, Kind], rounds: int) -> dict[str, object]:
+    """Measure one kind on each database and its peers, in turn."""
+    one, other = (partial(kind.ours, place, database) for database in DATABASES)
+    theirs = {name: partial(peer.theirs, place) for name, peer in peers.items()}
+    found = alternate(rounds, {DATABASES[0]: one, **theirs, DATABASES[1]: other})
+    return {
+        "runs_per_second": {database: summary(found[database]) for database in DATABASES},
+        **{f"{name}_jobs_per_second": summary(found[name]) for name in peers},
+        **{
+            f"ratio_to_{name}": {database: paired(found[database], found[name]) for database in DATABASES}
+            for name in peers
+        },
     }
-    report("runs", vars(given), {"kinds": figures, "aim": "a ratio of at least 0.5 for each kind"})
 
 
 if __name__ == "__main__":

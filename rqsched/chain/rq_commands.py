@@ -25,6 +25,7 @@ from rq.utils import now, utcformat
 from rqsched.chain.rq_worker import end_scheduler_with
 from rqsched.chain.slot import Slot
 from rqsched.chain.supervisor import Progress
+from rqsched.transport.commands import AskingPubSub
 from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class CommandListener:
         self._redis = redis
         self._progress = progress
         self._slots = {PUBSUB_CHANNEL_TEMPLATE % slot.name: slot for slot in slots}
-        self._pubsub = redis.pubsub(ignore_subscribe_messages=True)
+        self._pubsub = AskingPubSub(redis.connection_pool)
         self._scheduler = RQScheduler(queues, redis, logging_level="WARNING", serializer=queues[0].serializer)
         self._keep_at = 0.0
         self._is_stopping = False
