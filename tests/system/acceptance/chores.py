@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rq import Worker
+from rq.job import Job
+
 from rqsched import current_run, workflow
 from tests.support.processes import wait_until
 
@@ -74,3 +77,22 @@ def tell(message: dict[str, Any]) -> None:
 def read_executions(log: Path) -> list[Execution]:
     lines = log.read_text().splitlines() if log.exists() else []
     return [Execution(uid, int(attempt), int(pid)) for uid, attempt, pid in (line.split() for line in lines)]
+
+
+def _leave_told(text: str) -> None:
+    with Path(os.environ[TOLD]).open("a") as lines:
+        lines.write(f"{text}\n")
+
+
+class TellingWorker(Worker):
+    """An application's own worker class, which tells that it performs jobs."""
+
+    def perform_job(self, *arguments: Any, **options: Any) -> bool:
+        _leave_told("performed by TellingWorker")
+        return super().perform_job(*arguments, **options)
+
+
+def tell_failure(job: Job, kind: type[BaseException], *rest: object) -> bool:
+    """An exception handler of RQ."""
+    _leave_told(f"failed with {kind.__name__}")
+    return True

@@ -13,7 +13,7 @@ from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.processes import Processes, wait_until
 from tests.support.stories import Story, read_stories
-from tests.system.acceptance.chores import HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
+from tests.system.acceptance.chores import FAIL, HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
 
 
 @dataclass
@@ -40,6 +40,10 @@ class LiveEnv(Processes):
         run = self.scheduler.create(schedule_id, HOLD_INTERPRETER, Every("24h"), kwargs=kwargs).trigger().run
         assert run is not None
         return run
+
+    def fail_now(self, schedule_id: str = "fail") -> None:
+        """Have a run that fails."""
+        self.scheduler.create(schedule_id, FAIL, Every("24h"), kwargs={"log": str(self.log)}).trigger()
 
     @property
     def log(self) -> Path:

@@ -20,18 +20,20 @@ from tests.support.sizes import sized
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 KILLS = sized(4, 10)
-"""A case; there are three."""
+"""A case; there are four."""
 LONGEST_LIFE = 2.0
 GOES_ON_WITHIN = 60.0
 """Seconds, for a machine that many share. One with nothing else to do needs 2 to 4, nearly all for Python's imports."""
 COMMANDS: dict[str, list[str | Path]] = {
     "rqsched worker": rqsched_command("worker"),
+    "runners": rqsched_command("worker", "--concurrency", "2"),
     "python worker.py": [sys.executable, REPOSITORY / "worker.py"],
 }
 CASES = [
     pytest.param("sqlite_url", "rqsched worker", 1, id="sqlite"),
     pytest.param("postgres_url", "rqsched worker", 2, id="postgres", marks=pytest.mark.postgres),
     pytest.param("sqlite_url", "python worker.py", 3, id="worker.py"),
+    pytest.param("postgres_url", "runners", 4, id="runners", marks=pytest.mark.postgres),
 ]
 
 

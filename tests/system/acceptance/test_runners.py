@@ -1,11 +1,12 @@
-"""`rqsched worker --concurrency N`: runners that live, each watched; one that dies costs its own run only."""
+"""`rqsched worker --concurrency N`, runners that live or a fork for each run: one that dies costs its own run only."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import psutil
@@ -16,16 +17,23 @@ from rq.command import send_kill_horse_command, send_shutdown_command, send_stop
 from rq.job import Job, JobStatus
 
 from rqsched import Every, RetryPolicy
-from rqsched.api.schedule_handle import RunHandle
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from tests.support.env import job_id
 from tests.support.processes import Process, is_gone, process_tree, wait_until
+from tests.support.sizes import sized
 from tests.system.acceptance.chores import HOLD
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 SOON = 60.0
+CHAINS = 6
+STRIKES = sized(6, 20)
 ONCE = RetryPolicy(max_retries=0, then="continue")
 LATER = RetryPolicy(max_retries=1, base=timedelta(hours=1))
+
+
+MODELS = {"runners": (), "isolated": ("--isolate",)}
+each_model = pytest.mark.parametrize("words", MODELS.values(), ids=MODELS.keys())
 
 
 def start_runners(live: LiveEnv, count: int, *words: str) -> Process:
@@ -58,10 +66,13 @@ def test_runs_are_executed_one_after_the_other_in_as_many_processes_as_asked_for
     live.check()
 
 
+@each_model
 @pytest.mark.parametrize(("retry", "status"), [(LATER, "retrying"), (ONCE, "lost")], ids=["with attempts", "without"])
-def test_a_runner_that_is_killed_costs_its_own_run_only(any_live: LiveEnv, retry: RetryPolicy, status: str) -> None:
+def test_a_process_that_is_killed_costs_its_own_run_only(
+    any_live: LiveEnv, retry: RetryPolicy, status: str, words: Sequence[str]
+) -> None:
     live = any_live
-    start_runners(live, 2)
+    start_runners(live, 2, *words)
     killed, other = hold(live, "killed", retry=retry), hold(live, "other")
     runner = runner_of(live, killed)
     assert runner_of(live, other).pid != runner.pid
@@ -70,7 +81,7 @@ def test_a_runner_that_is_killed_costs_its_own_run_only(any_live: LiveEnv, retry
 
     live.wait_for_status(killed, status, timeout=SOON)
     assert killed.error is not None
-    assert killed.error.startswith("its runner died (signal 9)")
+    assert killed.error == ("its work horse died" if words else "its runner died (signal 9)")
     assert other.refresh().status == "running"
     live.open_gate()
     live.wait_for_status(other, "succeeded", timeout=SOON)
@@ -109,8 +120,11 @@ def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_r
         wait_until(successor, timeout=SOON, what="the successor at RQ")
 
 
-def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(live: LiveEnv) -> None:
-    start_runners(live, 2)
+@each_model
+def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(
+    live: LiveEnv, words: Sequence[str]
+) -> None:
+    start_runners(live, 2, *words)
     run, other = hold(live, "terminated"), hold(live, "other")
     runner = runner_of(live, run)
     runner_of(live, other)
@@ -125,8 +139,9 @@ def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(l
     live.check()
 
 
-def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveEnv) -> None:
-    start_runners(live, 1)
+@each_model
+def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveEnv, words: Sequence[str]) -> None:
+    start_runners(live, 1, *words)
     run = live.hold_interpreter_now()
     runner = runner_of(live, run)
 
@@ -136,8 +151,9 @@ def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveE
     assert run.refresh().status == "terminated"
 
 
-def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv) -> None:
-    start_runners(live, 2)
+@each_model
+def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv, words: Sequence[str]) -> None:
+    start_runners(live, 2, *words)
     run = hold(live, "held", overlap="terminate_other")
     runner = runner_of(live, run)
 
@@ -147,8 +163,9 @@ def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv) -> No
     assert run.refresh().status == "terminated"
 
 
-def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv) -> None:
-    start_runners(live, 1)
+@each_model
+def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv, words: Sequence[str]) -> None:
+    start_runners(live, 1, *words)
     run = hold(live, retry=LATER)
     runner = runner_of(live, run)
 
@@ -158,7 +175,7 @@ def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv)
         job = Job.fetch(str(job_id(run.state)), connection=redis)
         wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
 
-    assert is_gone(runner)
+    wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
     assert run.error == "stopped by RQ's command"
     live.check()
 
@@ -193,21 +210,22 @@ def test_a_run_beyond_its_timeout_fails_and_its_runner_continues(live: LiveEnv) 
     assert runner_of(live, after).pid == live.executions()[0].pid
 
 
-def test_a_run_that_its_timeout_does_not_end_is_killed_with_its_runner(live: LiveEnv) -> None:
+@each_model
+def test_a_run_that_its_timeout_does_not_end_is_killed(live: LiveEnv, words: Sequence[str]) -> None:
     live.environment["RQSCHED_COMPLETION_OUTAGE"] = "1"  # of the dispatcher, which fires it
     kwargs = {"log": str(live.log), "gate": str(live.gate), "deaf": True}
     every = Every(timedelta(seconds=1))
     schedule = live.scheduler.create("deaf", HOLD, every, kwargs=kwargs, timeout=1, max_runs=1, retry=ONCE)
-    start_runners(live, 2)
+    start_runners(live, 2, *words)
     [run] = wait_until(lambda: schedule.runs().items, timeout=SOON, what="its run")
     other = hold(live, "other")
     runner = runner_of(live, run)
     runner_of(live, other)
 
-    live.wait_for_status(run, "lost", timeout=120)
+    live.wait_for_status(run, "lost", timeout=180)
 
     assert run.error is not None
-    assert "far longer than its timeout" in run.error
+    assert ("its work horse died" if words else "far longer than its timeout") in run.error
     assert is_gone(runner)
     assert other.refresh().status == "running"
 
@@ -247,14 +265,15 @@ def test_a_job_that_is_not_ours_has_a_work_horse_that_can_be_stopped_while_its_r
     assert not is_gone(runner)
 
 
-def test_a_worker_that_is_asked_to_end_finishes_the_runs_of_its_runners(live: LiveEnv) -> None:
-    worker = start_runners(live, 2)
+@each_model
+def test_a_worker_that_is_asked_to_end_finishes_the_runs_of_its_runners(live: LiveEnv, words: Sequence[str]) -> None:
+    worker = start_runners(live, 2, *words)
     runs = [hold(live, name) for name in ("one", "other")]
     for run in runs:
         runner_of(live, run)
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "rqsched-dispatch" not in names(worker), timeout=SOON, what="the dispatcher's end")
+    wait_until(lambda: "rqsched-dispatc" not in names(worker), timeout=SOON, what="the dispatcher's end")
     live.open_gate()
 
     assert worker.popen.wait(SOON) == 0
@@ -278,10 +297,13 @@ def test_a_worker_that_is_asked_twice_kills_its_runners_and_settles_their_runs(l
     live.check()
 
 
+@each_model
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_nothing_is_left_of_a_worker_with_runners_that_ended(live: LiveEnv, end: signal.Signals) -> None:
+def test_nothing_is_left_of_a_worker_with_runners_that_ended(
+    live: LiveEnv, end: signal.Signals, words: Sequence[str]
+) -> None:
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
-    worker = start_runners(live, 2)
+    worker = start_runners(live, 2, *words)
     wait_until(lambda: schedule.refresh().state.success_count >= 1, timeout=SOON, what="a run")
     tree = process_tree(worker.pid)
 
@@ -312,6 +334,45 @@ def test_a_runner_is_renewed_once_it_has_grown_beyond_its_memory(live: LiveEnv) 
     assert len({one.pid for one in live.executions()}) == len(live.executions())
     assert worker.terminate(timeout=SOON) == 0
     live.check()
+
+
+@pytest.mark.timeout(600)
+@each_model
+def test_chains_and_runs_continue_whichever_process_is_killed_again_and_again(
+    any_live: LiveEnv, words: Sequence[str]
+) -> None:
+    """The supervisor, the dispatcher, the one that hears RQ's commands, RQ's scheduler, runners and horses."""
+    live, chance = any_live, random.Random(len(words))
+    schedules = [
+        live.note_every(f"s{number}", Every(timedelta(seconds=1 + number % 3)), overlap="allow_all")
+        for number in range(CHAINS)
+    ]
+    worker = start_runners(live, 2, *words)
+    wait_until(lambda: schedules[0].refresh().state.success_count >= 1, timeout=SOON, what="a run")
+
+    for number in range(STRIKES):
+        victim = chance.choice(process_tree(worker.pid))
+        if victim.pid == worker.pid:
+            worker.kill_tree()
+            worker = start_runners(live, 2, *words)
+        elif not is_gone(victim):
+            victim.kill()
+        wait_for_successes(schedules[number % CHAINS], more=1)
+
+    for schedule in schedules:
+        wait_for_successes(schedule, more=2)
+        schedule.pause()
+    wait_until(lambda: not any(has_open(schedule) for schedule in schedules), timeout=180, what="the end of every run")
+    live.check()
+
+
+def has_open(schedule: ScheduleHandle) -> bool:
+    return bool(schedule.runs(statuses=("pending", "running", "buffered")).items)
+
+
+def wait_for_successes(schedule: ScheduleHandle, *, more: int) -> None:
+    count = schedule.refresh().state.success_count
+    wait_until(lambda: schedule.refresh().state.success_count >= count + more, timeout=120, what=f"runs of {schedule}")
 
 
 def names(worker: Process) -> set[str]:
