@@ -158,6 +158,14 @@ class PatientWorker(BaseWorker):
         )
         self.pubsub_thread = thread
 
+    def kill_horse(self, *arguments: Any, **options: Any) -> None:
+        """Kill the work horse; without one nothing: RQ would take 0 for it, which is this very process and its group.
+
+        A command to stop a job may come when its horse has just ended.
+        """
+        if self.horse_pid:
+            super().kill_horse(*arguments, **options)
+
     def handle_job_failure(self, job: Job, *arguments: Any, **options: Any) -> None:
         """Record in Redis that a job failed; the run of one that a person stopped by RQ's command is terminated."""
         if self.runtime is not None and self._stopped_job_id == job.id:
