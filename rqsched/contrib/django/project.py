@@ -80,6 +80,8 @@ def database_url(alias: str) -> str:
     if alias not in connections:
         raise ConfigError(f"RQSCHED[{DATABASE!r}] is {alias!r}, which is not in DATABASES; {instead}")
     connection = connections[alias]
+    if connection.vendor == "unknown":
+        raise ConfigError(f"{where} has no ENGINE; {instead}")
     if connection.vendor == "postgresql":
         return _postgres_url(connection.settings_dict)
     if connection.vendor != "sqlite":

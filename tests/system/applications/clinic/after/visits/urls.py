@@ -1,0 +1,10 @@
+"""Where the views are."""
+
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("", views.visits),
+    path("<int:pk>/reminders/", views.remind),
+]

@@ -1,0 +1,30 @@
+"""A shop: an order is answered at once, its receipt is written by a job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flask import Flask, request
+from flask.typing import ResponseReturnValue
+from redis import Redis
+from rq import Queue
+
+from .jobs import write_receipt
+
+app = Flask(__name__)
+app.config["PAPERS"] = "papers"
+queue = Queue(connection=Redis.from_url(os.environ["REDIS_URL"]))
+
+
+@app.post("/orders")
+def order() -> ResponseReturnValue:
+    """Take an order."""
+    job = queue.enqueue(write_receipt, request.get_json()["number"])
+    return {"job": job.id}, 202
+
+
+@app.get("/papers")
+def papers() -> ResponseReturnValue:
+    """List what was written."""
+    return sorted(path.name for path in Path(app.config["PAPERS"]).glob("*"))
