@@ -12,13 +12,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 
 from rq.timeouts import get_default_death_penalty_class
 
 from rqsched.chain import receivers
-from rqsched.chain.execution import describe_error
+from rqsched.chain.error_text import describe_error
 from rqsched.chain.notifier import LEASE_SECONDS
 from rqsched.chain.runtime import Runtime
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
@@ -36,9 +37,10 @@ class _OutOfTimeError(BaseException):
     """An attempt took too long. Not an Exception: a workflow that catches those would continue."""
 
 
-def execute(runtime: Runtime, job: DeliveryJobId) -> DeliveryStatus | None:
+def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
     """Attempt one delivery from claim to recorded end; None when there was nothing to do.
 
+    One that `is_beside` something else runs in a thread, where only its receiver's own time limit holds.
     The error of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too;
     that a receiver does not answer is recorded and logged.
     """
@@ -48,7 +50,7 @@ def execute(runtime: Runtime, job: DeliveryJobId) -> DeliveryStatus | None:
         _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
         return None
     try:
-        _deliver(runtime, delivery)
+        _deliver(runtime, delivery, is_beside=is_beside)
     except _OutOfTimeError as error:
         return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}" if _is_http(delivery) else f"timeout: {error}")
     except receivers.NoAnswerError as error:
@@ -88,10 +90,10 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
     return delivery
 
 
-def _deliver(runtime: Runtime, delivery: Delivery) -> None:
+def _deliver(runtime: Runtime, delivery: Delivery, *, is_beside: bool) -> None:
     seconds = runtime.notifier.seconds(delivery)
     message = json.loads(delivery.payload)
-    with get_default_death_penalty_class()(seconds, _OutOfTimeError):
+    with nullcontext() if is_beside else get_default_death_penalty_class()(seconds, _OutOfTimeError):
         if delivery.kind is DeliveryKind.WORKFLOW:
             runtime.workflows.resolve(delivery.destination)([message], {})
         else:

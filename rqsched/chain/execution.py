@@ -7,19 +7,17 @@ import logging
 import os
 import socket
 import threading
-import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
-from rqsched import workflows
+from rqsched.chain import start_pings
 from rqsched.chain.blocking import block_run, unblock_run
+from rqsched.chain.error_text import describe_error
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
@@ -34,7 +32,6 @@ from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import (
-    CALLERS,
     FannedOut,
     RunContext,
     Workflow,
@@ -45,7 +42,6 @@ from rqsched.workflows import (
 
 _log = logging.getLogger(__name__)
 
-_PACKAGE = Path(workflows.__file__).parent
 MAX_RESULT = 65_536
 """The most bytes of a result's JSON that are kept."""
 
@@ -60,6 +56,8 @@ class Claim:
     """The schedule that started it."""
     token: str
     """Drawn by this process for this attempt: only its holder may end it."""
+    owed: tuple[str, ...] = ()
+    """The pings that its start owes, by uid."""
 
 
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
@@ -83,8 +81,10 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     workflow = _find_workflow(runtime, claim, rq_job)
     if workflow is None:
         return None
+    owed = claim.owed or start_pings.write(runtime, claim.schedule, claim.run)
     try:
-        result = _perform(runtime, claim, workflow)
+        with start_pings.told(runtime, owed):
+            result = _perform(runtime, claim, workflow)
     except RunCancelled as signal:
         _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
@@ -144,8 +144,6 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     runtime.on_claim(token)
     start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
-    owed: list[str] = []
-
     def work(connection: Connection) -> Claim | None:
         if not changes.start_run(connection, job.uid, job.attempt, job.delivery, start):
             return None
@@ -153,13 +151,14 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
         schedule = run and changes.find(connection, run.schedule_uid)
         if not (run and schedule):
             return None
-        owed[:] = runtime.notifier.write_start(connection, schedule, run, now)
-        return Claim(run, schedule, token)
+        # What this process may not have the code of, it may give back: then nothing has started.
+        is_known = runtime.workflows.get(run.workflow) is not None
+        owed = runtime.notifier.write_start(connection, schedule, run, now) if is_known else ()
+        return Claim(run, schedule, token, tuple(owed))
 
     claim = runtime.database.transact(work)
     if claim is not None:
         log_start(claim.schedule, claim.run)
-    runtime.notifier.dispatch(owed, now)
     return claim
 
 
@@ -245,29 +244,6 @@ class _Heartbeats:
                     return
             except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
                 _log.exception("heartbeat of run %s failed", self._claim.run.uid, extra={"action": "heartbeat_failed"})
-
-
-def describe_error(error: BaseException) -> str:
-    """Say what went wrong: the exception in the first line, then the traceback from the workflow's own code on."""
-    told = traceback.TracebackException(type(error), error, _from_workflow_on(error.__traceback__))
-    what = "".join(told.format_exception_only()).strip() or type(error).__name__
-    if isinstance(error, JobTimeoutException):
-        what = f"timeout: {error}"
-    text = f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
-    # What no database stores must not keep the end from being recorded.
-    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
-
-
-def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
-    """Drop our own frames and those of the event loop; None when no code of the workflow ran."""
-    found, step = trace, trace
-    while step is not None:
-        code = step.tb_frame.f_code
-        is_ours_still = step is found and Path(code.co_filename).is_relative_to(_PACKAGE)
-        if is_ours_still or code in CALLERS:
-            found = step.tb_next
-        step = step.tb_next
-    return found
 
 
 def _dump_result(result: Any) -> str | None:

@@ -65,6 +65,10 @@ class Notifier:
         owed = [delivery for change in changes for delivery in deliveries_of(change, self._configured)]
         deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
+    def owes_start(self, schedule: Schedule, run: Run, now: datetime) -> bool:
+        """Return whether anybody is told that an attempt starts."""
+        return bool(deliveries_of_start(schedule, run, self._configured, now))
+
     def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
         """Write what the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
         owed = deliveries_of_start(schedule, run, self._configured, now)

@@ -11,7 +11,8 @@ from functools import partial
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
-from rqsched.chain.execution import describe_error, names_of
+from rqsched.chain.error_text import describe_error
+from rqsched.chain.execution import names_of
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime

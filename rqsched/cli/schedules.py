@@ -233,7 +233,7 @@ def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
 
 
 def _last_outcome(state: Schedule) -> str | None:
-    """Return how the newest run ended; a row does not say so while all succeeded."""
+    """Return how the newest run ended; a row of an older release does not say so while all succeeded."""
     return state.last_outcome or ("succeeded" if state.success_count else None)
 
 

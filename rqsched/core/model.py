@@ -290,7 +290,8 @@ class Schedule:
     last_error: str | None = None
     """The error of the newest failed attempt or fire; None when there was none."""
     last_outcome: str | None = None
-    """`failed` or `lost` when the newest run that ended did, `succeeded` once one has succeeded after that."""
+    """How the newest run ended that succeeded, failed or was lost; None before the first, and in the row of an older
+    release whose runs have all succeeded."""
     latest_run_uid: str | None = None
     """The newest started run; None before the first."""
     latest_instance_id: str | None = None

@@ -210,7 +210,9 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     # The counts tell what was dropped by this very decision: its rows still read as waiting.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
-    if live and schedule.buffer_depth and (schedule.lets_waiting_start or live[0].is_asked):
+    if not schedule.lets_waiting_start:  # what was asked for is not held up by what waits for a resume
+        live = [run for run in live if run.is_asked]
+    if live and schedule.buffer_depth:
         return live[0]
     backfilled = [run for run in waiting if run.kind is RunKind.BACKFILL]
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:

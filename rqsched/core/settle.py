@@ -129,9 +129,12 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     if run.attempt > 1 or has_failed_last(schedule) or schedule.overdue_since is not None:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
         _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
-    if schedule.last_outcome not in {None, RunStatus.SUCCEEDED.value}:
-        builder.set(last_outcome=RunStatus.SUCCEEDED.value)
-    builder.set(success_count=successes, consecutive_failures=0, **succeeded(schedule, run.kind, builder.now))
+    builder.set(
+        success_count=successes,
+        consecutive_failures=0,
+        last_outcome=RunStatus.SUCCEEDED.value,
+        **succeeded(schedule, run.kind, builder.now),
+    )
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
         complete(builder, "total_repeats_reached")

@@ -101,9 +101,10 @@ def open_runs(
 ) -> dict[str, list[Run]]:
     """Read the runs a decision about these locked schedules must see.
 
-    That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them) and the
-    first waiting one of each kind. Which they are changes only under the locks of the schedules, so that these rows
-    need no lock unless the decision ends them: see `lock_open_runs`.
+    That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them), the first
+    waiting one of each kind and, of a schedule that lets none start, the first that an operator asked for. Which they
+    are changes only under the locks of the schedules, so that these rows need no lock unless the decision ends them:
+    see `lock_open_runs`.
     """
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
@@ -132,8 +133,11 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
     waiting = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
     )
+    if schedule.buffer_depth and not schedule.lets_waiting_start:
+        kinds.append((runs.c.kind != RunKind.BACKFILL.value) & (runs.c.asked_attempt == runs.c.attempt))
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
-    return [to_run(row) for statement in first for row in connection.execute(statement)]
+    found = [to_run(row) for statement in first for row in connection.execute(statement)]
+    return list({run.uid: run for run in found}.values())
 
 
 def lock_open_runs(

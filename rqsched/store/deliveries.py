@@ -119,14 +119,13 @@ def put_off(connection: Connection, delivery: Delivery, token: str, due_at: date
 def succeed(connection: Connection, delivery: Delivery, token: str, now: datetime) -> bool:
     """Record that a delivery arrived, if `token` still holds it.
 
-    Of a ping nothing is kept, and those to the same monitor that are older and still wait are dropped with it: they
-    would say what is no longer true.
+    Of a ping nothing is kept, and those to the same monitor that are older and have not arrived are dropped with it:
+    they would say what is no longer true, also when the process that delivers one has vanished and it is repeated.
     """
     if delivery.kind in PINGS:
-        waits = deliveries.c.status == DeliveryStatus.PENDING.value
         if delivery.event_type != STARTED:
             older = deliveries.c.created_at <= delivery.created_at
-            connection.execute(sa.delete(deliveries).where(*_same_monitor(delivery), waits, older))
+            connection.execute(sa.delete(deliveries).where(*_same_monitor(delivery), IS_OPEN_DELIVERY, older))
         gone = sa.delete(deliveries).where(deliveries.c.uid == delivery.uid, deliveries.c.token == token)
         return connection.execute(gone).rowcount == 1
     values = {"status": DeliveryStatus.SUCCEEDED.value, "ended_at": now, "error": None}

@@ -19,11 +19,13 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.deliveries import BACKOFF, PING_RETRIES, Delivery, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
+from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
 from rqsched.store import deliveries as store
 from rqsched.store.tables import deliveries
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, events, job_id, last, run_job_id, types
 from tests.support.narrow import present
+from tests.support.processes import wait_until
 from tests.support.receiver import HANG, Receiver, receiver
 
 SECRET = "a key of this test"
@@ -331,10 +333,11 @@ def test_a_receiver_that_hangs_is_given_up_in_time_and_others_for_it_wait(env: E
 
 def test_a_heartbeat_is_pinged_at_the_start_and_the_end_of_each_run(env: Env, hook: Receiver) -> None:
     def run() -> None:
-        [start] = rows(env)  # another worker delivers it while this one is busy
-        attempt(env.runtime, start)
+        wait_until(lambda: hook.paths[-1:] == [started], what="the ping of the start, while the run goes on")
         if env.failing:
             raise RuntimeError("as the test wants it")
+
+    started, succeeded, failed = "/ping/1/start?create=1", "/ping/1?create=1", "/ping/1/fail?create=1"
 
     env.register("watched", run)
     wanted = {"heartbeat": f"{hook.url}/ping/1?create=1"}
@@ -344,14 +347,76 @@ def test_a_heartbeat_is_pinged_at_the_start_and_the_end_of_each_run(env: Env, ho
     env.failing = True
     env.run_next(schedule)
 
-    started, succeeded, failed = "/ping/1/start?create=1", "/ping/1?create=1", "/ping/1/fail?create=1"
     assert hook.paths == [started, succeeded, started, failed]
     assert hook.got[-1]["body"] == "RuntimeError: as the test wants it"
     assert rows(env) == []
 
 
-def test_a_start_that_no_worker_was_free_to_tell_is_left_out(env: Env, hook: Receiver) -> None:
+def test_a_start_is_told_before_the_end_of_however_short_a_run(env: Env, hook: Receiver) -> None:
+    schedule = env.create(notifications={"heartbeat": hook.url})
+    for _ in range(3):
+        env.run_next(schedule)
+    assert hook.paths == ["/start", "/"] * 3
+    assert rows(env) == []
+
+
+def test_a_start_waits_for_a_worker_of_the_queue_of_notifications(make_env: MakeEnv, hook: Receiver) -> None:
+    env = make_env(notification_queue="alerts")
     env.run_next(env.create(notifications={"heartbeat": hook.url}))
+    assert hook.paths == []
+    assert {one.event_type for one in rows(env)} == {"started", "succeeded"}
+    assert env.redis.llen("rq:queue:alerts") == 2
+
+
+def test_a_blocked_run_has_not_started_however_often_it_is_claimed(env: Env, hook: Receiver) -> None:
+    def gone() -> None: ...
+
+    env.register("moved", gone)
+    schedule = env.create(workflow="moved", notifications={"heartbeat": hook.url})
+    env.runtime.workflows.remove("moved")
+    run = env.run_next(schedule)
+    for _ in range(3):
+        env.advance(MINUTE)
+        env.dispatch()
+        env.work()
+    assert (run.refresh().status, run.is_blocked) == ("pending", True)
+    assert (hook.paths, rows(env)) == ([], [])
+
+    env.register("moved", gone)
+    env.advance(MINUTE)
+    env.dispatch()
+    env.work()
+    assert run.refresh().status == "succeeded"
+    assert hook.paths == ["/start", "/"]
+
+
+def test_the_start_of_a_workflow_that_is_imported_by_its_path_is_told(env: Env, hook: Receiver) -> None:
+    env.run_next(env.create(workflow="gc.collect", notifications={"heartbeat": hook.url}))
+    assert hook.paths == ["/start", "/"]
+
+
+def test_a_receiver_that_hangs_holds_up_no_run(make_env: MakeEnv, hook: Receiver) -> None:
+    env = make_env(notification_timeout=60)
+    hook.answer(HANG)
+    run = env.fire_next(env.create(notifications={"heartbeat": hook.url}))
+
+    execution.execute(env.runtime, job_id(run.state))
+
+    assert run.refresh().status == "succeeded"
+    assert [one.status for one in rows(env) if one.event_type == "started"] == [DeliveryStatus.RUNNING]
+
+
+def test_a_start_whose_process_vanished_is_not_told_after_the_end(env: Env, hook: Receiver) -> None:
+    run = env.fire_next(env.create(notifications={"heartbeat": hook.url}))
+    claim = present(execution.claim_run(env.runtime, job_id(run.state)))
+    [start], now = rows(env), env.clock.now()
+    job, token = DeliveryJobId(start.uid, 1), "01KF0000000000000000000009"
+    database = env.runtime.database
+    assert database.transact(lambda c: store.claim(c, job, token, worker="gone", now=now, until=now + HOUR))
+
+    execution._complete(env.runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED))
+    env.work()
+
     assert hook.paths == ["/"]
     assert rows(env) == []
 
@@ -359,7 +424,7 @@ def test_a_start_that_no_worker_was_free_to_tell_is_left_out(env: Env, hook: Rec
 def test_a_heartbeat_of_the_settings_names_the_schedule(make_env: MakeEnv, hook: Receiver) -> None:
     env = make_env(heartbeat_url=hook.url + "/key/{namespace}-{schedule_id}")
     env.run_next(env.create("a:b"))
-    assert hook.paths == ["/key/default-a%3Ab"]
+    assert hook.paths == ["/key/default-a%3Ab/start", "/key/default-a%3Ab"]
 
 
 def test_a_ping_that_comes_late_is_left_out_when_a_later_one_arrived(env: Env, hook: Receiver) -> None:
@@ -367,12 +432,15 @@ def test_a_ping_that_comes_late_is_left_out_when_a_later_one_arrived(env: Env, h
     env.failing = True
     schedule = env.create(retry=ONCE, notifications={"heartbeat": hook.url})
     env.run_next(schedule)
-    assert [(one.event_type, one.status) for one in rows(env)] == [("failed", DeliveryStatus.PENDING)]
+    assert {(one.event_type, one.status) for one in rows(env)} == {
+        ("started", DeliveryStatus.PENDING),
+        ("failed", DeliveryStatus.PENDING),
+    }
 
     hook.answer("200")
     env.failing = False
     env.run_next(schedule, 10 * SECOND + MINUTE)
-    assert hook.paths == ["/fail", "/"]
+    assert hook.paths == ["/start", "/fail", "/start", "/"]
     assert rows(env) == []
 
 

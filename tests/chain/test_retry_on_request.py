@@ -203,6 +203,27 @@ def test_several_failed_runs_of_a_paused_schedule_start_one_after_another(any_en
     check_invariants(any_env.runtime)
 
 
+def test_retry_of_a_paused_schedule_passes_runs_that_wait_for_its_resume(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOUR, overlap="buffer_all", retry=ONCE)
+    ahead, waiting = (present(schedule.trigger().run) for _ in range(2))
+    failed = present(schedule.trigger(overlap="allow_all").run)
+    any_env.failing = True
+    with pytest.raises(RuntimeError):
+        execution.execute(any_env.runtime, present(parse_run_job_id(run_job_id(failed))))
+    any_env.failing = False
+    assert [run.refresh().status for run in (ahead, waiting, failed)] == ["pending", "buffered", "failed"]
+    schedule.pause()
+    assert failed.retry().status == "buffered"
+
+    any_env.work()
+
+    assert [run.refresh().status for run in (ahead, waiting, failed)] == ["succeeded", "buffered", "succeeded"]
+    schedule.resume()
+    any_env.work()
+    assert waiting.refresh().status == "succeeded"
+    check_invariants(any_env.runtime)
+
+
 def test_backfilled_run_is_run_again(any_env: Env) -> None:
     schedule = any_env.create(spec=HOUR, retry=ONCE)
     any_env.advance(3 * HOUR)

@@ -180,6 +180,7 @@ def test_an_attempt_that_is_tried_again_is_recorded_with_the_time_of_the_next_on
 
 def test_a_success_after_a_success_has_no_event_and_writes_nothing_but_the_counts() -> None:
     before = end(retrying(CONTINUE), SUCCEEDED).after
+    assert before.last_outcome == "succeeded", "written with the first success, and then left alone"
     change = end(before, SUCCEEDED)
     changed = {
         field.name for field in fields(Schedule) if getattr(before, field.name) != getattr(change.after, field.name)

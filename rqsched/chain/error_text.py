@@ -1,0 +1,37 @@
+"""What went wrong, as text that is kept: the error in its first line, and where the application's code raised it."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from rq.timeouts import JobTimeoutException
+
+from rqsched import workflows
+from rqsched.workflows import CALLERS
+
+_PACKAGE = Path(workflows.__file__).parent
+
+
+def describe_error(error: BaseException) -> str:
+    """Say what went wrong: the exception in the first line, then the traceback from the workflow's own code on."""
+    told = traceback.TracebackException(type(error), error, _from_workflow_on(error.__traceback__))
+    what = "".join(told.format_exception_only()).strip() or type(error).__name__
+    if isinstance(error, JobTimeoutException):
+        what = f"timeout: {error}"
+    text = f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
+    # What no database stores must not keep the end from being recorded.
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
+    """Drop our own frames and those of the event loop; None when no code of the workflow ran."""
+    found, step = trace, trace
+    while step is not None:
+        code = step.tb_frame.f_code
+        is_ours_still = step is found and Path(code.co_filename).is_relative_to(_PACKAGE)
+        if is_ours_still or code in CALLERS:
+            found = step.tb_next
+        step = step.tb_next
+    return found
