@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import islice
 
@@ -11,6 +12,9 @@ from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
+
+_BUDGET = 0.5
+"""Seconds of CPU that looking for the next fires may take."""
 
 
 def describe(schedule: Schedule, latest: Run | None = None) -> Description:
@@ -59,8 +63,21 @@ _SAME_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description
 
 
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:
-    """Return the next instants at which a schedule fires (jitter included), as far as they are known now."""
-    return list(islice(iter_upcoming(schedule, now), count))
+    """Return the next instants at which a schedule fires (jitter included), as far as they are known now.
+
+    Fewer when looking for them takes long: dates as rare as a 29th of February that is a Monday.
+    """
+    began = time.thread_time()
+    found = islice(iter_upcoming(schedule, now), count)
+    return list(_within(found, lambda: time.thread_time() - began < _BUDGET))
+
+
+def _within(instants: Iterator[datetime], is_in_budget: Callable[[], bool]) -> Iterator[datetime]:
+    """Yield instants, the first in any case, until the budget is used up."""
+    for instant in instants:
+        yield instant
+        if not is_in_budget():
+            return
 
 
 def iter_upcoming(schedule: Schedule, now: datetime) -> Iterator[datetime]:

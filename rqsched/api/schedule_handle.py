@@ -146,7 +146,7 @@ class ScheduleHandle(ScheduleView):
         return RunHandle(self._runtime, found)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """Return the next instants (1 to 1000) at which it fires, jitter included."""
+        """Return the next instants (1 to 1000) at which it fires, jitter included; fewer when they are hard to find."""
         listing.require_limit(count, 1_000)
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
@@ -368,7 +368,7 @@ class ScheduleHandle(ScheduleView):
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = Range(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
         if dry_run:
-            return BackfillResult(None, backfill.preview(self._runtime, self.refresh().state, wanted))
+            return BackfillResult(None, [row for chunk in self.preview_backfill(wanted) for row in chunk])
         rows: list[BackfillRow] = []
         done: Backfill | None = None
         for done, chunk in self.iter_backfill(wanted):
@@ -377,6 +377,10 @@ class ScheduleHandle(ScheduleView):
                 progress(done)
         self.refresh()
         return BackfillResult(done, rows)
+
+    def preview_backfill(self, wanted: Range) -> Iterator[list[BackfillRow]]:
+        """Say what a backfill would do, chunk by chunk, in bounded memory; writes nothing."""
+        return backfill.preview(self._runtime, self.refresh().state, wanted)
 
     def iter_backfill(self, wanted: Range) -> Generator[tuple[Backfill, list[BackfillRow]]]:
         """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.

@@ -36,6 +36,8 @@ that skipped the locked schedule. Without it a backfill is a tight writer, and l
 Pause = Callable[[], object]
 """Called between two chunks, when nothing is locked."""
 _TICK = timedelta(microseconds=1)
+_PREVIEWED = 5_000
+"""How many occurrences a dry run looks at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +221,36 @@ def _advance(
     return moved
 
 
-def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> list[BackfillRow]:
-    """Say what a backfill would do, without writing (`dry_run`)."""
+def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> Iterator[list[BackfillRow]]:
+    """Say what a backfill would do, without writing (`dry_run`): chunk by chunk, in bounded memory."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
+    return _preview_chunks(runtime, schedule, schedule.spec.between(start_at, end_at), wanted.rerun)
 
-    def read(connection: Connection) -> list[BackfillRow]:
-        failed = []
-        if wanted.rerun is not None:
-            failed = changes.failed_occurrences(connection, schedule.uid, start_at, end_at)
-        return preview_backfill(
-            schedule,
-            schedule.spec.between(start_at, end_at),
-            ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
-            failed=failed,
-            pruned_to=_pruned_to(connection, schedule, wanted.rerun),
-        )
 
-    return runtime.database.read(read)
+def _preview_chunks(
+    runtime: Runtime, schedule: Schedule, nominals: Iterator[datetime], rerun: Rerun | None
+) -> Iterator[list[BackfillRow]]:
+    room = schedule.remaining
+    while chunk := list(islice(nominals, _PREVIEWED)):
+        rows = runtime.database.read(partial(_preview, schedule, chunk, rerun, room))
+        yield rows
+        if room is not None:
+            room -= sum(row.outcome == "would_start" and row.reason is None for row in rows)
+
+
+def _preview(
+    schedule: Schedule, chunk: list[datetime], rerun: Rerun | None, room: int | None, connection: Connection
+) -> list[BackfillRow]:
+    start_at, end_at = chunk[0], chunk[-1] + _TICK
+    return preview_backfill(
+        schedule,
+        chunk,
+        ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
+        failed=[] if rerun is None else changes.failed_occurrences(connection, schedule.uid, start_at, end_at),
+        pruned_to=_pruned_to(connection, schedule, rerun),
+        room=room,
+    )
 
 
 def cancel(runtime: Runtime, uid: str) -> Backfill:

@@ -166,12 +166,12 @@ def preview_backfill(
     ran: frozenset[datetime],
     failed: Sequence[Run] = (),
     pruned_to: datetime | None = None,
+    room: int | None = None,
 ) -> list[BackfillRow]:
     """Return what a backfill would do with each occurrence; nothing is decided.
 
-    `ran` are those that have a run, `failed` the runs that would be retried.
+    `ran` are those that have a run, `failed` the runs that would be retried, `room` how many may still start.
     """
-    room = schedule.remaining
     rows = []
     again = {run.occurrence_at: run for run in failed}
     for nominal in nominals:

@@ -19,6 +19,7 @@ from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
 from rqsched.chain.runtime import Runtime
+from rqsched.core.page import Page
 from rqsched.errors import RqschedError
 from rqsched.http.errors import TooManyStreamsError
 from rqsched.http.limits import Limits
@@ -196,16 +197,16 @@ class EventFeed:
         position = event_feed.before(since)
         while True:
             page = self._read(namespaces, position)
-            fresh = [event for event in page if event.key not in seen]
+            fresh = [event for event in page.items if event.key not in seen]
             seen.update((event.key, event.record.recorded_at) for event in fresh)
             for reader in readers:
                 if (wanted := [event for event in fresh if reader.wants(event)]) and not reader.give(wanted):
                     self.unsubscribe(reader)
-            if len(page) < PAGE:
+            if page.next_cursor is None:
                 return
-            position = page[-1].position
+            position = page.items[-1].position
 
-    def _read(self, namespaces: Sequence[str], position: Position) -> list[FoundEvent]:
+    def _read(self, namespaces: Sequence[str], position: Position) -> Page[FoundEvent]:
         return self._runtime.database.read(
             lambda connection: event_feed.read_after(connection, namespaces, position, limit=PAGE)
         )

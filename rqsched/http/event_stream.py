@@ -20,12 +20,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rqsched.core.ids import iso_utc
+from rqsched.core.page import Page
 from rqsched.errors import RqschedError
 from rqsched.http.event_feed import PAGE, EventFeed, Reader
 from rqsched.http.middleware import IS_HEAD
 from rqsched.store import event_feed, listing
 from rqsched.store.database import Connection, DatabaseError
 from rqsched.store.event_feed import SETTLING, FoundEvent
+from rqsched.store.fitting import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
 MEDIA_TYPE = "text/event-stream"
@@ -39,7 +41,7 @@ _HEARTBEAT = b":\n\n"
 class Cursor(Protocol):
     """Where a reader is."""
 
-    def read(self, connection: Connection) -> list[FoundEvent]:
+    def read(self, connection: Connection) -> Page[FoundEvent]:
         """Read the next page of what was recorded before the reader followed."""
         ...
 
@@ -66,7 +68,7 @@ class NamespaceCursor:
         self._had: dict[tuple[str, int], datetime] | None = {}
         self._until: datetime | None = None
 
-    def read(self, connection: Connection) -> list[FoundEvent]:
+    def read(self, connection: Connection) -> Page[FoundEvent]:
         """Read the next page of the namespace."""
         return event_feed.read_after(connection, [self._namespace], self._position, limit=PAGE)
 
@@ -103,10 +105,12 @@ class ScheduleCursor:
         self._names = schedule_id, namespace
         self._uid, self._sequence = uid, sequence
 
-    def read(self, connection: Connection) -> list[FoundEvent]:
+    def read(self, connection: Connection) -> Page[FoundEvent]:
         """Read the next page of its history."""
-        page = listing.history(connection, self._uid, limit=PAGE, after_sequence=self._sequence)
-        return [FoundEvent(record, *self._names) for record in page]
+        page = listing.history_page(
+            connection, self._uid, limit=PAGE, after_sequence=self._sequence, most=PAGE_CHARACTERS
+        )
+        return page.map(lambda record: FoundEvent(record, *self._names))
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
         """Return those after the last one that the reader has had."""
@@ -139,8 +143,8 @@ async def open_stream(
     feed.require_room()
     while is_new:
         page = await feed.read(cursor.read)
-        cursor.take(page)
-        is_new = len(page) == PAGE
+        cursor.take(page.items)
+        is_new = page.next_cursor is not None
     return EventStream(feed, reader, cursor, frozenset(event_types))
 
 
@@ -202,9 +206,9 @@ class EventStream(Response):
     async def _backlog(self) -> AsyncIterator[bytes]:
         while True:
             page = await self._feed.read(self._cursor.read)
-            if chunk := self._render(self._cursor.take(page)):
+            if chunk := self._render(self._cursor.take(page.items)):
                 yield chunk
-            if len(page) < PAGE or self._reader.is_over:
+            if page.next_cursor is None or self._reader.is_over:
                 return
 
     async def _live(self) -> AsyncIterator[bytes]:

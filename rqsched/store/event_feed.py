@@ -16,8 +16,10 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
+from rqsched.core.page import Page
 from rqsched.errors import InvalidInputError
-from rqsched.store.listing import to_record
+from rqsched.store.fitting import PAGE_CHARACTERS, fitting
+from rqsched.store.listing import page_of, to_record
 from rqsched.store.tables import audit_events, schedules
 
 SETTLING = timedelta(seconds=20)
@@ -90,8 +92,8 @@ def read_after(
     limit: int,
     event_types: Sequence[str] = (),
     until: datetime | None = None,
-) -> list[FoundEvent]:
-    """Read the events of some namespaces after a position, in the order they were recorded."""
+) -> Page[FoundEvent]:
+    """Read a page of the events of some namespaces after a position, in the order they were recorded (`fitting`)."""
     bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
     statement = (
         sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
@@ -102,5 +104,7 @@ def read_after(
         statement = statement.where(audit_events.c.event_type.in_(event_types))
     if until is not None:
         statement = statement.where(audit_events.c.recorded_at < until)
-    rows = connection.execute(statement.order_by(*_POSITION).limit(limit))
-    return [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
+    statement, cut = fitting(connection, statement.order_by(*_POSITION).limit(limit + 1), PAGE_CHARACTERS)
+    rows = connection.execute(statement)
+    found = [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
+    return page_of(found, limit, lambda event: str(event.position), cut)

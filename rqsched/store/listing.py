@@ -20,7 +20,16 @@ from rqsched.core.model import BLOCKED, Run, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidLimitError
-from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.fitting import fitting
+from rqsched.store.rows import (
+    RUN_COLUMNS,
+    SELECT_RUNS,
+    SELECT_SCHEDULES,
+    SELECT_SLIM_RUNS,
+    SELECT_SLIM_SCHEDULES,
+    to_run,
+    to_schedule,
+)
 from rqsched.store.tables import HAS_FAILED, IS_LIVE, WAITS_FOR_CODE, audit_events, runs, schedules
 
 T = TypeVar("T")
@@ -78,9 +87,15 @@ def list_schedules(
     cursor: str | None,
     newest_first: bool = False,
     offset: int = 0,
+    most: int | None = None,
+    is_slim: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules in the order they were created."""
-    statement = SELECT_SCHEDULES.where(*conditions_of(connection, filters))
+    """Read a page of schedules in the order they were created, of at most so many characters (`fitting`).
+
+    `is_slim` leaves arguments, memo and search attributes empty.
+    """
+    selected = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
+    statement = selected.where(*conditions_of(connection, filters))
     position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
     if cursor is not None:
         created_at, uid = read_cursor(cursor)
@@ -88,8 +103,9 @@ def list_schedules(
         statement = statement.where(position < bound if newest_first else position > bound)
     order = (schedules.c.created_at, schedules.c.uid)
     statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
-    found = [to_schedule(row) for row in connection.execute(statement.limit(limit + 1).offset(offset))]
-    return _page(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid))
+    statement, cut = fitting(connection, statement.limit(limit + 1).offset(offset), most)
+    found = [to_schedule(row) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid), cut)
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
@@ -108,11 +124,11 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
 
 
 def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, Run]:
-    """Read the newest run of each schedule, by the schedule's uid."""
+    """Read the newest run of each schedule, by the schedule's uid, without what may be large."""
     uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
     if not uids:
         return {}
-    latest = [to_run(row) for row in connection.execute(SELECT_RUNS.where(runs.c.uid.in_(uids)))]
+    latest = [to_run(row) for row in connection.execute(SELECT_SLIM_RUNS.where(runs.c.uid.in_(uids)))]
     return {run.schedule_uid: run for run in latest}
 
 
@@ -167,9 +183,10 @@ def read_cursor(text: str) -> tuple[datetime, str]:
     return position
 
 
-def _page(found: list[T], limit: int, cursor_of: Any) -> Page[T]:
+def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
+    """Return a page; `cut` says that more follow than were read."""
     items = found[:limit]
-    return Page(items, cursor_of(items[-1]) if len(found) > limit else None)
+    return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
@@ -185,13 +202,21 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
 
 def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int) -> list[AuditRecord]:
     """Read audit events in order, after a sequence."""
-    statement = (
-        sa.select(audit_events)
-        .where(audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after_sequence)
-        .order_by(audit_events.c.sequence)
-        .limit(limit)
-    )
-    return [to_record(row) for row in connection.execute(statement)]
+    return [to_record(row) for row in connection.execute(_events(schedule_uid, after_sequence).limit(limit))]
+
+
+def history_page(
+    connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int, most: int
+) -> Page[AuditRecord]:
+    """Read a page of audit events in order, after a sequence, of at most so many characters (`fitting`)."""
+    statement, cut = fitting(connection, _events(schedule_uid, after_sequence).limit(limit + 1), most)
+    found = [to_record(row) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda event: str(event.sequence), cut)
+
+
+def _events(schedule_uid: str, after_sequence: int) -> sa.Select[Any]:
+    is_after = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after_sequence
+    return sa.select(audit_events).where(*is_after).order_by(audit_events.c.sequence)
 
 
 def to_record(row: sa.Row[Any]) -> AuditRecord:
@@ -215,17 +240,23 @@ def list_runs(
     cursor: str | None = None,
     statuses: Sequence[str] = (),
     backfill_uid: str | None = None,
+    most: int | None = None,
+    is_slim: bool = False,
 ) -> Page[Run]:
-    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones."""
-    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid)
+    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones.
+
+    `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
+    """
+    statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
     if statuses:
         statement = statement.where(_is_in(statuses))
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if cursor is not None:
         statement = statement.where(runs.c.number < _read_number(cursor))
-    found = [to_run(row) for row in connection.execute(statement.order_by(runs.c.number.desc()).limit(limit + 1))]
-    return _page(found, limit, lambda run: str(run.number))
+    statement, cut = fitting(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
+    found = [to_run(row) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda run: str(run.number), cut)
 
 
 def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
@@ -297,10 +328,19 @@ class RunFilters:
     """Created before; None is any time."""
 
 
-def find_runs(connection: Connection, filters: RunFilters, *, limit: int, cursor: str | None) -> Page[tuple[str, Run]]:
-    """Read a page of a namespace's runs, newest first, each with the id of its schedule."""
+def find_runs(
+    connection: Connection,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[tuple[str, Run]]:
+    """Read a page of a namespace's runs, newest first, each with the id of its schedule; see `list_runs`."""
     statement = (
-        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS)
+        .add_columns(schedules.c.schedule_id)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
         .where(schedules.c.namespace == filters.namespace)
     )
@@ -318,9 +358,9 @@ def find_runs(connection: Connection, filters: RunFilters, *, limit: int, cursor
         if not is_uid(cursor):
             raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
         statement = statement.where(runs.c.uid < cursor)
-    rows = connection.execute(statement.order_by(runs.c.uid.desc()).limit(limit + 1))
-    found = [(row[-1], to_run(row[:-1])) for row in rows]
-    return _page(found, limit, lambda one: one[1].uid)
+    statement, cut = fitting(connection, statement.order_by(runs.c.uid.desc()).limit(limit + 1), most)
+    found = [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda one: one[1].uid, cut)
 
 
 def _read_number(cursor: str) -> int:

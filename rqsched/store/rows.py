@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -28,6 +28,21 @@ RUN_COLUMNS = [runs.c[name] for name in _RUN]
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
 """Built once: naming a hundred columns takes longer than the rest of a short query."""
+_BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}", "lineage": "{}"}
+_BLANK_RUN = {**_BLANK, "attempts": "[]", "result": None}
+
+
+def _slim(columns: Sequence[sa.Column[Any]], blanks: Mapping[str, str | None]) -> sa.Select[Any]:
+    known: dict[str, sa.ColumnElement[Any]] = {
+        name: sa.literal_column("NULL" if text is None else f"'{text}'") for name, text in blanks.items()
+    }
+    return sa.select(*(known[c.name].label(c.name) if c.name in known else c for c in columns))
+
+
+SELECT_SLIM_SCHEDULES = _slim(SCHEDULE_COLUMNS, _BLANK)
+"""Schedules without arguments, memo and search attributes, which may be large."""
+SELECT_SLIM_RUNS = _slim(RUN_COLUMNS, _BLANK_RUN)
+"""Runs without those, their lineage, attempts and results."""
 
 
 def to_schedule(row: Sequence[Any]) -> Schedule:

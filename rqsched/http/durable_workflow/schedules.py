@@ -30,6 +30,7 @@ from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import listing
+from rqsched.store.fitting import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
@@ -58,7 +59,9 @@ def list_schedules(
     cursor = query.decode_token(next_page_token, call.namespace, filters)
     database = call.scheduler.runtime.database
     page = database.read(
-        lambda c: listing.list_schedules(c, filters, limit=page_size, cursor=cursor, newest_first=True)
+        lambda c: listing.list_schedules(
+            c, filters, limit=page_size, cursor=cursor, newest_first=True, most=PAGE_CHARACTERS
+        )
     )
     token = query.encode_token(page.next_cursor, call.namespace, filters)
     return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})

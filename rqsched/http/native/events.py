@@ -52,13 +52,13 @@ def list_events(
         if text is not None:
             start = max(start, event_feed.read_position(name, text))
     types = _types_of(event_type)
-    found = call.scheduler.runtime.database.read(
+    page = call.scheduler.runtime.database.read(
         lambda connection: event_feed.read_after(
-            connection, [call.namespace], start, limit=limit + 1, event_types=types, until=until
+            connection, [call.namespace], start, limit=limit, event_types=types, until=until
         )
     )
-    items = [event_fields(event, str(event.position)) for event in found[:limit]]
-    return JSONResponse({"items": items, "next_cursor": items[-1]["id"] if len(found) > limit else None})
+    items = [event_fields(event, str(event.position)) for event in page.items]
+    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
 
 
 def _types_of(texts: Iterable[str] | None) -> tuple[str, ...]:

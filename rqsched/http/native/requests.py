@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -101,7 +101,11 @@ Labels = Annotated[dict[str, str], Field(max_length=64)]
 
 
 ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="The size of a page.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="The size of a page; large items make shorter ones.")]
+ShownFields = Annotated[
+    Literal["full", "summary"],
+    Query(description="summary leaves out what may be large: arguments, memo, search attributes, attempts, results."),
+]
 Cursor = Annotated[str | None, Query(max_length=500, description="The next_cursor of the previous page.")]
 IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, description="The same key returns the same response.")

@@ -27,6 +27,12 @@ _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "att
 _PRIVATE = ("token",)
 
 
+def _without(name: str, model: Any, left_out: Sequence[str]) -> Any:
+    """Return the model of the same fields without some."""
+    kept: Any = {field: (info.annotation, info) for field, info in model.model_fields.items() if field not in left_out}
+    return create_model(name, __base__=Schema, **kept)
+
+
 class _PipelitNames(Schema):
     """The same values under the Pipelit document's names."""
 
@@ -45,13 +51,20 @@ class _PipelitNames(Schema):
 
 _FIELDS: Any = {name: (kind, ...) for name, kind in get_type_hints(Description).items()}
 ScheduleResponse: Any = create_model("ScheduleResponse", __base__=_PipelitNames, **_FIELDS)
+_LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
+"""What a summary of a schedule leaves out."""
+_LARGE_OF_RUN = ("action", "memo", "search_attributes", "lineage", "attempts", "result")
+"""What a summary of a run leaves out."""
 
 
-def schedule_response(schedule: Schedule, latest: Run | None = None) -> dict[str, Any]:
+ScheduleSummary: Any = _without("ScheduleSummary", ScheduleResponse, _LARGE)
+
+
+def schedule_response(schedule: Schedule, latest: Run | None = None, *, is_slim: bool = False) -> dict[str, Any]:
     """Return a schedule, in our names and in the Pipelit document's."""
     fields = describe(schedule, latest).to_dict()
     surface = loads(schedule.definition.surface)
-    return fields | {
+    whole = fields | {
         "id": schedule.schedule_id,
         "name": surface.get("name") or schedule.schedule_id,
         "workflow_id": fields["workflow"],
@@ -64,6 +77,7 @@ def schedule_response(schedule: Schedule, latest: Run | None = None) -> dict[str
         "trigger_payload": fields["kwargs"],
         "current_repeat": fields["success_count"],
     }
+    return {name: value for name, value in whole.items() if name not in _LARGE} if is_slim else whole
 
 
 def _interval_seconds(schedule: Schedule) -> float | None:
@@ -74,7 +88,8 @@ def _interval_seconds(schedule: Schedule) -> float | None:
 class SchedulesResponse(Schema):
     """A page of schedules, in the order they were created."""
 
-    items: list[ScheduleResponse]
+    items: list[ScheduleResponse | ScheduleSummary]
+    """Fewer than asked for where they are large: `next_cursor` tells whether there are more."""
     next_cursor: str | None
     total: int | None = None
     """The number of all matching schedules; only when `total` was asked for."""
@@ -129,10 +144,14 @@ class RunResponse(Schema):
     """Which worker was the last of them, and what it lacked."""
 
 
-def run_response(run: Run) -> dict[str, Any]:
+RunSummary: Any = _without("RunSummary", RunResponse, _LARGE_OF_RUN)
+
+
+def run_response(run: Run, *, is_slim: bool = False) -> dict[str, Any]:
     """Return every field of a run but its fencing token."""
-    fields = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
-    fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
+    hidden = (*_PRIVATE, *_LARGE_OF_RUN) if is_slim else _PRIVATE
+    fields = {name: value for name, value in asdict(run).items() if name not in hidden}
+    fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS if name in fields}
     return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
@@ -171,7 +190,7 @@ def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
 class RunsResponse(Schema):
     """A page of runs, newest first."""
 
-    items: list[RunResponse]
+    items: list[RunResponse | RunSummary]
     next_cursor: str | None
 
 
@@ -181,10 +200,13 @@ class FoundRunResponse(RunResponse):
     schedule_id: str
 
 
+FoundRunSummary: Any = _without("FoundRunSummary", FoundRunResponse, _LARGE_OF_RUN)
+
+
 class FoundRunsResponse(Schema):
     """A page of runs of all schedules, newest first."""
 
-    items: list[FoundRunResponse]
+    items: list[FoundRunResponse | FoundRunSummary]
     next_cursor: str | None
 
 

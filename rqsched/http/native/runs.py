@@ -6,6 +6,7 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -16,8 +17,8 @@ from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
 from rqsched.core.ids import is_uid, iso_utc
 from rqsched.core.model import BLOCKED, RunStatus
-from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy, Rerun
+from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
 from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Call, Read
@@ -31,6 +32,7 @@ from rqsched.http.native.requests import (
     RetryFailedRequest,
     RetryRunRequest,
     ScheduleId,
+    ShownFields,
 )
 from rqsched.http.native.responses import (
     BackfillResponse,
@@ -52,6 +54,7 @@ from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import backfills, changes, listing
 from rqsched.store.backfills import Backfill
+from rqsched.store.fitting import PAGE_CHARACTERS
 from rqsched.store.listing import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
@@ -74,10 +77,11 @@ def history(
 ) -> Response:
     """Read audit events, oldest first."""
     start = after_sequence if cursor is None else _sequence(cursor)
-    events = call.newest(schedule_id).history(min(limit + 1, MAX_PAGE), start)
-    items = [event_response(event) for event in events[:limit]]
-    has_more = len(events) > limit or len(events) == MAX_PAGE
-    return JSONResponse({"items": items, "next_cursor": str(items[-1]["sequence"]) if has_more else None})
+    uid = call.newest(schedule_id).uid
+    page = call.scheduler.runtime.database.read(
+        lambda c: listing.history_page(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS)
+    )
+    return JSONResponse({"items": [event_response(event) for event in page.items], "next_cursor": page.next_cursor})
 
 
 @router.get("/schedules/{schedule_id}/deliveries/", response_model=DeliveriesResponse, tags=["runs"])
@@ -109,12 +113,19 @@ def list_runs(
     status: Annotated[
         list[str] | None, Query(description="Only runs in these statuses; `blocked` for those of the pending ones.")
     ] = None,
+    fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """Read runs, newest first."""
-    page = call.newest(schedule_id).runs(limit, cursor, statuses_of(status, [*RunStatus, BLOCKED]))
-    return JSONResponse({"items": [run_response(run.state) for run in page.items], "next_cursor": page.next_cursor})
+    statuses, uid, is_slim = statuses_of(status, [*RunStatus, BLOCKED]), call.newest(schedule_id).uid, fields != "full"
+    page = call.scheduler.runtime.database.read(
+        lambda c: listing.list_runs(
+            c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
+        )
+    )
+    items = [run_response(run, is_slim=is_slim) for run in page.items]
+    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
@@ -152,6 +163,7 @@ def list_runs_of_all(
     workflow: Annotated[str | None, Query(max_length=255)] = None,
     since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
     until: Annotated[Instant | None, Query(description="Created before.")] = None,
+    fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -159,8 +171,11 @@ def list_runs_of_all(
     filters = RunFilters(
         call.namespace, statuses_of(status, [*RunStatus, BLOCKED]), schedule_id, workflow, since, until
     )
-    page = call.scheduler.runtime.database.read(lambda c: listing.find_runs(c, filters, limit=limit, cursor=cursor))
-    items = [run_response(run) | {"schedule_id": name} for name, run in page.items]
+    is_slim = fields != "full"
+    page = call.scheduler.runtime.database.read(
+        lambda c: listing.find_runs(c, filters, limit=limit, cursor=cursor, most=PAGE_CHARACTERS, is_slim=is_slim)
+    )
+    items = [run_response(run, is_slim=is_slim) | {"schedule_id": name} for name, run in page.items]
     return JSONResponse({"items": items, "next_cursor": page.next_cursor})
 
 
@@ -203,13 +218,13 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     """Fire the occurrences of [start, end) that have passed and have no run yet.
 
     Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
+    A dry run counts all of them, and has rows for the first 500.
     """
     overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
-    handle = call.schedule(schedule_id)
-    if body.dry_run:
-        return JSONResponse(_preview(handle, body, overlap))
     rerun = None if body.rerun is None else Rerun.of(body.rerun)
-    wanted = Range(body.start, body.end, overlap, body.bound, call.context, rerun)
+    handle, wanted = call.schedule(schedule_id), Range(body.start, body.end, overlap, body.bound, call.context, rerun)
+    if body.dry_run:
+        return JSONResponse(_preview(handle, wanted))
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
         return JSONResponse(backfill_response(first, rows))
@@ -218,20 +233,23 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     return JSONResponse(backfill_response(first), 202, {"Location": location})
 
 
-def _preview(handle: ScheduleHandle, body: BackfillRequest, overlap: OverlapPolicy | None) -> dict[str, Any]:
-    rows = handle.backfill(body.start, body.end, overlap=overlap, rerun=body.rerun, dry_run=True, bound=body.bound).rows
-    outcomes = [row.outcome for row in rows]
+def _preview(handle: ScheduleHandle, wanted: Range) -> dict[str, Any]:
+    """Count what a backfill would do, with the rows of as many occurrences as one that starts shows."""
+    counts, shown = Counter[str](), list[BackfillRow]()
+    for rows in handle.preview_backfill(wanted):
+        counts.update(row.outcome for row in rows)
+        shown += rows[: backfill.CHUNK - len(shown)]
     return {
         "uid": None,
         "status": "dry_run",
-        "start_at": iso_utc(body.start),
-        "end_at": iso_utc(body.end),
-        "attempted": len(rows),
-        "started": outcomes.count("would_start"),
+        "start_at": iso_utc(wanted.start_at),
+        "end_at": iso_utc(wanted.end_at),
+        "attempted": counts.total(),
+        "started": counts["would_start"],
         "buffered": 0,
-        "skipped": outcomes.count("skipped"),
-        "already_run": outcomes.count("already_run"),
-        "rows": [row.to_dict() for row in rows],
+        "skipped": counts["skipped"],
+        "already_run": counts["already_run"],
+        "rows": [row.to_dict() for row in shown],
     }
 
 

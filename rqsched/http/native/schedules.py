@@ -35,6 +35,7 @@ from rqsched.http.native.requests import (
     PauseRequest,
     ResumeRequest,
     ScheduleId,
+    ShownFields,
     TriggerRequest,
     UpdateRequest,
 )
@@ -48,6 +49,7 @@ from rqsched.http.native.responses import (
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
+from rqsched.store.fitting import PAGE_CHARACTERS
 from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -66,6 +68,7 @@ def list_schedules(
     owner: Annotated[str | None, Query(max_length=255)] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
+    fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
     total: Annotated[bool, Query(description="Also return the total count.")] = False,
@@ -80,10 +83,12 @@ def list_schedules(
         text=q,
         overdue=overdue,
     )
-    database = call.scheduler.runtime.database
-    page = database.read(lambda c: listing.list_schedules(c, filters, limit=limit, cursor=cursor))
+    database, is_slim = call.scheduler.runtime.database, fields != "full"
+    page = database.read(
+        lambda c: listing.list_schedules(c, filters, limit=limit, cursor=cursor, most=PAGE_CHARACTERS, is_slim=is_slim)
+    )
     latest = database.read(lambda c: listing.latest_runs(c, page.items))
-    items = [schedule_response(schedule, latest.get(schedule.uid)) for schedule in page.items]
+    items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
     body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor}
     if total:
         body["total"] = database.read(lambda c: listing.count_schedules(c, filters))

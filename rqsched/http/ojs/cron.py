@@ -20,6 +20,7 @@ from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
 from rqsched.spec.spec import Cron, Spec
 from rqsched.store import listing
+from rqsched.store.fitting import PAGE_CHARACTERS
 from rqsched.store.listing import Filters
 
 router = APIRouter(prefix="/v1/cron")
@@ -102,7 +103,9 @@ def list_crons(
     filters = Filters(namespace=call.namespace, statuses=statuses)
     database, wanted = call.scheduler.runtime.database, min(limit, MAX_PAGE)
     page = database.read(
-        lambda c: listing.list_schedules(c, filters, limit=wanted, cursor=cursor or None, offset=offset)
+        lambda c: listing.list_schedules(
+            c, filters, limit=wanted, cursor=cursor or None, offset=offset, most=PAGE_CHARACTERS
+        )
     )
     total = database.read(lambda c: listing.count_schedules(c, filters))
     jobs = [responses.cron_job(schedule) for schedule in page.items]
