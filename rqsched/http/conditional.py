@@ -32,7 +32,8 @@ class Conditional:
             return
         is_head = scope["method"] == "HEAD"
         known = Headers(scope=scope).get("if-none-match")
-        await self._app({**scope, "method": "GET", IS_HEAD: is_head}, receive, _Sender(send, known, is_head=is_head))
+        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard's own copy: what is noted in it reaches the guard
+        await self._app(scope, receive, _Sender(send, known, is_head=is_head))
 
 
 class _Sender:
