@@ -1,6 +1,7 @@
 """The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
 
-Each runs the synchronous operation in a worker thread; cancelling the await does not stop it.
+Each runs the synchronous operation in a worker thread; cancelling the await does not stop it. In the transaction of an
+AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, since that is where its driver lives.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from rqsched.api.own_transaction import is_async
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.api.scheduler import Scheduler
+from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Schedule
 from rqsched.core.page import MAX_PAGE, Page
@@ -31,12 +34,27 @@ async def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.to_thread(partial(call, *args, **kwargs))
 
 
+async def _run_in(runtime: Runtime, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run an operation in a thread, or in the asynchronous transaction that it is given."""
+    name = next((name for name in ("session", "connection") if is_async(kwargs.get(name))), None)
+    if name is None:
+        return await run(call, *args, **kwargs)
+    await run(runtime.prepare)
+    others: dict[str, Any] = {key: value for key, value in kwargs.items() if key != name}
+    given: Any = kwargs[name]
+
+    def operate(transaction: object) -> T:
+        return cast("Callable[..., T]", call)(*args, **others, **{name: transaction})
+
+    return cast("T", await given.run_sync(operate))
+
+
 def _of_handle(
     call: Callable[Concatenate[ScheduleHandle, P], T],
 ) -> Callable[Concatenate[AsyncSchedule, P], Awaited[T]]:
     @wraps(call)
     async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await run(call, self.handle, *args, **kwargs)
+        return await _run_in(self.handle.runtime, call, self.handle, *args, **kwargs)
 
     return method
 
@@ -46,7 +64,7 @@ def _changing(
 ) -> Callable[Concatenate[AsyncSchedule, P], Awaited[AsyncSchedule]]:
     @wraps(call)
     async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
-        await run(call, self.handle, *args, **kwargs)
+        await _run_in(self.handle.runtime, call, self.handle, *args, **kwargs)
         return self
 
     return method
@@ -57,7 +75,7 @@ def _of_scheduler(
 ) -> Callable[Concatenate[AsyncScheduler, P], Awaited[R]]:
     @wraps(call)
     async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return convert(await run(call, self.scheduler, *args, **kwargs))
+        return convert(await _run_in(self.scheduler.runtime, call, self.scheduler, *args, **kwargs))
 
     return method
 

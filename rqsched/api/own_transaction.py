@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from rqsched.core.schedule_options import CommonOptions
-from rqsched.store.callers import CallersTransaction, ConnectionLike, SessionLike, callers_transaction
+from rqsched.store.callers import CallersTransaction, ConnectionLike, SessionLike, callers_transaction, is_async
 
-__all__ = ["CallersTransaction", "ConnectionLike", "SessionLike", "WritingOptions", "callers_transaction", "told_apart"]
+__all__ = [
+    "CallersTransaction",
+    "ConnectionLike",
+    "SessionLike",
+    "WritingOptions",
+    "callers_transaction",
+    "is_async",
+    "told_apart",
+]
 
 
 class WritingOptions(CommonOptions, total=False):

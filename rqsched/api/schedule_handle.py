@@ -86,6 +86,11 @@ class ScheduleHandle(ScheduleView):
         return f"<Schedule {self.namespace}/{self.schedule_id} {self.status} next={self.next_run_at}>"
 
     @property
+    def runtime(self) -> Runtime:
+        """What its process holds: settings, SQL, Redis."""
+        return self._runtime
+
+    @property
     def state(self) -> Schedule:
         """The whole row as a frozen value."""
         return self._schedule

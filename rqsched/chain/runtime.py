@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -236,6 +236,13 @@ class Runtime:
             return
         if owner is not None:
             self._require_owner(owner)
+
+    def prepare(self) -> None:
+        """Wait here for what an operation in an event loop must not wait for: the clock, SQL, a Redis that hangs."""
+        self.now()
+        self.known_database_id()
+        with suppress(WrongDatabaseError):  # the operation says so, unless it only stops something
+            self.require_own_redis()
 
     def leave_flush_marker(self) -> str | None:
         """Leave a key in Redis that a flush takes away; None when Redis knows this database already.
