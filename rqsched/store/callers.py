@@ -21,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
 from rqsched.store import metadata
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.database import is_conflict, is_transient, reason_of
+from rqsched.store.database import is_conflict, is_transient, reason_of, sqlstate_of
 from rqsched.store.tables import database_metadata
 
 if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for others it is a tenth of a second
@@ -138,7 +138,7 @@ def _autocommit() -> InvalidTypeError:
 
 def _raise_translated(error: DBAPIError) -> None:
     """Raise what a driver's error means to the caller; one that means nothing to us is left as it is."""
-    reason, state = reason_of(error), str(getattr(error.orig, "sqlstate", None) or "")
+    reason, state = reason_of(error), sqlstate_of(error)
     if state == _NO_TRANSACTION:
         raise _autocommit() from error
     if state == _NO_TABLE or reason.startswith(_NO_TABLE_WORDS):

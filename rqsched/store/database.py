@@ -105,7 +105,7 @@ def is_transient(error: BaseException) -> bool:
         return False
     if error.connection_invalidated:
         return True
-    state = _sqlstate(error)
+    state = sqlstate_of(error)
     if state:
         return _passes(state)
     text = str(error.orig).lower()
@@ -118,7 +118,7 @@ def is_conflict(error: BaseException) -> bool:
     """Return whether a transaction failed for another one: its lock, its write, or the time it took to wait for it."""
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
-    state = getattr(error.orig, "sqlstate", None)
+    state = sqlstate_of(error)
     return state in {*_CONFLICTS, "57014"} if state else any(part in str(error.orig).lower() for part in _SQLITE_LOCKED)
 
 
@@ -129,11 +129,15 @@ def _passes(state: str) -> bool:
 
 
 def _was_cancelled(error: BaseException) -> bool:
-    return _sqlstate(error) == "57014"
+    return sqlstate_of(error) == "57014"
 
 
-def _sqlstate(error: BaseException) -> str | None:
-    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE of a driver's error; None where it has none, as SQLite's have."""
+    if not isinstance(error, DBAPIError):
+        return None
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)  # psycopg2 says pgcode
+    return None if state is None else str(state)
 
 
 def reason_of(error: SQLAlchemyError) -> str:
@@ -283,7 +287,7 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except DBAPIError as error:
-                if _sqlstate(error) == _READ_ONLY_SERVER:
+                if sqlstate_of(error) == _READ_ONLY_SERVER:
                     connection.invalidate(error)  # the next attempt asks anew which server takes writes
                 raise
 
@@ -306,7 +310,7 @@ class Database:
                 raise DatabaseUnavailableError(
                     f"the database does not answer ({reason_of(error)}); try again later."
                 ) from error
-            if _sqlstate(error) in _ABOUT_THE_STATEMENT:
+            if sqlstate_of(error) in _ABOUT_THE_STATEMENT:
                 raise DatabaseLimitError(reason_of(error)) from error
             raise
 

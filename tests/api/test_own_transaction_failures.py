@@ -1,0 +1,199 @@
+"""What happens to an operation in the caller's own transaction when something else goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Every
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.errors import DatabaseUnavailableError, TransactionConflictError
+from rqsched.transport.breaker import RedisAwayError
+from tests.support.application import Application, application
+from tests.support.env import MINUTE, Env, MakeEnv, link_id, types
+from tests.support.invariants import check_invariants
+from tests.support.servers import ValkeyServer
+
+pytestmark = pytest.mark.every_database
+
+
+@pytest.fixture
+def app(any_env: Env) -> Iterator[Application]:
+    with application(any_env) as opened:
+        yield opened
+
+
+@pytest.fixture
+def postgres_app(make_env: MakeEnv, postgres_url: str) -> Iterator[Application]:
+    with application(make_env(database_url=postgres_url)) as opened:
+        yield opened
+
+
+def create(app: Application, name: str = "report", **options: Any) -> ScheduleHandle:
+    return app.env.scheduler.create(name, "note", Every(MINUTE), **options)
+
+
+class Together:
+    """Two transactions of two threads; each waits for the other where it is told to."""
+
+    def __init__(self, app: Application) -> None:
+        self.app = app
+        self.barrier = threading.Barrier(2, timeout=60)
+        self.errors: list[Exception] = []
+
+    def run(self, *stories: Any) -> None:
+        threads = [threading.Thread(target=self._tell, args=(story,)) for story in stories]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+    def _tell(self, story: Any) -> None:
+        try:
+            with self.app.engine.begin() as connection:
+                story(connection)
+        except Exception as error:  # noqa: BLE001 - judged by the test
+            self.errors.append(error)
+
+
+def test_redis_that_hangs_at_the_commit_is_waited_for_once(
+    make_env: MakeEnv, own_valkey: ValkeyServer, database_url: str
+) -> None:
+    with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_breaker=1)) as app:
+        create(app, "before")
+        with own_valkey.hanging():
+            with app.session() as session:
+                for number in range(30):
+                    create(app, f"s{number}", session=session)
+                session.commit()
+            with pytest.raises(RedisAwayError):  # the breaker is open: nobody waits any more
+                app.env.redis.ping()
+            with app.engine.begin() as connection:
+                create(app, "after", connection=connection)
+        assert len(app.names()) == 32
+
+
+@pytest.mark.postgres
+def test_of_two_that_create_the_same_schedule_one_is_told_to_repeat_and_finds_it(postgres_app: Application) -> None:
+    together = Together(postgres_app)
+    tried: list[str] = []
+
+    def story(connection: sa.Connection) -> None:
+        postgres_app.env.scheduler.runtime.known_database_id()
+        together.barrier.wait()
+        tried.append("once")
+        create(postgres_app, connection=connection)
+
+    together.run(story, story)
+    assert [type(error) for error in together.errors] == [TransactionConflictError]
+    assert tried == ["once"] * 2
+    assert postgres_app.linked() == ["report"]
+
+
+@pytest.mark.postgres
+def test_deadlock_of_two_transactions_is_a_conflict_of_one(postgres_app: Application) -> None:
+    one, two = create(postgres_app, "one"), create(postgres_app, "two")
+    together = Together(postgres_app)
+
+    def story(first: ScheduleHandle, second: ScheduleHandle) -> Any:
+        def tell(connection: sa.Connection) -> None:
+            first.pause(connection=connection)
+            together.barrier.wait()
+            second.update(note="seen", connection=connection)
+
+        return tell
+
+    together.run(story(one, two), story(two, one))
+    assert [type(error) for error in together.errors] == [TransactionConflictError]
+    assert sorted(handle.refresh().status for handle in (one, two)) == ["active", "paused"]
+
+
+@pytest.mark.postgres
+def test_nothing_is_repeated_in_the_callers_transaction(postgres_app: Application) -> None:
+    schedule = create(postgres_app)
+    locks: list[str] = []
+
+    def count(_: object, __: object, statement: str, *___: object) -> None:
+        locks.extend(["locked"] if "FOR NO KEY UPDATE" in statement else [])
+
+    with postgres_app.engine.begin() as holder, postgres_app.engine.connect() as connection:
+        schedule.pause(connection=holder)
+        sa.event.listen(postgres_app.engine, "before_cursor_execute", count)
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '100ms'")
+        with pytest.raises(TransactionConflictError):
+            schedule.trigger(connection=connection)
+    assert locks == ["locked"]
+
+
+@pytest.mark.postgres
+def test_connection_that_is_lost_is_an_unavailable_database(postgres_app: Application) -> None:
+    with postgres_app.engine.connect() as connection, postgres_app.engine.connect() as operator:
+        create(postgres_app, connection=connection)
+        pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        operator.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
+        with pytest.raises(DatabaseUnavailableError, match="repeat your transaction"):
+            create(postgres_app, "other", connection=connection)
+    assert (postgres_app.names(), postgres_app.env.armed()) == ([], {})
+
+
+def test_transaction_that_is_repeated_under_its_key_publishes_what_the_first_could_not(app: Application) -> None:
+    for _ in range(2):
+        with app.engine.begin() as connection:
+            created = create(app, idempotency_key="7", connection=connection)
+            run = created.trigger(idempotency_key="7", connection=connection).run
+        assert run is not None
+        assert link_id(created.refresh()) in app.env.armed()
+        assert len(app.env.queued()) == 1
+        app.env.redis.flushdb()
+    assert types(created) == ["Created", "Triggered"]
+    app.env.recover(deep=True)
+    check_invariants(app.env.runtime)
+
+
+def test_notifications_of_a_transaction_are_enqueued_after_its_commit(make_env: MakeEnv, database_url: str) -> None:
+    told = {"webhook": "https://example.com/hook", "events": ["SchedulePaused", "ScheduleResumed"]}
+    with application(make_env(database_url=database_url, webhook_secret="a secret")) as app:
+        schedule = create(app, notifications=told)
+        with app.engine.begin() as connection:
+            schedule.pause(connection=connection)
+            savepoint = connection.begin_nested()
+            schedule.resume(connection=connection)
+            savepoint.rollback()
+            assert app.env.queued() == []
+        (delivery,) = schedule.deliveries()
+        assert delivery.event_type == "SchedulePaused"
+        assert [delivery.uid in job for job in app.env.queued()] == [True]
+
+
+def test_subscriber_that_raises_harms_no_commit(app: Application, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("not today")
+
+    app.env.scheduler.on("ScheduleCreated", fail)
+    with caplog.at_level(logging.ERROR), app.session() as session:
+        create(app, session=session)
+        session.commit()
+    assert "subscriber_failed" in {getattr(record, "action", "") for record in caplog.records}
+    assert app.linked() == ["report"]
+
+
+def test_commit_in_a_thread_that_runs_an_event_loop_does_not_wait_for_the_publication(app: Application) -> None:
+    published_by: list[threading.Thread] = []
+    app.env.scheduler.on("*", lambda _: published_by.append(threading.current_thread()))
+
+    async def commit() -> None:
+        with app.session() as session:
+            create(app, session=session)
+            session.commit()
+
+    asyncio.run(commit())
+    assert app.linked() == ["report"]
+    assert threading.main_thread() not in published_by
+    assert len(published_by) == 1
