@@ -1,0 +1,103 @@
+"""Memory of the processes of `rqsched worker`: what each holds for itself (private), and its share of what all hold.
+
+    python -m benchmarks.worker_memory --concurrency 1,4,16 --runs 50
+
+After so many runs for each runner, from `smaps_rollup` (Linux). The peers are one `rq worker` and one SimpleWorker that
+have executed as many no-op jobs, each with the worker it forked of; no aim is judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+from redis import Redis
+from rq import Queue
+
+from benchmarks.lab import Lab, arguments, fill, fire_all, lab, minutes, put_noops, report, succeeded
+from benchmarks.processes import rq_worker, worker
+from rqsched import Cron
+from rqsched.testing import ManualClock
+from tests.support.processes import Process, process_tree, wait_until
+
+PATIENCE = 900
+KIB = 1 << 10
+
+
+def read_memory(process: psutil.Process) -> tuple[str, float, float]:
+    """Return a process's name, its private and its proportional memory, in MiB."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    fields = {line.split()[0]: int(line.split()[1]) for line in lines}
+    private = fields["Private_Clean:"] + fields["Private_Dirty:"]
+    return process.name(), private / KIB, fields["Pss:"] / KIB
+
+
+def read_all(pid: int) -> list[tuple[str, float, float]]:
+    """Read a process and those below it, but for a work horse that is about to be gone."""
+    found = []
+    for process in process_tree(pid):
+        with suppress(OSError, psutil.NoSuchProcess):
+            found.append(read_memory(process))
+    return found
+
+
+def describe(found: Sequence[tuple[str, float, float]]) -> dict[str, object]:
+    """Add up the processes of each kind."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for name, private, share in found:
+        kinds.setdefault("runner" if name.startswith("rqsched-run-") else name, []).append((private, share))
+    each = {
+        kind: {
+            "processes": len(some),
+            "private_mib": round(sum(one for one, _ in some) / len(some), 1),
+            "pss_mib": round(sum(one for _, one in some) / len(some), 1),
+        }
+        for kind, some in kinds.items()
+    }
+    return {"all_pss_mib": round(sum(share for _, _, share in found), 1), "each": each}
+
+
+def ours(place: Lab, count: int, each: int) -> dict[str, object]:
+    """Measure a worker with so many runners; 0 is one that forks for each run."""
+    due = datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1)
+    clock = ManualClock(due - timedelta(seconds=1))
+    runs = max(count, 1) * each
+    with place.runtime("postgres", clock) as runtime:
+        fill(runtime, runs, Cron(f"{due.minute} {due.hour} * * *"))
+        clock.set(due)
+        fire_all(runtime, runs)
+        words = ["--concurrency", str(count)] if count else []
+        process: AbstractContextManager[Process]
+        process = worker(place, runtime.settings.database_url, f"memory-{time.time_ns()}", *words)
+        with process as started:
+            wait_until(lambda: succeeded(runtime) >= runs, timeout=PATIENCE, what="the last run")
+            return describe(read_all(started.pid))
+
+
+def theirs(place: Lab, each: int, *words: str) -> dict[str, object]:
+    """Measure a worker of RQ."""
+    redis = Redis.from_url(place.valkey.url)
+    redis.flushall()
+    queue = Queue("benchmark-noops", connection=redis)
+    keys = [job.key for job in put_noops(queue, each)]
+    with rq_worker(place, None, f"rq-{time.time_ns()}", ["--quiet", *words], queue.name) as started:
+        wait_until(lambda: not redis.exists(*keys), timeout=PATIENCE, what="the last job")
+        return describe(read_all(started.pid))
+
+
+def main() -> None:
+    given = arguments(__doc__, concurrency="1,4,16", runs=50)
+    with lab() as place:
+        figures = {f"concurrency {n}": ours(place, int(n), given.runs) for n in given.concurrency.split(",")}
+        figures["a fork per run"] = ours(place, 0, given.runs)
+        figures["rq worker"] = theirs(place, given.runs)
+        figures["rq SimpleWorker"] = theirs(place, given.runs, "-w", "rq.SimpleWorker")
+    report("worker_memory", vars(given), {"memory": figures})
+
+
+if __name__ == "__main__":
+    main()
