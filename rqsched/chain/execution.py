@@ -145,12 +145,10 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
 
     def work(connection: Connection) -> Claim | None:
-        if not changes.start_run(connection, job.uid, job.attempt, job.delivery, start):
+        started = changes.start_run(connection, job.uid, job.attempt, job.delivery, start)
+        if started is None:
             return None
-        run = changes.find_run(connection, job.uid)
-        schedule = run and changes.find(connection, run.schedule_uid)
-        if not (run and schedule):
-            return None
+        run, schedule = started
         # What this process may not have the code of, it may give back: then nothing has started.
         is_known = runtime.workflows.get(run.workflow) is not None
         owed = runtime.notifier.write_start(connection, schedule, run, now) if is_known else ()
@@ -278,7 +276,14 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
         return run.token == claim.token and run.status is RunStatus.RUNNING
 
     try:
-        return settle_run(runtime, claim.run.uid, attempt_result, fence=is_mine, patience=_patience(runtime))
+        return settle_run(
+            runtime,
+            claim.run.uid,
+            attempt_result,
+            fence=is_mine,
+            patience=_patience(runtime),
+            schedule_uid=claim.schedule.uid,
+        )
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise

@@ -24,16 +24,20 @@ def settle_run(
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
     skip_locked: bool = False,
+    schedule_uid: str | None = None,
 ) -> Change | None:
     """End an attempt under the schedule's lock if `fence` still holds then.
 
-    Returns None when another process was first, or holds the lock (`skip_locked`).
+    The process that executes it names its schedule (`schedule_uid`), which spares two reads. Returns None when another
+    process was first, or holds the lock (`skip_locked`).
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
         return decide_settle(schedule, runs, run, attempt_result, now=now)
 
-    return change_run(runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked)
+    return change_run(
+        runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked, schedule_uid=schedule_uid
+    )
 
 
 def change_run(
@@ -44,6 +48,7 @@ def change_run(
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
     skip_locked: bool = False,
+    schedule_uid: str | None = None,
 ) -> Change | None:
     """Decide about a run under its schedule's lock if `fence` still holds then, write, and let Redis follow.
 
@@ -53,12 +58,11 @@ def change_run(
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
         nonlocal decided
-        found = changes.lock_with_schedule(connection, run_uid, skip_locked=skip_locked)
+        found = _lock(connection, run_uid, schedule_uid, fence, skip_locked=skip_locked)
         if found is None:
             return None, False
-        schedule, run = found
+        schedule, run, others = found
         if fence(run):
-            others = [one for one in changes.open_runs(connection, [schedule])[schedule.uid] if one.uid != run.uid]
             decided = decide(schedule, [run, *others], run, runtime.now())
             runtime.notifier.write(connection, [decided])
             return decided, True
@@ -71,6 +75,26 @@ def change_run(
     if change is not None:
         runtime.publish([change])
     return change if is_ours else None
+
+
+def _lock(
+    connection: Connection,
+    run_uid: str,
+    schedule_uid: str | None,
+    fence: Callable[[Run], bool],
+    *,
+    skip_locked: bool,
+) -> tuple[Schedule, Run, list[Run]] | None:
+    """Lock a run's schedule; returns it, the run and the other open runs, which are left out where `fence` fails."""
+    running = None if schedule_uid is None else changes.lock_running(connection, schedule_uid, run_uid)
+    if running is not None and fence(running[1]):
+        return running
+    found = changes.lock_with_schedule(connection, run_uid, skip_locked=skip_locked)
+    if found is None:
+        return None
+    schedule, run = found
+    others = changes.open_runs(connection, [schedule])[schedule.uid] if fence(run) else []
+    return schedule, run, [other for other in others if other.uid != run.uid]
 
 
 def has_failed_finally(change: Change | None, run_uid: str) -> bool:

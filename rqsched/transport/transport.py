@@ -358,9 +358,15 @@ class Transport:
 
 def arms_of(change: Change, now: datetime) -> list[Arm]:
     """Return the links that a committed Change wants armed: those of schedules, of retries and of blocked runs."""
-    arms = link_of(change.after)
+    arms = link_of(change.after) if _may_lack_link(change) else []
     touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
     return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING or is_waiting(run, now)]
+
+
+def _may_lack_link(change: Change) -> bool:
+    """Return whether a Change moved its schedule's link, or restates where it is: what stays is armed already."""
+    before, after = change.before, change.after
+    return before is None or before is after or before.n != after.n
 
 
 def link_of(schedule: Schedule) -> list[Arm]:

@@ -85,7 +85,8 @@ def pending_run(database: Database) -> Run:
 def start(database: Database, run: Run, **others: Any) -> bool:
     asked = {"attempt": run.attempt, "delivery": run.delivery, **START, **others}
     attempt, delivery = asked.pop("attempt"), asked.pop("delivery")
-    return database.transact(lambda connection: changes.start_run(connection, run.uid, attempt, delivery, asked))
+    work = partial(changes.start_run, run_uid=run.uid, attempt=attempt, delivery=delivery, start=asked)
+    return database.transact(work) is not None
 
 
 def started_run(database: Database) -> Run:
