@@ -90,11 +90,9 @@ class Touched:
         Nothing is raised: the caller's commit is made. What fails is logged, and left to reconcile.
         """
         try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+            asyncio.get_running_loop().run_in_executor(None, self._publish)
+        except RuntimeError:  # none runs, or it takes no more work
             self._publish()
-        else:
-            loop.run_in_executor(None, self._publish)
 
     def _publish(self) -> None:
         runtime = self._runtime

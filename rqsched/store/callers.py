@@ -8,15 +8,16 @@ returns to its pool, whichever is first.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
 from rqsched.store import metadata
@@ -30,13 +31,30 @@ if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for 
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[], None])
-Waiting = dict[object, Callable[[], None]]
-"""What is called when a transaction is over, each under a key."""
-
 _KEY = "rqsched_after_commit"
 """Where connections and sessions carry what waits for their commit, in the `info` that SQLAlchemy keeps for callers."""
 _NO_TABLE, _NO_TABLE_WORDS = "42P01", "no such table"
 _NO_TRANSACTION = "25P01"
+
+
+class Waiting(dict[object, Callable[[], None]]):
+    """What is called when a transaction of a Connection is over, each under a key."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = weakref.ref(connection)
+
+    def call(self) -> None:
+        """Call all of it, once; from a thread where the Connection was not closed but collected as garbage.
+
+        A collection may interrupt whatever this thread was doing, with the locks that it held.
+        """
+        while self:
+            publish = self.popitem()[1]
+            if self._connection() is None:
+                threading.Thread(target=publish, name="rqsched-after-commit", daemon=True).start()
+            else:
+                publish()
 
 
 class CallersTransaction(Protocol):
@@ -180,7 +198,7 @@ class _OfSession:
         waiting = _waiting(connection)
         if not sa.event.contains(self._session, "after_commit", _at_session_commit):
             sa.event.listen(self._session, "after_commit", _at_session_commit)
-        self._session.info.setdefault(_KEY, WeakKeyDictionary())[connection] = waiting
+        self._session.info.setdefault(_KEY, weakref.WeakKeyDictionary())[connection] = waiting
         return cast("F", waiting.setdefault(key, make()))
 
 
@@ -189,22 +207,25 @@ def _waiting(connection: Connection) -> Waiting:
     for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
         if not sa.event.contains(connection, name, notice):
             sa.event.listen(connection, name, notice)
-    pool = connection.engine.pool
-    if not sa.event.contains(pool, "checkin", _at_checkin):
-        sa.event.listen(pool, "checkin", _at_checkin)
-    return cast("Waiting", connection.info.setdefault(_KEY, {}))
+    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool: an engine may get another at any time
+        sa.event.listen(Pool, "checkin", _at_checkin)
+    waiting = connection.info.get(_KEY)
+    if waiting is None:
+        waiting = connection.info[_KEY] = Waiting(connection)
+    return cast("Waiting", waiting)
 
 
 def _at_session_commit(session: Session) -> None:
     """Call what waited, COMMIT having been answered; the release of a savepoint comes here too, and ends nothing."""
     for connection, waiting in list(session.info.get(_KEY, {}).items()):
         if not connection.in_transaction():
-            _call(waiting)
+            waiting.call()
 
 
 def _at_begin(connection: Connection) -> None:
     """Call what waited for the transaction before this one, which is over."""
-    _call(connection.info.get(_KEY))
+    if _KEY in connection.info:
+        connection.info[_KEY].call()
 
 
 def _at_rollback(connection: Connection) -> None:
@@ -215,9 +236,6 @@ def _at_rollback(connection: Connection) -> None:
 
 def _at_checkin(_: object, entry: ConnectionPoolEntry) -> None:
     """Call what waited: whatever was not committed has been rolled back by now."""
-    _call(entry.info.get(_KEY))
-
-
-def _call(waiting: Waiting | None) -> None:
-    while waiting:
-        waiting.popitem()[1]()
+    waiting = entry.info.pop(_KEY, None)
+    if waiting is not None:
+        waiting.call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from tests.support.application import Application, application, orders
 from tests.support.env import MINUTE, Env, MakeEnv, run_job_id, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
+from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
 
 pytestmark = pytest.mark.every_database
@@ -141,6 +143,17 @@ def test_engine_that_was_disposed_of_publishes_all_the_same(app: Application) ->
             create(app, name, connection=connection)
         app.engine.dispose()
     assert app.linked() == ["one", "two"]
+
+
+def test_connection_that_is_forgotten_publishes_when_it_is_collected(app: Application) -> None:
+    def forget() -> None:
+        connection = app.engine.connect()
+        create(app, connection=connection)
+        connection.commit()
+
+    forget()
+    gc.collect()
+    wait_until(lambda: app.linked() == ["report"], timeout=60, what="the link")
 
 
 def test_session_over_a_connection_publishes_when_the_outer_transaction_commits(app: Application) -> None:

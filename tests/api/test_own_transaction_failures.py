@@ -116,6 +116,27 @@ def test_deadlock_of_two_transactions_is_a_conflict_of_one(postgres_app: Applica
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_snapshot_from_before_another_commit_is_a_conflict_and_a_fresh_one_is_not(
+    postgres_app: Application, level: str
+) -> None:
+    schedule = create(postgres_app)
+    engine = postgres_app.engine.execution_options(isolation_level=level)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM orders")
+        schedule.pause()
+        with pytest.raises(TransactionConflictError):
+            schedule.resume(connection=connection)
+        connection.rollback()
+        schedule.resume(connection=connection)
+        schedule.trigger(connection=connection)
+        create(postgres_app, "other", connection=connection)
+        connection.commit()
+    assert postgres_app.linked() == ["other", "report"]
+    check_invariants(postgres_app.env.runtime)
+
+
+@pytest.mark.postgres
 def test_nothing_is_repeated_in_the_callers_transaction(postgres_app: Application) -> None:
     schedule = create(postgres_app)
     locks: list[str] = []

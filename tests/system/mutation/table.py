@@ -261,6 +261,7 @@ ORDER = (
         '("commit", _at_begin), ("rollback", _at_rollback)',
         _OWN + "schedule_of_a_connections_transaction_is_written_and_published_with_its_commit[sqlite]",
         _OWN + "schedule_of_a_sessions_transaction_is_published_when_commit_returns[sqlite]",
+        _ALONE.format("create, update and trigger in a caller's transaction"),
     ),
     _edit(
         "after the caller's commit what was decided is published, not what SQL says",
@@ -269,6 +270,7 @@ ORDER = (
         "found = self._changes",
         _OWN + "what_was_undone_by_a_savepoint_is_not_published[sqlite]",
         _OWN + "what_was_undone_by_a_sessions_savepoint_is_not_published[sqlite]",
+        _CRASH.format("create, update and trigger in a session, after a savepoint"),
     ),
 )
 """SQL first, Redis second: the other order doubles a chain when its process dies in between."""
