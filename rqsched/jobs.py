@@ -103,7 +103,8 @@ def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
     if carrier is None or not isinstance(error, WrongDatabaseError):
         raise error
     ownership.report_foreign_worker(runtime, carrier.connection, owner, carrier.worker_name)
-    if carrier.number_of_retries:
+    if ownership.is_refused_again(job, carrier):
+        ownership.step_back(runtime, job, carrier)
         raise error
     return Retry(max=1, interval=int(ownership.PUT_BACK.total_seconds()))
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
+from dataclasses import replace
 from datetime import timedelta
 
 from redis import Redis
 from redis.exceptions import RedisError
+from rq.job import Job
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId
 from rqsched.errors import NotFoundError, RqschedError, WrongDatabaseError
-from rqsched.transport import telemetry
+from rqsched.transport import refusals, telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,24 @@ def _owner_of_queue(runtime: Runtime) -> str | None:
         return runtime.transport.database_id()
     except RedisError:
         return None
+
+
+def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> bool:
+    """Remember that this worker refuses a job; returns whether one of its deliveries was put back before."""
+    name = f"{job.uid}-a{job.attempt}" if isinstance(job, RunJobId) else str(job)
+    return refusals.record_refusal(carrier.connection, name) or bool(carrier.number_of_retries)
+
+
+def step_back(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
+    """Give a refused job up, and take no other until its owner has delivered it again, so that another worker gets it.
+
+    Redis gives a job to whoever has waited longest: a plain RQ worker blocks for minutes, so it would be the first
+    again each time, and a worker with the right database never.
+    """
+    earlier = str(replace(job, delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
+    refusals.give_up(carrier, earlier)
+    settings = runtime.settings
+    time.sleep((settings.grace + settings.reconcile_interval).total_seconds())
 
 
 def report_foreign_worker(runtime: Runtime, redis: Redis, owner: str | None, worker: str | None) -> None:

@@ -46,6 +46,11 @@ def foreign_workers(database_id: str) -> str:
     return f"rqsched:foreign-workers:{database_id}"
 
 
+def refused(job: str) -> str:
+    """Return the key that remembers that a worker with another database refused a job."""
+    return f"rqsched:refused:{job}"
+
+
 def passes(queue: str) -> str:
     """Return the key of the hash that adds up what reconcile passes did."""
     return f"rqsched:tally:{queue}"

@@ -25,7 +25,8 @@ SCHEDULED = "rq:scheduled:default"
 @pytest.fixture
 def other(make_env: MakeEnv, tmp_path: Path) -> Env:
     """A process with another database over the same Redis, as a worker whose URL was forgotten has it."""
-    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}")
+    soon = {"grace": 0.1, "heartbeat_interval": 0.1, "reconcile_interval": 0.2}  # it steps back for so long
+    return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}", **soon)
 
 
 def failed(env: Env) -> dict[str, str]:
@@ -113,6 +114,27 @@ def test_a_run_that_was_put_back_where_no_scheduler_of_rq_runs_is_delivered_agai
     assert env.recover().deliveries == 1
     env.work()
     assert run.refresh().status == "succeeded"
+
+
+def test_a_run_that_is_delivered_again_is_not_put_back_again_and_one_failed_job_says_so(env: Env, other: Env) -> None:
+    """As where no scheduler of RQ brings back what was put back: each delivery is a job of its own."""
+    run = env.fire_next(env.create())
+    other.work()
+    assert failed(env) == {}
+    env.redis.zadd(SCHEDULED, {run_job_id(run): (env.clock.now() + 5 * SECOND).timestamp()})
+
+    for delivery in (2, 3):
+        env.advance(MINUTE)
+        assert env.recover().deliveries == 1
+        other.work()
+        [(job, error)] = failed(env).items()
+        assert job == f"run-{run.uid}-a1-d{delivery}"
+        assert "Set RQSCHED_DATABASE_URL of this worker" in error
+
+    env.advance(MINUTE)
+    env.recover()
+    env.work()
+    assert (run.refresh().status, run.attempt) == ("succeeded", 1)
 
 
 @pytest.mark.parametrize("kind", ["target", "batch"])
