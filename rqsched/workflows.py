@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, overload
 
@@ -58,6 +58,8 @@ class Workflow:
     """The workflow that is run when a run failed or was lost, unless the schedule names another."""
     on_recovery: str | None = None
     """The workflow that is run at the first success after that."""
+    targets: str | Callable[..., Any] | None = None
+    """What names the targets that it is called for, unless the schedule names another; None calls it once."""
 
     @property
     def path(self) -> str:
@@ -66,17 +68,22 @@ class Workflow:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What a schedule has that says nothing of its own: routing, and who is told of failures."""
+        """What a schedule has that says nothing of its own: routing, who is told of failures, what names targets."""
         values = {name: getattr(self, name) for name in (*ROUTING, "on_failure", "on_recovery")}
+        values["targets"] = self.targets if isinstance(self.targets, str | None) else _path_of(self.targets)
         return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run it to its end and return what it returns, in this thread."""
         with surroundings():
-            made: Any = self.target() if inspect.isclass(self.target) else None
-            call: Callable[..., Any] = self.target if made is None else made.run
-            result = call(*args, **kwargs)
-            return _end_of(result) if inspect.isawaitable(result) else result
+            return self.perform(args, kwargs)
+
+    def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Do as a call does, inside the surroundings that the caller has entered."""
+        made: Any = self.target() if inspect.isclass(self.target) else None
+        call: Callable[..., Any] = self.target if made is None else made.run
+        result = call(*args, **kwargs)
+        return _end_of(result) if inspect.isawaitable(result) else result
 
 
 _around: list[Enter] = []
@@ -129,7 +136,7 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-CALLERS = frozenset({Workflow.__call__.__code__, _awaited.__code__})
+CALLERS = frozenset({Workflow.__call__.__code__, Workflow.perform.__code__, _awaited.__code__})
 """The last of our code before the workflow's own: a recorded traceback begins after it."""
 
 
@@ -213,6 +220,7 @@ def workflow(
     timeout: int | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
+    targets: str | Callable[..., Any] | None = None,
 ) -> Callable[[F], F]: ...
 def workflow(
     name: str | Callable[..., Any] | None = None,
@@ -222,6 +230,7 @@ def workflow(
     timeout: int | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
+    targets: str | Callable[..., Any] | None = None,
 ) -> Any:
     """Register a function, an `async def` or a class with `run` as a workflow; returns it unchanged.
 
@@ -229,15 +238,19 @@ def workflow(
     ... def invoice_sync(region: str) -> None: ...
 
     The name defaults to the function's. `timeout` is in seconds. `on_failure` and `on_recovery` name the workflows that
-    are told of its failures and of the first success after them. Raises InvalidIdError for a name outside
+    are told of its failures and of the first success after them. `targets` names a function (or is one) that returns
+    ids: a run then calls the workflow once for each of them, in a job of its own (docs/fan-out.md).
+
+    Raises InvalidIdError for a name outside
     `[A-Za-z0-9_][A-Za-z0-9._:-]*` and InvalidInputError for what cannot be called.
     """
     if name is not None and not isinstance(name, str):
         return workflow()(name)
 
     def register(target: F) -> F:
-        told = {"on_failure": on_failure, "on_recovery": on_recovery}
-        registry.add(make_workflow(name, target, queue=queue, connection=connection, timeout=timeout, **told))
+        told: Any = {"on_failure": on_failure, "on_recovery": on_recovery}
+        where: Any = {"queue": queue, "connection": connection, "timeout": timeout}
+        registry.add(make_workflow(name, target, targets=targets, **where, **told))
         return target
 
     return register
@@ -261,6 +274,7 @@ def make_workflow(
     timeout: int | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
+    targets: str | Callable[..., Any] | None = None,
 ) -> Workflow:
     """Check a target and its name, and build the Workflow; see `workflow`."""
     wanted = name or getattr(target, "name", None) if inspect.isclass(target) else name
@@ -273,6 +287,8 @@ def make_workflow(
         raise InvalidInputError("workflow", f"{target!r} is neither a function nor a class with a run method")
     if timeout is not None and timeout < 1:
         raise InvalidInputError("timeout", "must be a whole number of seconds from 1")
+    if targets is not None and not isinstance(targets, str) and not callable(targets):
+        raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
     return Workflow(
         wanted,
         target,
@@ -281,7 +297,13 @@ def make_workflow(
         timeout,
         on_failure=workflow_name("on_failure", on_failure),
         on_recovery=workflow_name("on_recovery", on_recovery),
+        targets=targets,
     )
+
+
+def _path_of(target: Callable[..., Any]) -> str:
+    named = target if hasattr(target, "__qualname__") else type(target)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def is_path(name: str) -> bool:
@@ -310,7 +332,7 @@ def load_path(path: str) -> Workflow:
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
         raise UnknownWorkflowError(path, f"{path!r} is neither a function nor a class with a run method")
     known = next((known for known in registry.all() if known.target is target), None)
-    return Workflow(path, target, **(known.defaults if known else {}))
+    return Workflow(path, target) if known is None else replace(known, name=path, each=None)
 
 
 def _is_missing(error: Exception, module: str) -> bool:
@@ -378,6 +400,8 @@ class RunContext:
     _checkpoint: Callable[[], None]
     error: str | None = None
     """The error of the attempt before, if there was one."""
+    target_id: str | None = None
+    """The target that the workflow is called for; None where a run has none, and while they are named."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None

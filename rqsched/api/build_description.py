@@ -36,6 +36,7 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         kwargs=action["kwargs"],
         queue=definition.queue or defaults.get("queue"),
         connection=definition.connection or defaults.get("connection"),
+        targets=schedule.policies.targets or defaults.get("targets"),
         timeout=definition.timeout or defaults.get("timeout"),
         on_failure=told.on_failure or defaults.get("on_failure"),
         on_recovery=told.on_recovery or defaults.get("on_recovery"),

@@ -43,6 +43,8 @@ class Description:
     """The queue of its runs, its own or the workflow's; None is the settings' default."""
     connection: str | None
     """The named Redis of its runs, its own or the workflow's; None is the settings' Redis."""
+    targets: str | None
+    """What names the targets that a run calls its workflow for, its own or the workflow's; None without targets."""
     timeout: int | None
     """Seconds one attempt may take; None is the settings' run timeout."""
     executor: str

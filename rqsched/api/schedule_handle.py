@@ -270,6 +270,7 @@ class ScheduleHandle(ScheduleView):
         name, defaults = self._named_workflow(workflow, given)
         operations.require_connection(self._runtime, given.get("connection"))
         operations.require_notifications(self._runtime, {**(defaults or {}), **given})
+        given = operations.with_named_targets(self._runtime, given)
         wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
         operations.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
 

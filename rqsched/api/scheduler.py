@@ -182,10 +182,10 @@ class Scheduler(Declaring):
             total_repeats: Done after so many successful runs; default no limit.
             environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
             retry: How failed attempts are repeated; see RetryPolicy.
+            targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
             overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
-            target_retry: How failed attempts of a target are repeated, as `retry` does for runs; default not at all.
-            target_timeout: Seconds one attempt of a target may take; default what a run may take.
+            target_retry: As `retry`, of each target; default none. `target_timeout`: as `timeout`, of each target.
             max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
@@ -317,11 +317,12 @@ class Scheduler(Declaring):
         name = self.runtime.workflows.name_of(workflow)
         spec, options = unfold(when, given)
         operations.require_connection(self.runtime, options.get("connection"))
-        is_external = options.get("executor") == "external"
-        defaults = {} if is_external else operations.workflow_defaults(self.runtime, name)
+        defaults = {} if options.get("executor") == "external" else operations.workflow_defaults(self.runtime, name)
         operations.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
         operations.require_notifications(self.runtime, {**defaults, **options})
-        return define(None, options, workflow=name, spec=spec, defaults=defaults)
+        return define(
+            None, operations.with_named_targets(self.runtime, options), workflow=name, spec=spec, defaults=defaults
+        )
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:
         return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))

@@ -35,3 +35,11 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
             found = step.tb_next
         step = step.tb_next
     return found
+
+
+def names_of(error: BaseException) -> tuple[str, ...]:
+    """Return the names by which `final_errors` may know an error."""
+    if isinstance(error, JobTimeoutException):
+        return ("timeout",)
+    kind = type(error)
+    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"

@@ -17,10 +17,12 @@ from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain import start_pings
 from rqsched.chain.blocking import block_run, unblock_run
-from rqsched.chain.error_text import describe_error
+from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
+from rqsched.chain.resolving import find_resolver, name_targets
 from rqsched.chain.retrying import retry_requeued
+from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, settle_run
@@ -78,13 +80,13 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         else:
             _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
         return None
-    workflow = _find_workflow(runtime, claim, rq_job)
-    if workflow is None:
+    found = _find_code(runtime, claim, rq_job)
+    if found is None:
         return None
     owed = claim.owed or start_pings.write(runtime, claim.schedule, claim.run)
     try:
         with start_pings.told(runtime, owed):
-            result = _perform(runtime, claim, workflow)
+            result = _perform(runtime, claim, *found)
     except RunCancelled as signal:
         _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
@@ -100,10 +102,14 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     return result
 
 
-def _find_workflow(runtime: Runtime, claim: Claim, rq_job: Job | None) -> Workflow | None:
-    """Find what a claimed run executes; None when it is not here and the run was given back."""
+def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:
+    """Find what a claimed run executes, and what names its targets, if anything does.
+
+    None when it is not here and the run was given back.
+    """
     try:
         workflow = runtime.resolve(claim.run.workflow)
+        found = workflow, find_resolver(runtime, claim.schedule, workflow)
     except WorkflowNotFoundError as error:
         change = block_run(runtime, claim.run, error.reason, patience=_patience(runtime))
         if has_failed_finally(change, claim.run.uid):
@@ -115,7 +121,7 @@ def _find_workflow(runtime: Runtime, claim: Claim, rq_job: Job | None) -> Workfl
         raise
     if claim.run.blocked_at is not None:
         unblock_run(runtime, claim.run)
-    return workflow
+    return found
 
 
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
@@ -127,14 +133,6 @@ def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | No
 def _mark_failed(rq_job: Job | None) -> None:
     if rq_job is not None:
         mark_failed(rq_job)
-
-
-def names_of(error: BaseException) -> tuple[str, ...]:
-    """Return the names by which `final_errors` may know an error."""
-    if isinstance(error, JobTimeoutException):
-        return ("timeout",)
-    kind = type(error)
-    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
@@ -160,44 +158,23 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     return claim
 
 
-def _perform(runtime: Runtime, claim: Claim, workflow: Workflow) -> Any:
+def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None) -> Any:
     timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
     try:
         with _Heartbeats(runtime, claim), get_default_death_penalty_class()(timeout, JobTimeoutException):
+            if resolver is not None:
+                return name_targets(runtime, claim.run, resolver, context.checkpoint)
             return workflow(action["args"], action["kwargs"])
     finally:
         leave_run(entered)
 
 
 def _context(runtime: Runtime, claim: Claim, timeout: int) -> RunContext:
-    run, schedule = claim.run, claim.schedule
-    started_at = run.started_at or runtime.now()
-    return RunContext(
-        uid=run.uid,
-        instance_id=run.instance_id,
-        schedule_uid=schedule.uid,
-        schedule_id=schedule.schedule_id,
-        namespace=schedule.namespace,
-        workflow=run.workflow,
-        kind=run.kind.value,
-        status=RunStatus.RUNNING.value,
-        occurrence_at=run.occurrence_at,
-        attempt=run.attempt,
-        scheduled_at=run.due_at or run.occurrence_at,
-        started_at=started_at,
-        deadline_at=started_at + timedelta(seconds=timeout),
-        trigger_number=run.trigger_number,
-        repeat_number=schedule.success_count,
-        labels=json.loads(run.labels),
-        memo=json.loads(run.memo),
-        search_attributes=json.loads(run.search_attributes),
-        payload=json.loads(run.action)["kwargs"],
-        _checkpoint=partial(_checkpoint, runtime, claim),
-        error=run.error,
-    )
+    started_at, checkpoint = claim.run.started_at or runtime.now(), partial(_checkpoint, runtime, claim)
+    return make_context(claim.run, claim.schedule, started_at=started_at, timeout=timeout, checkpoint=checkpoint)
 
 
 def _checkpoint(runtime: Runtime, claim: Claim) -> None:

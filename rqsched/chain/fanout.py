@@ -57,6 +57,7 @@ def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Bat
             queue=run.queue,
             connection=run.connection,
             max_parallel=schedule.policies.max_parallel,
+            is_named=run.has_named_targets,
         )
 
     return runtime.database.read(read)
@@ -70,10 +71,11 @@ def fan_out(
 ) -> int:
     """Record the targets of a run chunk by chunk, dispatch the first ones, and say how many there are.
 
-    Repeated after a crash it adds what is missing and dispatches nothing twice. `checkpoint` is called between chunks.
+    Repeated after a crash it adds what is missing and dispatches nothing twice. When an earlier attempt has named them
+    all, `chunks` is not looked at. `checkpoint` is called between chunks.
     """
     number = 1 + runtime.database.read(lambda connection: fanout_targets.last_number(connection, batch.run_uid))
-    for chunk in chunks:
+    for chunk in () if batch.is_named else chunks:
         record = partial(fanout_targets.record, batch=batch, named=chunk, first=number, now=runtime.now())
         runtime.database.transact(record)
         number += len(chunk)

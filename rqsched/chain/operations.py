@@ -385,7 +385,7 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
     row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
     if row is None:
         return load_path(name).defaults
-    options = {name: value for name, value in loads(row["options"]).items() if name in _TOLD}
+    options = {name: value for name, value in loads(row["options"]).items() if name in (*_TOLD, "targets")}
     return {name: row[name] for name in ROUTING if row[name] is not None} | options
 
 
@@ -414,6 +414,25 @@ def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
         )
     if wanted.get("sentry") and not has_sentry():
         raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
+
+
+def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose `targets` is the name of a function that is registered somewhere or importable here.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    targets = options.get("targets")
+    if targets is None:
+        return dict(options)
+    if not isinstance(targets, str) and not callable(targets):
+        raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
+    name = runtime.workflows.name_of(targets)
+    try:
+        workflow_defaults(runtime, name)
+    except UnknownWorkflowError as error:
+        error.add_note("named by targets")
+        raise
+    return {**options, "targets": name}
 
 
 def require_connection(runtime: Runtime, name: str | None) -> None:

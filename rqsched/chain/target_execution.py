@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -11,21 +12,21 @@ from functools import partial
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
-from rqsched.chain.error_text import describe_error
-from rqsched.chain.execution import names_of
+from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out_ends import try_to_end
 from rqsched.chain.ownership import UnknownJobError
+from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.target_jobs import enqueue_soon
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
-from rqsched.core.model import OPEN, Run, RunStatus, Schedule, TargetStatus
+from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
-from rqsched.errors import UnknownWorkflowError
+from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.store import changes, fanout_targets
 from rqsched.store.database import Connection, Patience
 from rqsched.store.fanout_targets import Target
 from rqsched.transport.transport import Arm
-from rqsched.workflows import WorkflowNotFoundError, surroundings
+from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +51,12 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
             raise UnknownJobError("no such target in this database.")
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
-    target, _ = claimed
+    target, payload = claimed
     try:
-        status = TargetStatus.SUCCEEDED if _handle(runtime, target) else TargetStatus.IGNORED
+        status = TargetStatus.SUCCEEDED if _handle(runtime, target, payload, token) else TargetStatus.IGNORED
+    except RunCancelled as signal:
+        _finish(runtime, target, token, TargetEnd(TargetStatus.CANCELLED, str(signal) or None))
+        return TargetStatus.CANCELLED
     except WorkflowNotFoundError as error:
         return _block(runtime, target, token, worker, error)
     except _OutOfTimeError as error:
@@ -65,12 +69,50 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     return status
 
 
-def _handle(runtime: Runtime, target: Target) -> bool:
+def _handle(runtime: Runtime, target: Target, payload: str | None, token: str) -> bool:
     workflow = runtime.resolve(target.workflow)
     if workflow.each is None:
-        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets")
+        return _call(runtime, workflow, target, payload, token)
     with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
         return workflow.each(target.target_id)
+
+
+def _call(runtime: Runtime, workflow: Workflow, target: Target, payload: str | None, token: str) -> bool:
+    """Call a workflow with the target's id, its payload if it has one, and what the run gives to each call."""
+    found = runtime.database.read(lambda connection: _read_run(connection, target))
+    if found is None:
+        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets by hand")
+    schedule, run = found
+    if run.status in ENDED_IN_VAIN:
+        raise RunCancelled(f"its run was {run.status.value} before it began")
+    action = json.loads(run.action)
+    args = [target.target_id, *([] if payload is None else [json.loads(payload)]), *action["args"]]
+    context = make_context(
+        run,
+        schedule,
+        started_at=runtime.now(),
+        timeout=target.timeout,
+        checkpoint=partial(_checkpoint, runtime, target, token),
+        attempt=target.attempt,
+        target_id=target.target_id,
+    )
+    entered = enter_run(context)
+    try:
+        with get_default_death_penalty_class()(target.timeout, _OutOfTimeError):
+            workflow(args, action["kwargs"])
+    finally:
+        leave_run(entered)
+    return True
+
+
+def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
+    """Raise RunCancelled when the run has ended meanwhile, or this process does not hold the target any more."""
+    try:
+        is_held = runtime.database.read(lambda connection: fanout_targets.is_held(connection, target.uid, token))
+    except BackendUnavailableError:
+        return
+    if not is_held:
+        raise RunCancelled(f"the run of target {target.target_id} has ended, or the target was given up")
 
 
 def _block(runtime: Runtime, target: Target, token: str, worker: str, error: WorkflowNotFoundError) -> TargetStatus:

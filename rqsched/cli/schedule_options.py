@@ -359,7 +359,7 @@ _BLANK: dict[str, Any] = {
     "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
     "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
     "retention": None,
-    "target-retry": None, "target-timeout": None, "max-parallel": None,
+    "targets": None, "target-retry": None, "target-timeout": None, "max-parallel": None,
     "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
     "args": [], "kwargs": {},
     "on-failure": None, "on-recovery": None, "expect-success-within": None, "notifications": None,

@@ -20,6 +20,14 @@ TARGETS = "Targets"
 class FanOut:
     """What becomes of the targets of a run, and what they mean for it."""
 
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            "--targets",
+            help="What returns the ids to call the workflow for: a registered name or a dotted path.",
+            rich_help_panel=TARGETS,
+        ),
+    ] = None
     max_parallel: Annotated[
         int | None,
         typer.Option(
@@ -66,6 +74,7 @@ class FanOut:
         changes = self._retry()
         timeout = self.target_timeout
         return given(
+            targets=self.targets,
             max_parallel=self.max_parallel,
             target_timeout=None if timeout is None else parsing.seconds("--target-timeout", timeout),
             target_retry=replace(retry or no_retry(), **changes) if changes else None,

@@ -115,6 +115,10 @@ OPEN = UNFINISHED | {RunStatus.BUFFERED}
 """What still changes."""
 
 
+ENDED_IN_VAIN = frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST})
+"""How a run ended without success: what is left of its targets is given up."""
+
+
 class RunKind(StrEnum):
     """What asked for a run."""
 
@@ -442,6 +446,11 @@ class Run:
     def is_blocked(self) -> bool:
         """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
         return self.blocked_at is not None and self.status is RunStatus.PENDING
+
+    @property
+    def has_named_targets(self) -> bool:
+        """Whether an attempt has named all its targets: a later one handles what was not handled, and names none."""
+        return '"dispatched_at"' in self.attempts
 
     @property
     def shown_status(self) -> str:

@@ -245,6 +245,8 @@ class Policies:
     """When a run fails because of its targets; a name is read as its FanOutPolicy."""
     overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
     """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
+    targets: str | None = None
+    """What names the targets that a run calls its workflow for; None leaves it to the workflow."""
     target_retry: RetryPolicy = field(default_factory=no_retry)
     """How failed attempts of a target are repeated; by default they are not."""
     target_timeout: int | None = None

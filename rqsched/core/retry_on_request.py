@@ -13,12 +13,12 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import BLOCKED, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import BLOCKED, ENDED_IN_VAIN, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RunStateError
 
-RETRYABLE = frozenset({RunStatus.FAILED, RunStatus.LOST, RunStatus.CANCELLED, RunStatus.TERMINATED})
+RETRYABLE = ENDED_IN_VAIN
 """How a run ended that can be run again."""
 FAILED = frozenset({RunStatus.FAILED, RunStatus.LOST})
 """How a run ended that a retry of all failed ones, or a backfill with `rerun="failed"`, runs again."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from rqsched.core.model import Definition, dump_spec
-from rqsched.core.notifications import OPTIONS
+from rqsched.core.notifications import OPTIONS, workflow_name
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import (
     CatchUp,
@@ -81,6 +81,8 @@ class CommonOptions(TypedDict, total=False):
     """When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy."""
     overlap_until: OverlapUntil | str
     """How long `overlap` sees a run with targets: `finished` (default) or `dispatched`; see OverlapUntil."""
+    targets: str | Callable[..., Any] | None
+    """What names the targets that a run calls its workflow for, each in a job of its own; a function, or its name."""
     target_retry: RetryPolicy | None
     """How failed attempts of a target are repeated; by default they are not."""
     target_timeout: int | None
@@ -238,6 +240,7 @@ _POLICY_NAMES = {
     "on_delete": "on_delete",
     "fan_out": "fan_out",
     "overlap_until": "overlap_until",
+    "targets": "targets",
     "target_retry": "target_retry",
     "target_timeout": "target_timeout",
     "max_parallel": "max_parallel",
@@ -255,6 +258,8 @@ def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
             changes[name] = _count(name, 1, most)(changes[name])
     if changes.get("max_successes") == 0:
         changes["max_successes"] = None
+    if "targets" in changes:
+        changes["targets"] = workflow_name("targets", changes["targets"])
     if "environments" in changes:
         changes["environments"] = _environments(changes["environments"])
     if "catch_up_window" in changes:
@@ -288,6 +293,8 @@ def _retry(name: str, policy: Any, default: RetryPolicy) -> RetryPolicy:
 
 def _require_consistent(definition: Definition) -> None:
     spec, policies = definition.parsed_spec, definition.parsed_policies
+    if policies.targets is not None and definition.executor == "external":
+        raise InvalidPolicyError("targets", "are named by a worker of rqsched; external workers take whole runs")
     if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:
         raise InvalidPolicyError("overlap", "a from_completion interval never overlaps itself; leave overlap='skip'")
     if spec.is_from_completion and policies.missed is MissedPolicy.ALL:

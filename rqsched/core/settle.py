@@ -115,6 +115,8 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
         "outcome": attempt_result.outcome.value,
         "error": _cut(attempt_result.error, MAX_ATTEMPT_ERROR),
     }
+    if run.dispatched_at is not None:
+        entry["dispatched_at"] = iso_utc(run.dispatched_at)
     if attempt_result.details is not None:
         entry["details"] = json.loads(attempt_result.details)
     entries = [*json.loads(run.attempts), entry][-MAX_ATTEMPTS_KEPT:]

@@ -15,15 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
-from rqsched.core.model import RunStatus, TargetStatus
+from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
 
-_WITHOUT_SUCCESS = [
-    status.value for status in (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST)
-]
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
 
@@ -47,6 +44,8 @@ class Batch:
     """The named Redis of that queue; None for the main one."""
     max_parallel: int | None = None
     """The most of them that are on their queue or handled at once; None is unlimited."""
+    is_named: bool = False
+    """Whether an earlier attempt of the run has named them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +400,7 @@ def page(
 
 def has_ended_in_vain() -> sa.ColumnElement[bool]:
     """The run of a target was cancelled, terminated or lost, or its workflow failed."""
-    return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(_WITHOUT_SUCCESS))
+    return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(sorted(ENDED_IN_VAIN)))
 
 
 def is_running() -> sa.ColumnElement[bool]:

@@ -22,7 +22,7 @@ from rqsched.workflows import FannedOut
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
 from tests.support.narrow import present
 from tests.support.rows import every_row
-from tests.support.sweeps import sweep
+from tests.support.sweeps import max_parallel, named_targets, target_retry, target_timeout
 
 Check = Callable[[Env, ScheduleHandle], None]
 
@@ -120,46 +120,6 @@ def retry(env: Env, schedule: ScheduleHandle) -> None:
     env.run_due(7 * SECOND)
     env.failing = False
     assert (newest(schedule).status, schedule.refresh().status) == ("failed", "active")
-
-
-def target_retry(env: Env, schedule: ScheduleHandle) -> None:
-    left = [ValueError("not yet")]
-
-    def each(target: str) -> bool:
-        if target == "one" and left:
-            raise left.pop()
-        return True
-
-    sweep(env, each)
-    env.run_due()
-    assert newest(schedule).status == "running"
-    env.advance(7 * SECOND)
-    env.recover()
-    env.work()
-    assert newest(schedule).target_counts == {"succeeded": 2}
-    env.register("note", env._note)
-
-
-def target_timeout(env: Env, schedule: ScheduleHandle) -> None:
-    sweep(env)
-    env.run_due()
-    found = env.runtime.database.read(lambda c: c.execute(sa.select(targets.c.timeout).distinct()).scalars().all())
-    assert found == [33]
-    env.register("note", env._note)
-
-
-def max_parallel(env: Env, schedule: ScheduleHandle) -> None:
-    seen: list[list[str]] = []
-
-    def each(target: str) -> bool:
-        seen.append(env.queued())
-        return True
-
-    sweep(env, each)
-    env.run_due()
-    assert seen == [[], []], "no other is on the queue"
-    assert newest(schedule).target_counts == {"succeeded": 2}
-    env.register("note", env._note)
 
 
 def fan_out(env: Env, schedule: ScheduleHandle) -> None:
@@ -307,6 +267,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
     "fan_out": ({"fan_out": "never"}, fan_out),
     "overlap_until": ({"overlap_until": "dispatched"}, overlap_until),
+    "targets": ({"targets": "names"}, named_targets),
     "target_retry": ({"target_retry": RetryPolicy(max_retries=1, base=7 * SECOND)}, target_retry),
     "target_timeout": ({"target_timeout": 33}, target_timeout),
     "max_parallel": ({"max_parallel": 1}, max_parallel),
@@ -337,6 +298,7 @@ def test_every_option_is_in_the_table_of_checks() -> None:
 def two_redis_env(make_env: MakeEnv, sqlite_url: str, redis_url: str) -> Env:
     env = make_env(database_url=sqlite_url, connections={"eu": redis_url.replace("/0", "/1")})
     env.register("alert", lambda message: env.calls.append(((message,), {})))
+    env.register("names", lambda: ["one", "two"])
     return env
 
 

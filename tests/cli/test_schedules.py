@@ -19,7 +19,8 @@ EVERYTHING = [
     "--catch-up-limit", "9", "--catch-up", "once", "--max-runs", "12", "--on-exhausted", "delete",
     "--total-repeats", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
     "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
-    "--max-parallel", "8", "--target-timeout", "20s", "--target-retries", "2", "--target-backoff-base", "5s",
+    "--targets", HELLO, "--max-parallel", "8", "--target-timeout", "20s", "--target-retries", "2",
+    "--target-backoff-base", "5s",
     "--target-backoff-factor", "4", "--target-backoff-cap", "2m",
     "--then", "continue", "--backoff-base", "10s",
     "--backoff-factor", "3", "--backoff-cap", "1m", "--max-consecutive-failures", "4", "--label", "team=ops",
@@ -84,6 +85,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "fan_out": "never",
         "overlap_until": "dispatched",
         "max_parallel": 8,
+        "targets": HELLO,
         "target_timeout": 20,
         "target_retry": {"max_retries": 2, "base": 5.0, "factor": 4.0, "cap": 120.0, "jitter": 0.0},
     }

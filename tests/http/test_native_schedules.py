@@ -61,6 +61,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         retention="30d 500",
         fan_out="all_failed",
         overlap_until="dispatched",
+        targets="note",
         target_retry={"max_retries": 2, "base": "5s"},
         target_timeout=20,
         max_parallel=8,
@@ -96,6 +97,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
     assert policies["overlap_until"] == "dispatched"
     assert policies["target_retry"] == {"max_retries": 2, "base": 5.0, "factor": 2.0, "cap": None, "jitter": 0.0}
+    assert found["targets"] == policies["targets"] == "note"
     assert (policies["target_timeout"], policies["max_parallel"]) == (20, 8)
     same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap_policy": "buffer_all"}
     same |= {"jitter_seconds": 30.0, "max_runs": 9, "timeout": 60, "queue": "high", "priority": 1, "status": "paused"}

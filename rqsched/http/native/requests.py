@@ -209,6 +209,9 @@ class DefinitionRequest(TimingRequest):
     overlap_until: Name | None = Field(
         default=None, description="How long overlap sees a run with targets: finished or dispatched."
     )
+    targets: Name | None = Field(
+        default=None, description="A registered workflow that returns the ids to call the workflow for, a job each."
+    )
     target_retry: TargetRetryRequest | None = Field(
         default=None, description="How failed attempts of a target are repeated; default: not at all."
     )

@@ -378,6 +378,8 @@ class WorkflowResponse(Schema):
     """The workflow that is told of failures of its runs."""
     on_recovery: str | None
     """The workflow that is told of the first success after them."""
+    targets: str | None
+    """What names the targets that its runs call it for; None when nothing does."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
 

@@ -22,7 +22,7 @@ router.include_router(schedules.router)
 router.include_router(runs.router)
 router.include_router(events.router)
 
-_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery")
+_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery", "targets")
 """What is shown of a workflow; where its code lives stays with the workers."""
 
 

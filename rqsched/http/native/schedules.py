@@ -147,8 +147,8 @@ def _require_registered(call: Call, declaration: Declaration) -> None:
     """Refuse workflows that would be imported by path: over HTTP only registered names run. And hosts not allowed."""
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
-    for name in (executed, options.get("on_failure"), options.get("on_recovery")):
-        if name is not None and not operations.is_registered(call.scheduler.runtime, name):
+    for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
+        if isinstance(name, str) and not operations.is_registered(call.scheduler.runtime, name):
             reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists them."
             raise UnknownWorkflowError(name, reason)
     _require_allowed(call, options.get("notifications"))
