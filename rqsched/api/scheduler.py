@@ -185,7 +185,8 @@ class Scheduler(Declaring):
             targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
             overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
-            target_retry: As `retry`, of each target; default none. `target_timeout`: as `timeout`, of each target.
+            target_retry: How failed attempts of a target are repeated; default not at all.
+            target_timeout: Seconds one attempt of a target may take; default what a run may take.
             max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
@@ -240,9 +241,7 @@ class Scheduler(Declaring):
     ) -> tuple[ScheduleHandle, str]:
         """Create a schedule or make the known one what is declared; also return `created`, `updated` or `unchanged`.
 
-        Takes what `create` takes; an option that is not given gets its default.
-
-        The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
+        Takes what `create` takes; an option that is not given gets its default. The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
         within, given = told_apart(options, session)
         definition = self._define(workflow, spec, given)
