@@ -241,7 +241,8 @@ class Scheduler(Declaring):
     ) -> tuple[ScheduleHandle, str]:
         """Create a schedule or make the known one what is declared; also return `created`, `updated` or `unchanged`.
 
-        Takes what `create` takes; an option that is not given gets its default. The next time stays unless the timing changed, and a paused schedule stays paused unless `paused=False`.
+        Takes what `create` takes; an option that is not given gets its default. The next time stays
+        unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
         within, given = told_apart(options, session)
         definition = self._define(workflow, spec, given)
