@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from rqsched.chain.execution import claim_run
-from rqsched.chain.settling import lose_run
+from rqsched.chain.settling import lose_run, stop_run
+from rqsched.core.model import Change
 from tests.store.children import in_children
 from tests.support.env import ONCE, Env, job_id, link_id, newest, outcomes, statuses
 
@@ -65,3 +70,31 @@ def test_a_horses_death_is_not_settled_twice(any_env: Env) -> None:
     assert sorted(changes) == [False, False, True]
     assert any_env.state(schedule).error_count == 1
     assert newest(schedule).status == "lost"
+
+
+@pytest.mark.parametrize("settle", [lose_run, stop_run])
+def test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone(
+    any_env: Env, settle: Callable[..., Change | None]
+) -> None:
+    """The same job was delivered to both; the one that died had drawn a token and lost the race for the claim."""
+    run = any_env.fire_next(any_env.create(retry=ONCE))
+    job = job_id(run.state)
+    claim = claim_run(any_env.runtime, job)
+    assert claim is not None
+
+    assert settle(any_env.runtime, job, "its runner died", token="another") is None
+    assert run.refresh().status == "running"
+
+    assert settle(any_env.runtime, job, "its runner died", token=claim.token) is not None
+    assert run.refresh().status == ("lost" if settle is lose_run else "terminated")
+
+
+def test_the_token_is_told_before_the_claim(any_env: Env) -> None:
+    run = any_env.fire_next(any_env.create(retry=ONCE))
+    told: list[tuple[str, str]] = []
+    any_env.runtime.on_claim = lambda token: told.append((token, run.refresh().status))
+
+    claim = claim_run(any_env.runtime, job_id(run.state))
+
+    assert claim is not None
+    assert told == [(claim.token, "pending")]

@@ -127,6 +127,35 @@ FENCES = (
         _CHAIN + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
     ),
     _edit(
+        "a dead runner's run is settled whoever has claimed it",
+        "chain/settling.py",
+        " and token in {None, run.token}",
+        "",
+        _CHAIN + "fork.py::test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone"
+        "[sqlite-lose_run]",
+    ),
+    _edit(
+        "a runner is killed whatever it executes by then",
+        "chain/runner_watch.py",
+        "if job is None or job.id != job_id or job.pid != pid:",
+        "if job is None:",
+        _CHAIN + "runner_watch.py::test_a_runner_that_has_left_the_stopped_job_lives_and_is_not_held[the next job]",
+    ),
+    _edit(
+        "a runner may take for ever",
+        "chain/runner_watch.py",
+        "time.monotonic() > job.kill_at",
+        "False",
+        _CHAIN + "runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
+    ),
+    _edit(
+        "half a note is read",
+        "chain/slot.py",
+        "if number % 2 == 0 and",
+        "if",
+        _CHAIN + "slot.py::test_a_note_whose_writer_died_halfway_says_nothing_and_the_next_one_is_whole",
+    ),
+    _edit(
         "a heartbeat counts whoever holds the run",
         "store/changes.py",
         '        runs.c.token == sa.bindparam("b_token"),\n        runs.c.status == constant(RunStatus.RUNNING),\n',

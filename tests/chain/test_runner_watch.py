@@ -1,0 +1,151 @@
+"""The supervisor kills a runner for the job it is meant for, and for no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+import pytest
+
+from rqsched.chain.runner_watch import RunnerWatch
+from rqsched.chain.slot import Cause, Job, Slot
+from rqsched.chain.supervisor import FORK
+from tests.support.processes import wait_until
+
+
+@pytest.fixture
+def runner() -> Iterator[ForkProcess]:
+    """A child in a group of its own, which does nothing."""
+    process = FORK.Process(target=_wait)
+    process.start()
+    assert process.pid is not None
+    wait_until(lambda: os.getpgid(process.pid or 0) == process.pid, what="its group")
+    yield process
+    process.kill()
+    process.join()
+
+
+def _wait() -> None:
+    os.setsid()
+    while True:
+        signal.pause()
+
+
+def job_of(runner: ForkProcess, job_id: str = "run-1", **changes: Any) -> Job:
+    assert runner.pid is not None
+    return Job(job_id, runner.pid, "default", **{"is_ours": True, **changes})
+
+
+def ask(slot: Slot, command: str, job_id: str | None = None) -> None:
+    slot.request = {"number": time.monotonic_ns(), "command": command, "job_id": job_id}
+
+
+def look(slot: Slot, runner: ForkProcess) -> None:
+    assert runner.pid is not None
+    RunnerWatch(slot).look(runner.pid)
+
+
+def test_a_runner_is_killed_for_the_job_that_a_person_stops(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    slot.job = job_of(runner)
+    ask(slot, "stop-job", "run-1")
+
+    look(slot, runner)
+
+    runner.join(30)
+    assert runner.exitcode == -signal.SIGKILL
+    assert slot.cause == Cause(slot.job.pid, "stopped by RQ's command", "run-1", is_stopped=True)
+
+
+@pytest.mark.parametrize("job_id", ["run-2", None], ids=["the next job", "no job"])
+def test_a_runner_that_has_left_the_stopped_job_lives_and_is_not_held(runner: ForkProcess, job_id: str | None) -> None:
+    slot = Slot("here")
+    slot.job = None if job_id is None else job_of(runner, job_id)
+    ask(slot, "stop-job", "run-1")
+
+    look(slot, runner)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGTERM)
+
+    runner.join(30)
+    assert runner.exitcode == -signal.SIGTERM  # it was woken again, and nothing else had killed it
+    assert slot.cause is None
+
+
+def test_a_command_is_obeyed_once(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    slot.job = job_of(runner)
+    ask(slot, "stop-job", "another")
+    assert runner.pid is not None
+    watch = RunnerWatch(slot)
+    watch.look(runner.pid)
+    slot.job = job_of(runner, "another")
+
+    watch.look(runner.pid)
+
+    assert runner.is_alive()
+
+
+def test_a_runner_whose_job_takes_far_too_long_is_killed(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    slot.job = job_of(runner, kill_at=time.monotonic() - 1)
+
+    look(slot, runner)
+
+    runner.join(30)
+    assert runner.exitcode == -signal.SIGKILL
+    assert slot.cause is not None
+    assert slot.cause.why == "it took far longer than its timeout and was killed"
+
+
+def test_what_the_runner_before_left_in_the_slot_kills_nobody(runner: ForkProcess) -> None:
+    assert runner.pid is not None
+    slot = Slot("here")
+    slot.job = Job("run-1", runner.pid + 1, "default", is_ours=True, kill_at=time.monotonic() - 1)
+
+    look(slot, runner)
+
+    assert runner.is_alive()
+
+
+def test_of_a_job_that_is_not_ours_the_work_horse_is_killed_and_the_runner_lives(runner: ForkProcess) -> None:
+    horse = FORK.Process(target=_wait)
+    horse.start()
+    wait_until(lambda: os.getpgid(horse.pid or 0) == horse.pid, what="its group")
+    slot = Slot("here")
+    slot.job = job_of(runner, "theirs", is_ours=False, horse_pid=horse.pid)
+    ask(slot, "stop-job", "theirs")
+
+    look(slot, runner)
+
+    horse.join(30)
+    assert horse.exitcode == -signal.SIGKILL
+    assert runner.is_alive()
+
+
+def test_the_cause_of_a_death_is_that_which_the_supervisor_had_and_else_its_status(runner: ForkProcess) -> None:
+    slot, watch = Slot("here"), None
+    slot.job = job_of(runner)
+    watch = RunnerWatch(slot)
+    watch.note_end(-9)
+    assert slot.cause is not None
+    assert slot.cause.why == "its runner died (signal 9)"
+
+    watch.note_end(1)  # of the runner after it, which died before it had settled anything
+
+    assert slot.cause.why == "its runner died (signal 9)"
+
+
+def test_a_last_runner_is_needed_only_for_a_run_of_ours_that_was_left(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    watch = RunnerWatch(slot)
+    needs = [watch.prepares_last()]
+    for is_ours in (False, True):
+        slot.job = job_of(runner, is_ours=is_ours)
+        needs.append(watch.prepares_last())
+    assert needs == [False, False, True]
+    assert slot.is_closing
