@@ -103,7 +103,11 @@ class Scheduler(Declaring):
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
         self.runtime.on_redis_back = partial(follow_unfollowed, self.runtime)
-        self._check_schema()
+        try:
+            self._check_schema()
+        except Exception:
+            self.runtime.close()
+            raise
         self.declarations = Declarations(self.runtime.workflows)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)

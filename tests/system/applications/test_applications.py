@@ -151,11 +151,11 @@ class Deployment(Processes):
 
 @pytest.fixture(params=list(EXISTING.values()), ids=list(EXISTING))
 def deployment(
-    request: pytest.FixtureRequest, redis_url: str, postgres_url: str, tmp_path: Path
+    request: pytest.FixtureRequest, redis_url: str, empty_postgres_url: str, tmp_path: Path
 ) -> Iterator[Deployment]:
-    at = urlsplit(postgres_url)
+    at = urlsplit(empty_postgres_url)
     environment = {
-        "DATABASE_URL": postgres_url,
+        "DATABASE_URL": empty_postgres_url,
         "REDIS_URL": redis_url,
         "DB_HOST": at.hostname or "",
         "DB_PORT": str(at.port),
