@@ -143,6 +143,7 @@ class AsyncScheduler:
     sync = _of_scheduler(Scheduler.sync, _same)
     history = _of_scheduler(Scheduler.history, _same)
     run = _of_scheduler(Scheduler.run, _same)
+    bulk = _of_scheduler(Scheduler.bulk, _same)
     retry_failed = _of_scheduler(Scheduler.retry_failed, _same)
     recover = _of_scheduler(Scheduler.recover, _same)
     tick = _of_scheduler(Scheduler.tick, _same)

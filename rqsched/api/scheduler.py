@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias, Unpack, cast
 
 from rqsched import signals
+from rqsched.api.bulk import BulkOperations
 from rqsched.api.declarations import SYNC, Declaration, Declarations, Declaring, Synced, require_distinct
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.own_transaction import (
@@ -61,7 +62,7 @@ History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-class Scheduler(Declaring):
+class Scheduler(BulkOperations, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()

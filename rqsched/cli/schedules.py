@@ -137,6 +137,9 @@ def update(
     if_version: Annotated[
         int | None, typer.Option("--if-version", help="Refuse unless the schedule is at this version.")
     ] = None,
+    paused: Annotated[
+        bool | None, typer.Option("--paused/--active", help="Also pause it, or make a paused or dead one fire again.")
+    ] = None,
 ) -> None:
     """Change the given options and leave the rest. The next time moves only with the timing."""
     blank = blanked(unset or ())
@@ -152,9 +155,9 @@ def update(
         **telling.options(handle.state.definition.parsed_notifications),
     }
     spec = timing.changed(handle.state.spec, unset or ())
-    if not options and spec is None and workflow is None and note is None:
+    if not options and spec is None and workflow is None and note is None and paused is None:
         raise InvalidInputError("update", "has nothing to change; give at least one option, such as --cron or --note")
-    handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, **options)
+    handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, paused=paused, **options)
     session.report(handle, "unchanged" if handle.state.version == before else "updated")
 
 

@@ -116,6 +116,7 @@ class AsyncClient:
     count = _awaited(sync.Client.count)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
+    bulk = _awaited(sync.Client.bulk)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)
     backfills = _awaited(sync.Client.backfills)

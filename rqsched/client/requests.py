@@ -13,7 +13,7 @@ import httpx
 
 from rqsched.api.description import Description
 from rqsched.client import responses
-from rqsched.client.responses import BackfillProgress, EventRecord, RetriedRun, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, BulkRow, EventRecord, RetriedRun, RunDescription, TriggerResult
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import MAX_PAGE, Page
@@ -217,6 +217,19 @@ def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Reques
     given = {name: _instant(name, value) if isinstance(value, datetime) else value for name, value in body.items()}
     path, is_read = f"{_BASE}runs/retry/", bool(body.get("dry_run"))
     return Request("POST", path, _retried, _given({"since": start, **given}), is_repeatable=is_read)
+
+
+def bulk(operation: str, body: Mapping[str, Any]) -> Request[list[BulkRow]]:
+    """Pause, resume or trigger what matches; a trigger is repeatable with a key, the others go on."""
+    status, text = body.get("status"), {"q": body.get("text")}
+    plain = {name: value for name, value in body.items() if name not in {"status", "text"}}
+    body = _given({**plain, **text, "status": [status] if isinstance(status, str) else status and list(status)})
+    is_repeatable = operation != "trigger" or "idempotency_key" in body
+    return Request("POST", f"{_BASE}bulk/{quote(operation, safe='')}/", _bulk, body, is_repeatable=is_repeatable)
+
+
+def _bulk(response: httpx.Response) -> list[BulkRow]:
+    return [responses.read(BulkRow, item) for item in response.json()["items"]]
 
 
 def _retried(response: httpx.Response) -> list[RetriedRun]:

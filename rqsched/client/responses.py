@@ -140,6 +140,18 @@ class RetriedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkRow:
+    """What a bulk operation did with one schedule."""
+
+    schedule_id: str
+    """The schedule."""
+    outcome: str
+    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
+    reason: str | None = None
+    """Why it was skipped; None otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
 class BackfillProgress:
     """A backfill and its progress; read it again with `Client.backfill(uid)` until `is_done`."""
 

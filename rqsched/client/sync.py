@@ -16,7 +16,7 @@ from rqsched.client.errors import error_of
 from rqsched.client.following import Following
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, EventRecord, RetriedRun, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, BulkRow, EventRecord, RetriedRun, RunDescription, TriggerResult
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
@@ -170,6 +170,29 @@ class Client:
         more = {"schedule_id": schedule_id, "workflow": workflow, "bound": bound, "dry_run": dry_run}
         return self.send(requests.retry_failed(since, {"until": until, **more, "reason": reason}))
 
+    def bulk(
+        self,
+        operation: str,
+        /,
+        *,
+        reason: str | None = None,
+        note: str | None = None,
+        catch_up: str | None = None,
+        overlap: str | None = None,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        **filters: Any,
+    ) -> Sequence[BulkRow]:
+        """Pause, resume or trigger every schedule that `list` shows with these filters; returns a row for each.
+
+        Without `status` it is those that are active (pause, trigger) or paused (resume). Raises InvalidLimitError, with
+        nothing done, when more than `bound` (at most 1000) match.
+        """
+        more = {"catch_up": catch_up, "overlap": overlap, "idempotency_key": idempotency_key}
+        body = {"reason": reason, "note": note, "dry_run": dry_run, "bound": bound, **more, **filters}
+        return self.send(requests.bulk(operation, body))
+
     def events(
         self,
         *,
@@ -309,11 +332,15 @@ class ScheduleHandle(ScheduleView):
         *,
         note: str | None = None,
         if_version: int | None = None,
+        paused: bool | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Change what is given and keep the rest; raises VersionConflictError when `if_version` is not current."""
+        """Change what is given and keep the rest; raises VersionConflictError when `if_version` is not current.
+
+        `paused` also pauses it, or makes a paused or dead one fire again.
+        """
         match = self._match(if_version)
-        body = requests.changes(workflow, spec, options, {"note": note})
+        body = requests.changes(workflow, spec, options, {"note": note, "paused": paused})
         return self._client.send(requests.update(self.schedule_id, body, match).then(self._keep))
 
     def pause(

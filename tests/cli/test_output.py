@@ -31,6 +31,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "cancel": ["cancel", "a", "1"],
     "terminate": ["terminate", "a", "1"],
     "retry": ["retry", "--failed", "--since", "1h", "--dry-run"],
+    "bulk": ["bulk", "pause", "--text", "a", "--dry-run"],
     "pause": ["pause", "a"],
     "resume": ["resume", "paused"],
     "restart": ["restart", "done"],

@@ -50,6 +50,7 @@ def populate(web: Web) -> dict[str, str]:
         "job_id": ojs.fetch(count=100)[0]["id"],
         "dead_letter_id": dead["id"],
         "uid": backfill["uid"],
+        "operation": "resume",
     }
 
 

@@ -258,6 +258,10 @@ class CreateRequest(DeclareRequest):
 class UpdateRequest(DefinitionRequest):
     """A change: absent fields keep their value, null takes the default (PATCH)."""
 
+    paused: bool | None = Field(
+        default=None, description="true also pauses it, false makes a paused or dead one fire again; null: as it is."
+    )
+
 
 class PauseRequest(RequestBody):
     """Why the schedule is paused."""
@@ -332,6 +336,24 @@ class RetryFailedRequest(RetryRunRequest):
     workflow: Name | None = Field(default=None, description="Only of this workflow.")
     dry_run: bool = Field(default=False, description="Return what would be retried; write nothing.")
     bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more runs than this.")
+
+
+class BulkRequest(RequestBody):
+    """Which schedules, and what is recorded with what is done to them; everything given must match."""
+
+    status: list[Name] | None = Field(default=None, description="Default: active; paused for resume.")
+    workflow: Name | None = Field(default=None, description="Only of this workflow.")
+    owner: Name | None = Field(default=None, description="Only of this owner.")
+    labels: Labels | None = Field(default=None, description="Only with these labels.")
+    q: Name | None = Field(default=None, description="A part of the id, in any case.")
+    overdue: bool | None = Field(default=None, description="Without a success for as long as expected, or not.")
+    reason: Note | None = Field(default=None, description="Why, for the audit events of a pause.")
+    note: Note | None = Field(default=None, description="For the next operator; pause and resume leave it.")
+    catch_up: Name | None = Field(default=None, description="Where resume continues: next, once or from_now.")
+    overlap: Name | None = Field(default=None, description="Of a trigger, instead of each schedule's policy.")
+    idempotency_key: Name | None = Field(default=None, description="Of a trigger: sent again it starts nothing twice.")
+    dry_run: bool = Field(default=False, description="Return what would be done; write nothing.")
+    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more schedules than this.")
 
 
 class BatchDeleteRequest(RequestBody):

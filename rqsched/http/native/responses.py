@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any, get_type_hints
 from pydantic import create_model
 
 from rqsched.api.build_description import describe
+from rqsched.api.bulk import BulkRow
 from rqsched.api.description import Description
 from rqsched.api.schedule_handle import TriggerResult
 from rqsched.chain.retrying import RetryRow
@@ -185,6 +187,31 @@ def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
     outcomes = [row.outcome for row in rows]
     counts = {name: outcomes.count(name) for name in ("started", "buffered", "skipped")}
     return {"matched": len(rows), **counts, "items": [row.to_dict() for row in rows]}
+
+
+class BulkRowResponse(Schema):
+    """What a bulk operation did with one schedule."""
+
+    schedule_id: str
+    outcome: str
+    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
+    reason: str | None
+
+
+class BulkResponse(Schema):
+    """What a bulk operation did, in the order in which the schedules were created."""
+
+    matched: int
+    """How many schedules matched."""
+    counts: dict[str, int]
+    """How many had each outcome."""
+    items: list[BulkRowResponse]
+
+
+def bulk_response(rows: Sequence[BulkRow]) -> dict[str, Any]:
+    """Return what a bulk operation did."""
+    counts = Counter(row.outcome for row in rows)
+    return {"matched": len(rows), "counts": dict(counts), "items": [row.to_dict() for row in rows]}
 
 
 class RunsResponse(Schema):

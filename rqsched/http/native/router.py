@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
 from rqsched.http.dependencies import Read
-from rqsched.http.native import events, runs, schedules
+from rqsched.http.native import bulk, events, runs, schedules
 from rqsched.http.native.responses import WorkflowsResponse
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.strict_json import StrictRoute
@@ -19,6 +19,7 @@ from rqsched.store import registered_workflows
 
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.of(*ANY))
 router.include_router(schedules.router)
+router.include_router(bulk.router)
 router.include_router(runs.router)
 router.include_router(events.router)
 

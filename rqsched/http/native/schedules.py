@@ -206,6 +206,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
         note=body.note,
         context=call.context,
         if_version=version,
+        paused=body.paused,
         **declaration.options,
     )
     return _respond(call, handle)

@@ -1,0 +1,22 @@
+"""The command `bulk`, and `update --paused`."""
+
+from __future__ import annotations
+
+from tests.support.cli import HELLO, Cli
+
+
+def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
+    for name in ("a", "b"):
+        cli("create", name, HELLO, "--every", "1h", "--label", "team=x")
+    planned = cli("bulk", "pause", "--label", "team=x", "--dry-run", "-o", "json").json
+    assert planned["counts"] == {"would_pause": 2}
+    assert cli("bulk", "pause", "--label", "team=x", "--reason", "later").out.splitlines()[-1] == "Done: 2 paused."
+    assert cli("bulk", "pause").out.splitlines()[-1] == "Done: no schedules."
+    assert cli("bulk", "resume", "-o", "jsonl").out.count("resumed") == 2
+
+
+def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    for option, status in (("--paused", "paused"), ("--active", "active")):
+        cli("update", "a", option)
+        assert cli.scheduler.get("a").status == status
