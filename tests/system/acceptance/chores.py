@@ -17,6 +17,7 @@ from tests.support.processes import wait_until
 
 NOTE = "acceptance.note"
 HOLD = "acceptance.hold"
+DEAFEN = "acceptance.deafen"
 HOLD_INTERPRETER = "acceptance.hold-interpreter"
 FAIL = "acceptance.fail"
 TELL = "acceptance.tell"
@@ -50,6 +51,13 @@ def hold(log: str, gate: str, deaf: bool = False) -> str:
     note(log)
     wait_until(Path(gate).exists, timeout=250, what="the gate")
     return "passed"
+
+
+@workflow(DEAFEN)
+def deafen(log: str) -> None:
+    """Leave a line, and this process deaf to what asks it to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(log)
 
 
 @workflow(HOLD_INTERPRETER)

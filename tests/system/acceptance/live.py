@@ -13,7 +13,7 @@ from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.processes import Processes, wait_until
 from tests.support.stories import Story, read_stories
-from tests.system.acceptance.chores import FAIL, HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
+from tests.system.acceptance.chores import DEAFEN, FAIL, HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
 
 
 @dataclass
@@ -41,9 +41,13 @@ class LiveEnv(Processes):
         assert run is not None
         return run
 
-    def fail_now(self, schedule_id: str = "fail") -> None:
+    def fail_now(self) -> None:
         """Have a run that fails."""
-        self.scheduler.create(schedule_id, FAIL, Every("24h"), kwargs={"log": str(self.log)}).trigger()
+        self.scheduler.create("fail", FAIL, Every("24h"), kwargs={"log": str(self.log)}).trigger()
+
+    def deafen_now(self) -> None:
+        """Have a run that leaves its process deaf to SIGTERM."""
+        self.scheduler.create("deafen", DEAFEN, Every("24h"), kwargs={"log": str(self.log)}).trigger()
 
     @property
     def log(self) -> Path:

@@ -19,7 +19,7 @@ from rq.job import Job, JobStatus
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from tests.support.env import job_id
-from tests.support.processes import Process, is_gone, process_tree, wait_until
+from tests.support.processes import Process, is_gone, process_tree, rqsched_command, wait_until
 from tests.support.sizes import sized
 from tests.system.acceptance.chores import HOLD
 from tests.system.acceptance.live import LiveEnv
@@ -383,3 +383,55 @@ def names(worker: Process) -> set[str]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+DJANGO = """
+import os
+
+from django.conf import settings
+
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["OWN_FILE"]}})
+
+from django.db import connection
+
+from rqsched import workflow
+
+
+@workflow("look")
+def look(log):
+    was_open = connection.connection is not None
+    connection.cursor().execute("SELECT 1")
+    with open(log, "a") as lines:
+        lines.write(f"{os.getpid()} {was_open}\\n")
+"""
+
+
+def test_djangos_connections_are_those_of_one_run(live: LiveEnv) -> None:
+    """Its settings say how old a connection may become; by default no older than one request, or one run."""
+    (live.folder / "looking.py").write_text(DJANGO)
+    live.environment |= {"RQSCHED_IMPORTS": "looking", "OWN_FILE": str(live.folder / "own.db")}
+    log = live.folder / "looks"
+    worker = live.start(rqsched_command("worker", "--concurrency", "1"), cwd=live.folder)
+    worker.wait_for_log("run-1 started", timeout=SOON)
+
+    kwargs = {"log": str(log)}
+    live.scheduler.create("look", "look", Every(timedelta(seconds=1)), kwargs=kwargs, overlap="allow_all")
+
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) >= 3, timeout=SOON, what="three runs")
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert len({pid for pid, _ in lines}) == 1
+    assert {was_open for _, was_open in lines} == {"False"}
+
+
+def test_what_a_run_does_to_the_signals_of_its_process_is_undone(live: LiveEnv) -> None:
+    """A workflow that is deaf to SIGTERM, and leaves it so: the worker ends in order all the same."""
+    worker = start_runners(live, 1)
+    live.deafen_now()
+    run = hold(live)
+    live.wait_for_execution(run, timeout=SOON)
+    live.open_gate()
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.popen.wait(SOON) == 0
