@@ -125,10 +125,9 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
         if now is not None:
             pairs[uid] = _seen_as(before, now), now
     events = [event for one in touched for event in _committed(connection, one)]
-    last = max((one.after.updated_at for one in touched), default=schedule.updated_at)
-    return replace(
-        change, after=changed(schedule, updated_at=last), changed_runs=tuple(pairs.values()), events=tuple(events)
-    )
+    # One object before and after: a Change that moves nothing, and so restates where the link is.
+    as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
+    return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
 
 
 def _seen_as(before: Run, now: Run) -> Run:
