@@ -37,7 +37,13 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
+NO_CLUSTER = (
+    "RQ, and so rqsched, needs one server: its keys and the ids of its jobs allow no hash tags, so what one script "
+    "touches would lie on several nodes. Use one Redis or Valkey, with replicas and Sentinel against its loss"
+)
+"""Why Redis Cluster is refused, and what to do instead."""
+_VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _PREFIX = "RQSCHED_"
 _SERIALIZER_ALIASES = frozenset({"pickle", "json"})
@@ -89,9 +95,15 @@ def _checked_serializer(value: str) -> str:
 
 
 def _checked_redis_url(value: str) -> str:
+    value = _VALKEY.sub(r"redis\1\2://", value)
+    if re.match(r"^rediss?[+-]cluster://", value):
+        raise ValueError(f"this names a Redis Cluster; {NO_CLUSTER}")
     if not value.startswith(_REDIS_SCHEMES):
-        raise ValueError("write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH?db=DB")
-    return re.sub(r"^valkey(s?)://", r"redis\1://", value)
+        raise ValueError(
+            "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH?db=DB or "
+            "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
+        )
+    return value
 
 
 def _checked_retention(value: str) -> str:
@@ -105,7 +117,7 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 """A namespace or queue name: 1 to 255 characters of the ids' alphabet."""
 
 RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
-"""What `redis.Redis.from_url` takes; valkey:// is accepted and stored as redis://."""
+"""One server, or the Sentinels that name it; valkey:// is accepted and stored as redis://."""
 
 SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
 """What `rq.serializers.resolve_serializer` takes."""

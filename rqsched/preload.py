@@ -14,6 +14,7 @@ from rqsched.chain.boot import recover_apart
 from rqsched.chain.runtime import import_workflows
 from rqsched.config import Settings
 from rqsched.store.database import make_engine
+from rqsched.transport.redis_url import as_rq_setting, parse_sentinel
 
 _settings = Settings()
 import_workflows(_settings)
@@ -22,7 +23,11 @@ if _settings.database_url:
     make_engine(_settings.database_url)  # loads the driver: 90 ms that each work horse would spend
 
 if _settings.redis_url:
-    REDIS_URL = _settings.redis_url
+    _sentinels = parse_sentinel(_settings.redis_url)
+    if _sentinels is None:
+        REDIS_URL = _settings.redis_url
+    else:
+        SENTINEL = as_rq_setting(_sentinels)
 
 if {"worker", "worker-pool"} & set(sys.argv[1:]):  # not for `rq info` and its like
     recover_apart()

@@ -16,14 +16,15 @@ import rq
 import rq.worker
 from redis import Redis
 from redis.exceptions import RedisError
+from redis.sentinel import SentinelConnectionPool
 
 from rqsched.chain.kept_dispatcher import KeptDispatcher, make_one_pass_apart
 from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.worker import prepare
 from rqsched.config import Settings, export
-from rqsched.errors import BackendUnavailableError
-from rqsched.transport.client import url_of
+from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.transport.redis_url import url_of
 
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
 
@@ -45,6 +46,7 @@ class _WithDispatcher(PatientWorker):
         belongs to another database. While a server is merely away it starts, and waits.
         """
         if self._spawns:
+            _require_address(self.connection)
             export()
         self.runtime = _open_runtime(self.connection)
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
@@ -91,6 +93,15 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
     """RQ's worker for systems where forking is unsafe, with a dispatcher that is started anew, too."""
 
     _spawns = True
+
+
+def _require_address(connection: Redis) -> None:
+    """Raise ConfigError where RQ's SpawnWorker would let its horses look for Redis on their own machine."""
+    if isinstance(connection.connection_pool, SentinelConnectionPool):
+        raise ConfigError(
+            "RQ's SpawnWorker tells its horses one address, and Sentinels name it anew after a failover; take "
+            "rqsched.rq.Worker or rqsched.rq.SimpleWorker."
+        )
 
 
 def _open_runtime(connection: Redis) -> Runtime:

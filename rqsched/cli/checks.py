@@ -36,6 +36,7 @@ from rqsched.store.database import Database, DatabaseError, Patience, with_conne
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
 from rqsched.transport import telemetry
+from rqsched.transport.client import require_no_cluster
 
 SKEW = timedelta(seconds=1)
 """Clocks that differ by more are a warning."""
@@ -205,6 +206,7 @@ def _redis(runtime: Runtime) -> Answer:
     before = time.perf_counter()
     redis.ping()
     took = time.perf_counter() - before
+    require_no_cluster(redis)
     server: Any = redis.info("server")
     name = "Valkey" if "valkey_version" in server else "Redis"
     found = server.get("valkey_version") or server["redis_version"]
@@ -234,7 +236,8 @@ def _connections(runtime: Runtime) -> Answer:
     for name, redis in others.items():
         try:
             redis.ping()
-        except RedisError as error:
+            require_no_cluster(redis)
+        except (RedisError, ConfigError) as error:
             return Level.PROBLEM, f"{name}: {error}"
     return Level.OK, ", ".join(others) or "none"
 

@@ -20,6 +20,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
+
+from rqsched.transport.redis_url import open_client
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,8 +51,16 @@ class Breaker:
 
     def client(self) -> Redis:
         """Open a client whose calls this breaker guards."""
-        self._pool = _Pool.from_url(self._url, breaker=self, retry=_Retry(self), **self._timeouts)
-        return Redis.from_pool(self._pool)
+        redis = open_client(
+            self._url,
+            pool=_Pool,
+            sentinel_pool=_SentinelPool,
+            timeouts=self._timeouts,
+            retry=_Retry(self),
+            breaker=self,
+        )
+        self._pool = redis.connection_pool
+        return redis
 
     @property
     def is_open(self) -> bool:
@@ -77,7 +88,7 @@ class Breaker:
         self._stopped.set()
 
     def _ask(self) -> None:
-        with Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **self._timeouts) as redis:
+        with open_client(self._url, retry=Retry(NoBackoff(), 0), timeouts=self._timeouts) as redis:
             while not self._stopped.is_set() and not _answers(redis):
                 self._stopped.wait(_ASK_AGAIN)
         if self._pool is not None:
@@ -102,14 +113,18 @@ def _answers(redis: Redis) -> bool:
 class _Pool(ConnectionPool):
     """Connections that are not opened while the breaker is."""
 
-    def __init__(self, *, breaker: Breaker, **options: Any) -> None:
+    def __init__(self, *places: Any, breaker: Breaker, **options: Any) -> None:
         self._breaker = breaker
-        super().__init__(**options)
+        super().__init__(*places, **options)
 
     def get_connection(self, *names: Any, **options: Any) -> Any:
         """Return a connection of the pool; raises RedisAwayError at once while the breaker is open."""
         self._breaker.require_closed()
         return super().get_connection(*names, **options)
+
+
+class _SentinelPool(_Pool, SentinelConnectionPool):
+    """The same, to whichever server Sentinels name as the master."""
 
 
 class _Retry(Retry):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-from redis import ConnectionPool, Redis, SSLConnection
+from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
+from rqsched.config import NO_CLUSTER
 from rqsched.errors import ConfigError
+from rqsched.transport.redis_url import open_client
 
 T = TypeVar("T")
 
@@ -26,11 +29,13 @@ ANSWER_SECONDS = 6
 
 Of a horse and its parent first the one waits and then the other: twice this is below the promised 15 s.
 """
+TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+"""Both as redis-py calls them."""
 
 
 def connect(url: str) -> Redis:
     """Open a client that never hangs: an unreachable Redis is an error after seconds."""
-    redis = Redis.from_url(url)
+    redis = open_client(url, timeouts=TIMEOUTS)
     limit_waiting(redis)
     return redis
 
@@ -38,28 +43,29 @@ def connect(url: str) -> Redis:
 def limit_waiting(redis: Redis) -> None:
     """Let no call of this client wait for ever, and repeat one that failed once over a new connection."""
     pool = redis.connection_pool
-    pool.connection_kwargs.update(socket_timeout=ANSWER_SECONDS, socket_connect_timeout=CONNECT_SECONDS)
+    pool.connection_kwargs.update(TIMEOUTS)
+    if isinstance(pool, SentinelConnectionPool):
+        _limit_asking(pool)
     redis.set_retry(_Retry(pool))
     pool.disconnect()  # what is open keeps the timeouts it was opened with
     pool.reset()
 
 
-def url_of(redis: Redis) -> str:
-    """Return a URL of the server that a client talks to; raises ConfigError when one URL cannot say it (Sentinel)."""
-    pool = redis.connection_pool
-    options = pool.connection_kwargs
-    path, host = options.get("path"), options.get("host")
-    if path is None and host is None:
-        raise ConfigError("RQSCHED_REDIS_URL is unset, and RQ's connection has no address to take for it; set it.")
-    login = ""
-    if options.get("password"):
-        login = f"{quote(options.get('username') or '', safe='')}:{quote(str(options['password']), safe='')}@"
-    number = options.get("db") or 0
-    if path is not None:
-        return f"unix://{login}{quote(path)}?db={number}"
-    scheme = "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
-    address = f"[{host}]" if ":" in str(host) else host
-    return f"{scheme}://{login}{address}:{options.get('port') or 6379}/{number}"
+def require_no_cluster(redis: Redis) -> None:
+    """Raise ConfigError when this is a node of a Redis Cluster; a user who may not ask for that is believed."""
+    try:
+        answer: Any = redis.info("cluster")
+    except NoPermissionError:
+        return
+    if answer.get("cluster_enabled"):
+        raise ConfigError(f"this Redis is a node of a Redis Cluster; {NO_CLUSTER}.")
+
+
+def _limit_asking(pool: SentinelConnectionPool) -> None:
+    """Ask each Sentinel once, and not for ever; the next one is asked when it does not answer."""
+    for sentinel in pool.sentinel_manager.sentinels:
+        sentinel.connection_pool.connection_kwargs.update(TIMEOUTS)
+        sentinel.set_retry(Retry(NoBackoff(), 0))
 
 
 class _Retry(Retry):

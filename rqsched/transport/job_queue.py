@@ -83,7 +83,8 @@ class JobQueue:
         """The scheduled set, where future jobs wait."""
         self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
-        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, wake_key]
+        # No empty name for none: a user with rights to certain keys would be refused.
+        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *([wake_key] if wake_key else [])]
 
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""

@@ -1,9 +1,9 @@
 """The Lua scripts: what must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
 
-ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues and
-the wake list ('' for none). ARGV begin with the prefix of job hashes, now and the oldest live start (RQ's time texts,
-which sort), whether to search the list when the order of its entries cannot be trusted, and the score (Unix seconds) of
-the most overdue entry of the scheduled set that still counts as live.
+ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues
+and, where dispatchers take from it, the wake list. ARGV begin with the prefix of job hashes, now and the oldest live
+start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and the
+score (Unix seconds) of the most overdue entry of the scheduled set that still counts as live.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ while i <= #ARGV do
   i = last_own + 1
 end
 redis.call('SADD', queues, list)
-if is_first and wake ~= '' then
+if is_first and wake then
   redis.call('RPUSH', wake, '1')
   redis.call('LTRIM', wake, 0, 7)
   redis.call('EXPIRE', wake, wake_seconds)

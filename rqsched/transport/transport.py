@@ -30,6 +30,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.transport import redis_keys
 from rqsched.transport.breaker import RedisAwayError
+from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
@@ -109,6 +110,7 @@ class Transport:
         """The list of the control queue, where overdue links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
+        self._is_alone = False
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
     @property
@@ -319,7 +321,13 @@ class Transport:
         return bool(self.redis.set(key, 1, nx=True, px=int(interval.total_seconds() * 1000)))
 
     def database_id(self, *, attempts: int = 3) -> str | None:
-        """Return the id of the database that this control queue belongs to; None after a flush."""
+        """Return the id of the database that this control queue belongs to; None after a flush.
+
+        Raises ConfigError when this Redis is a node of a cluster, which is asked once in a process.
+        """
+        if not self._is_alone:
+            self._patiently(lambda: require_no_cluster(self.redis), attempts)
+            self._is_alone = True
         owner = self._patiently(lambda: self.redis.get(self.database_id_key), attempts)
         return None if owner is None else _text(owner)
 

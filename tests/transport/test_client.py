@@ -1,38 +1,16 @@
-"""The client of Redis: what it waits for, and which server it talks to."""
+"""The client of Redis: what it waits for, and which servers it refuses."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from redis import Redis
-from redis.sentinel import Sentinel
 
 from rqsched.errors import ConfigError
-from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting, url_of
+from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting, require_no_cluster
 from tests.support.proxy import proxy_to
-
-URLS = [
-    "redis://127.0.0.1:6379/0",
-    "redis://:secret@[::1]:6390/3",
-    "redis://ada:p%40ss%2F@redis.example:6379/1",
-    "rediss://ada:secret@redis.example:6380/0",
-    "unix:///tmp/valkey.sock?db=2",
-    "unix://:secret@/tmp/valkey.sock?db=0",
-]
-SAME = ("host", "port", "path", "db", "username", "password")
-
-
-def test_the_url_of_a_client_leads_to_the_same_server() -> None:
-    for url in URLS:
-        first, second = Redis.from_url(url), Redis.from_url(url_of(Redis.from_url(url)))
-        assert second.connection_pool.connection_class is first.connection_pool.connection_class
-        options = first.connection_pool.connection_kwargs, second.connection_pool.connection_kwargs
-        for name in SAME:
-            assert options[0].get(name) == options[1].get(name), f"{name} of {url}"
-
-
-def test_a_client_of_a_sentinel_has_no_url_and_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL is unset"):
-        url_of(Sentinel([("127.0.0.1", 1)]).master_for("mymaster"))
+from tests.support.servers import ValkeyServer
 
 
 def test_a_call_over_a_silent_connection_is_made_again_and_no_other_old_one_is_trusted(redis_url: str) -> None:
@@ -60,3 +38,24 @@ def test_connections_that_a_client_opened_before_it_was_limited_are_not_used_aga
         connection = redis.connection_pool.get_connection()
         assert connection.socket_timeout == ANSWER_SECONDS
         redis.connection_pool.release(connection)
+
+
+def test_a_node_of_a_cluster_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
+    server = ValkeyServer(tmp_path, options=("--cluster-enabled", "yes", "--save", ""))
+    server.start()
+    try:
+        with connect(server.url) as redis, pytest.raises(ConfigError, match=r"allow no hash tags.*Sentinel"):
+            require_no_cluster(redis)
+    finally:
+        server.kill()
+
+
+def test_one_server_is_accepted_and_so_is_a_user_who_may_not_ask(redis_url: str) -> None:
+    with Redis.from_url(redis_url) as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-info")
+        try:
+            for url in (redis_url, redis_url.replace("redis://", "redis://app:secret@")):
+                with connect(url) as redis:
+                    require_no_cluster(redis)
+        finally:
+            admin.execute_command("ACL", "DELUSER", "app")

@@ -107,12 +107,16 @@ def test_a_link_has_neither_and_costs_what_it_cost(env: Env) -> None:
     assert env.redis.object("encoding", hash_key) in {b"listpack", b"ziplist"}
 
 
-def test_a_run_job_with_all_of_it_costs_less_than_a_kibibyte(env: Env) -> None:
-    env.register("billing.jobs.synchronise_invoices", lambda: None)
-    schedule = env.create("daily-invoice-sync-eu-central-1", workflow="billing.jobs.synchronise_invoices")
-    run = env.fire_next(schedule)
+@pytest.mark.parametrize(
+    ("schedule_id", "workflow"),
+    [("nightly", "invoice-sync"), ("daily-invoice-sync-eu-central-1", "billing.jobs.synchronise_invoices")],
+)
+def test_a_run_job_with_all_of_it_costs_less_than_a_kibibyte(env: Env, schedule_id: str, workflow: str) -> None:
+    """The hash is a table, whose size differs by 64 bytes from server to server: its seed is drawn at the start."""
+    env.register(workflow, lambda: None)
+    run = env.fire_next(env.create(schedule_id, workflow=workflow))
 
-    assert present(env.redis.memory_usage(f"rq:job:{run_job_id(run)}", samples=0)) < 1_000
+    assert present(env.redis.memory_usage(f"rq:job:{run_job_id(run)}", samples=0)) < 1_024
 
 
 def test_the_job_of_a_target_is_named_as_its_run(env: Env) -> None:

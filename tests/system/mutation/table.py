@@ -494,8 +494,8 @@ RECONCILE = (
     _edit(
         "a connection to Redis is waited for without end",
         "transport/client.py",
-        "socket_timeout=ANSWER_SECONDS, ",
-        "socket_timeout=None, ",
+        '"socket_timeout": ANSWER_SECONDS, ',
+        '"socket_timeout": None, ',
         _ACCEPTANCE
         + "silent_redis.py::test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon[rqsched]",
     ),

@@ -1,0 +1,199 @@
+"""URLs of Redis: one server over TCP, TLS or a UNIX socket, or whichever server Sentinels name as the master.
+
+`redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB` asks the Sentinels for SERVICE at each new connection;
+`rediss+sentinel://` speaks TLS to them and to the servers. Behind `?` stand redis-py's options of a connection;
+`sentinel_username` and `sentinel_password` are the Sentinels' own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from redis import ConnectionPool, Redis, SSLConnection
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from rqsched.errors import ConfigError
+
+SENTINEL_PORT = 26_379
+_SENTINEL = re.compile(
+    r"redis(?P<tls>s?)\+sentinel://((?P<login>[^@/?]*)@)?(?P<hosts>[^/?@]+)/(?P<service>[^/?]+)(/(?P<db>\d+))?"
+    r"(\?(?P<query>.*))?"
+)
+_HOST = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?")
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path")
+_TLS = (*_FILES, "ssl_cert_reqs", "ssl_check_hostname", "ssl_keyfile_password")
+_ABOUT_SENTINELS = "sentinel_"
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAddress:
+    """The Sentinels of a URL, and how they and the servers they name are spoken to."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    """Hosts and ports."""
+    service: str
+    """What the Sentinels call the master."""
+    is_tls: bool
+    """Whether both speak TLS."""
+    options: Mapping[str, Any]
+    """redis-py's options of a connection to a server."""
+    sentinel_options: Mapping[str, Any]
+    """Those of a connection to a Sentinel."""
+
+
+def parse_sentinel(url: str) -> SentinelAddress | None:
+    """Read the URL of Sentinels; None when it is another one, ConfigError when it is malformed."""
+    if "+sentinel://" not in url:
+        return None
+    found = _SENTINEL.fullmatch(url)
+    hosts = [_HOST.fullmatch(host) for host in found["hosts"].split(",")] if found else []
+    if found is None or None in hosts:
+        raise ConfigError(
+            "a URL of Sentinels is not valid; write redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB."
+        )
+    sentinels = tuple((host["v6"] or host["name"], int(host["port"] or SENTINEL_PORT)) for host in hosts if host)
+    login, query = found["login"], found["query"]
+    plain = f"redis://{login + '@' if login else ''}x/{found['db'] or 0}{'?' + query if query else ''}"
+    options = {name: value for name, value in _parsed(plain).items() if name != "host"}
+    own = {name: options.pop(name) for name in list(options) if name.startswith(_ABOUT_SENTINELS)}
+    shared = {name: value for name, value in options.items() if name.startswith(("ssl_", "socket_"))}
+    sentinel_options = shared | {name.removeprefix(_ABOUT_SENTINELS): value for name, value in own.items()}
+    is_tls = bool(found["tls"])
+    _require_usable({**options, "ssl": is_tls})
+    return SentinelAddress(sentinels, unquote(found["service"]), is_tls, options, sentinel_options)
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    try:
+        return dict(parse_url(url))
+    except ValueError as error:
+        raise ConfigError(f"a Redis URL is not valid: {error}.") from None
+
+
+def open_client(
+    url: str,
+    *,
+    pool: type[ConnectionPool] = ConnectionPool,
+    sentinel_pool: type[SentinelConnectionPool] = SentinelConnectionPool,
+    timeouts: Mapping[str, float],
+    **options: Any,
+) -> Redis:
+    """Open a client of what a URL names, whose pool takes the `options`; nothing is connected yet.
+
+    Raises ConfigError for a URL that can never work: an unknown option, a file of TLS that is not there.
+    """
+    address = parse_sentinel(url)
+    if address is None:
+        parsed = _parsed(url)
+        _require_usable({**parsed, "ssl": parsed.get("connection_class") is SSLConnection})
+        client = Redis.from_pool(pool.from_url(url, **options, **timeouts))
+    else:
+        client = _open_behind(address, sentinel_pool, timeouts, options)
+    _require_known_options(client)
+    return client
+
+
+def _open_behind(
+    address: SentinelAddress,
+    pool: type[SentinelConnectionPool],
+    timeouts: Mapping[str, float],
+    options: Mapping[str, Any],
+) -> Redis:
+    # Each Sentinel is asked once: the next one is asked when it does not answer.
+    asking = {**address.sentinel_options, "ssl": address.is_tls, "retry": Retry(NoBackoff(), 0), **timeouts}
+    try:
+        sentinel = Sentinel(address.sentinels, sentinel_kwargs=asking)
+    except TypeError as error:
+        raise _unknown_option(error) from None
+    servers = {**address.options, "ssl": address.is_tls, **options, **timeouts}
+    client: Redis = sentinel.master_for(address.service, connection_pool_class=pool, **servers)
+    return client
+
+
+def as_rq_setting(address: SentinelAddress) -> dict[str, Any]:
+    """Return what RQ takes as SENTINEL in a module of its settings (`rq worker -c`)."""
+    options = dict(address.options)
+    return {
+        "INSTANCES": list(address.sentinels),
+        "MASTER_NAME": address.service,
+        "DB": options.pop("db", 0),
+        "USERNAME": options.pop("username", None),
+        "PASSWORD": options.pop("password", None),
+        "SSL": address.is_tls,
+        "CONNECTION_KWARGS": options,
+        "SENTINEL_KWARGS": {**address.sentinel_options, "ssl": address.is_tls},
+    }
+
+
+def _require_known_options(client: Redis) -> None:
+    pool = client.connection_pool
+    try:
+        pool.connection_class(**pool.connection_kwargs)  # opens nothing
+    except TypeError as error:
+        raise _unknown_option(error) from None
+
+
+def _unknown_option(error: TypeError) -> ConfigError:
+    name = re.search(r"'(\w+)'", str(error))
+    return ConfigError(f"a Redis URL has an option that is not known: {name[1] if name else error}.")
+
+
+def _require_usable(options: Mapping[str, Any]) -> None:
+    """Check what redis-py would take for an outage: files that are not there, TLS options without TLS."""
+    given = [name for name in _TLS if options.get(name)]
+    if given and not options["ssl"]:
+        raise ConfigError(f"a Redis URL has {given[0]} and does not speak TLS; write rediss:// or rediss+sentinel://.")
+    for name in _FILES:
+        if options.get(name) and not Path(options[name]).exists():
+            raise ConfigError(f"a Redis URL names {options[name]} as {name}, which does not exist.")
+
+
+def url_of(redis: Redis) -> str:
+    """Return a URL of what a client talks to; raises ConfigError when it has no address."""
+    pool = redis.connection_pool
+    options = pool.connection_kwargs
+    if isinstance(pool, SentinelConnectionPool):
+        return _url_behind(pool)
+    path, host = options.get("path"), options.get("host")
+    if path is None and host is None:
+        raise ConfigError("RQSCHED_REDIS_URL is unset, and RQ's connection has no address to take for it; set it.")
+    login, number = _login(options), options.get("db") or 0
+    if path is not None:
+        return f"unix://{login}{quote(path)}?db={number}"
+    is_tls = issubclass(pool.connection_class, SSLConnection)
+    address = f"{_host(str(host))}:{options.get('port') or 6379}"
+    return f"redis{'s' if is_tls else ''}://{login}{address}/{number}{_query(options) if is_tls else ''}"
+
+
+def _url_behind(pool: SentinelConnectionPool) -> str:
+    options, manager = pool.connection_kwargs, pool.sentinel_manager
+    is_tls = issubclass(pool.connection_class, SSLConnection)
+    known = [one.connection_pool.connection_kwargs for one in manager.sentinels]
+    hosts = ",".join(f"{_host(str(one['host']))}:{one['port']}" for one in known)
+    own = {f"{_ABOUT_SENTINELS}{name}": known[0].get(name) for name in ("username", "password")}
+    query = _query({**(options if is_tls else {}), **own}, also=tuple(own))
+    where = f"{hosts}/{quote(pool.service_name, safe='')}/{options.get('db') or 0}"
+    return f"redis{'s' if is_tls else ''}+sentinel://{_login(options)}{where}{query}"
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _login(options: Mapping[str, Any]) -> str:
+    if not options.get("password"):
+        return ""
+    return f"{quote(options.get('username') or '', safe='')}:{quote(str(options['password']), safe='')}@"
+
+
+def _query(options: Mapping[str, Any], *, also: tuple[str, ...] = ()) -> str:
+    given = {name: options[name] for name in (*_TLS, *also) if isinstance(options.get(name), (str, bool))}
+    return f"?{urlencode(given)}" if given else ""
