@@ -46,7 +46,8 @@ NO_CLUSTER = (
 _VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _PREFIX = "RQSCHED_"
-_SERIALIZER_ALIASES = frozenset({"pickle", "json"})
+_SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
+"""Every version of RQ reads a dotted path; the older ones do not know the short names."""
 
 
 def _as_seconds(value: object) -> object:
@@ -88,6 +89,11 @@ def _checked_name(value: str) -> str:
     return value
 
 
+def serializer_path(name: str) -> str:
+    """Return the dotted path of a serializer, which may be named `pickle` or `json`."""
+    return _SERIALIZER_ALIASES.get(name, name)
+
+
 def _checked_serializer(value: str) -> str:
     if not _DOTTED_PATH.fullmatch(value) or ("." not in value and value not in _SERIALIZER_ALIASES):
         raise ValueError('write "pickle", "json" or the dotted path of a serializer class')
@@ -120,7 +126,7 @@ RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
 """One server, or the Sentinels that name it; valkey:// is accepted and stored as redis://."""
 
 SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
-"""What `rq.serializers.resolve_serializer` takes."""
+"""`pickle`, `json`, or the dotted path of a serializer class."""
 
 Seconds = Annotated[timedelta, BeforeValidator(_as_seconds), Field(gt=timedelta(0))]
 """A positive span; a number of seconds in the environment."""
@@ -394,8 +400,8 @@ class Settings(BaseSettings):
         return self.database_url is None or self.database_url.startswith("sqlite")
 
     def serializer_for(self, queue: str) -> str:
-        """Return the serializer jobs of this queue are written with."""
-        return self.queue_serializers.get(queue, self.serializer)
+        """Return the dotted path of the serializer that jobs of this queue are written with."""
+        return serializer_path(self.queue_serializers.get(queue, self.serializer))
 
 
 def _is_json_list(text: str) -> bool:

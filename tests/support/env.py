@@ -25,6 +25,7 @@ from rqsched.chain.execution import claim_run
 from rqsched.chain.firing import Fired, fire
 from rqsched.chain.reconcile import Recovered, recover
 from rqsched.chain.runtime import Runtime, using
+from rqsched.config import serializer_path
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Run, Schedule
@@ -181,10 +182,10 @@ def open_env(clock: ManualClock, **options: Any) -> Iterator[Env]:
 
 def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
     """A SimpleWorker executes what is queued in this process and ends."""
-    redis = runtime.transport.redis
+    redis, path = runtime.transport.redis, serializer_path(serializer)
     with using(runtime):
-        found = [Queue(name, connection=redis, serializer=serializer) for name in queues or (QUEUE,)]
-        _Worker(found, connection=redis, serializer=serializer).work(burst=True, logging_level="CRITICAL")
+        found = [Queue(name, connection=redis, serializer=path) for name in queues or (QUEUE,)]
+        _Worker(found, connection=redis, serializer=path).work(burst=True, logging_level="CRITICAL")
 
 
 def run_target(env: Env, target: Callable[..., Any], **options: Any) -> RunHandle:
