@@ -5,12 +5,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= .rqsched
 ARGS   ?=
+CONSTRAINTS ?=
+OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -v python$(one))))
+NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
 INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests/chain
 # Each pytest worker starts its own Valkey and PostgreSQL. One more than two cores: many tests wait for processes.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: browser screenshots help demo test quick check proofs bench docs soak mutation clean
+.PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation clean
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
@@ -19,7 +22,7 @@ COMPILE := $(BIN)/python -m compileall -q rqsched tests examples benchmarks
 help: ## show this help
 	@echo "rqsched: durable, self-rescheduling schedules on RQ"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, quick, proofs, bench, soak); DATA=dir is the demo's data folder"
 
@@ -40,6 +43,12 @@ browser:
 
 screenshots: $(VENV)/.dev browser ## the pictures of the dashboard that README and docs show
 	$(BIN)/python -m tests.dashboard.screenshots docs/images
+
+# The types and the style are those of the newest versions; the newest Python is the newest one that is installed here.
+test-versions: ## the suite on the oldest versions that pyproject.toml allows, then on the newest, with the newest Python
+	$(MAKE) --no-print-directory test VENV=.venv-oldest PYTHON=$(OLDEST_PYTHON) CONSTRAINTS="-c tests/support/oldest.txt" \
+	  ARGS="$(ARGS) --deselect tests/contract/test_code_quality.py"
+	$(MAKE) --no-print-directory test VENV=.venv-newest PYTHON=$(NEWEST_PYTHON)
 
 quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (1 minute)
 	@$(COMPILE)
@@ -72,7 +81,7 @@ mutation: $(VENV)/.dev ## break each safety on purpose, in a copy: named tests m
 	$(BIN)/python -m tests.system.mutation $(ARGS)
 
 clean: ## remove the venv and every cache; keeps the demo's data
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -85,5 +94,5 @@ $(BIN)/python:
 $(VENV)/.dev: EXTRAS := dev
 $(VENV)/.demo: EXTRAS := demo
 $(VENV)/.dev $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -52,6 +52,8 @@ _REFUSALS = (
     "no pg_hba.conf entry",
     "is not permitted to log in",
     "failed to resolve host",
+    "Name or service not known",  # psycopg 3.2 repeats what the system says: Linux, then macOS
+    "nodename nor servname provided",
 )
 """How libpq and psycopg begin to say that the same URL will be refused again."""
 _SQLITE_LOCKED = ("database is locked", "database table is locked")
