@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once, RetryPolicy, Spec
+from rqsched.api.declarations import Declaration
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleStateError, VersionConflictError
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.support.env import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Env, last, occurrences, statuses, types
@@ -372,6 +373,18 @@ def test_a_done_schedule_declared_with_an_end_ahead_is_active_and_fires(
     assert last(schedule, "Resumed")["reason"] == "declared_again"
     any_env.run_due(HOUR)
     assert (schedule.refresh().run_count, schedule.status) == (2, "done")
+
+
+def test_a_done_schedule_that_is_synced_with_an_end_ahead_is_active(env: Env) -> None:
+    env.scheduler.sync([Declaration("a", "note", Every(MINUTE), {"max_runs": 1})])
+    env.run_due(MINUTE)
+    assert env.scheduler.get("a").status == "done"
+
+    env.scheduler.sync([Declaration("a", "note", Every(MINUTE), {"max_runs": 2})])
+
+    assert env.scheduler.get("a").status == "active"
+    env.run_due(MINUTE)
+    assert env.scheduler.get("a").run_count == 2
 
 
 def test_a_done_schedule_declared_again_as_paused_is_paused(env: Env) -> None:

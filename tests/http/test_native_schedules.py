@@ -268,6 +268,17 @@ def test_put_creates_then_leaves_unchanged_then_updates(any_web: Web) -> None:
     assert any_web("PUT", at(), MINUTELY).json()["queue"] is None
 
 
+def test_put_of_a_done_schedule_with_an_end_ahead_makes_it_active_and_it_fires(any_web: Web) -> None:
+    any_web("PUT", at(), {**MINUTELY, "max_runs": 1})
+    any_web.env.run_next(any_web.env.scheduler.get("report"))
+    assert any_web.read()["status"] == "done"
+
+    assert any_web("PUT", at(), {**MINUTELY, "max_runs": 2}).json()["status"] == "active"
+
+    any_web.env.run_next(any_web.env.scheduler.get("report"))
+    assert (any_web.read()["status"], any_web.read()["run_count"]) == ("done", 2)
+
+
 def test_put_pauses_only_when_paused_is_sent(web: Web) -> None:
     assert web("PUT", at(), {**MINUTELY, "paused": True}).json()["status"] == "paused"
     assert web("PUT", at(), MINUTELY).json()["status"] == "paused"

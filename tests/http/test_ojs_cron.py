@@ -57,6 +57,18 @@ def test_a_registration_returns_the_cron_job_under_both_published_names(ojs: Ojs
     assert ojs.cron() == answer.json()["cron_job"]
 
 
+def test_a_done_schedule_that_is_registered_again_is_active_and_fires(ojs: Ojs, web: Web) -> None:
+    schedule = web.env.create("daily-report", max_runs=1)
+    web.env.run_next(schedule)
+    assert schedule.refresh().status == "done"
+
+    assert ojs.registered(cron="* * * * *")["status"] == "active"
+
+    web.env.advance(timedelta(minutes=1))
+    web.env.dispatch()
+    assert schedule.refresh().run_count == 2
+
+
 def test_what_is_not_sent_has_the_specs_defaults(ojs: Ojs) -> None:
     job = ojs.registered()
     found = [job[name] for name in ("timezone", "args", "options", "overlap_policy", "enabled", "description")]
