@@ -164,9 +164,7 @@ def _raise_translated(error: DBAPIError) -> None:
     if isinstance(error, IntegrityError) or is_conflict(error):
         raise TransactionConflictError(reason) from error
     if is_transient(error):
-        raise DatabaseUnavailableError(
-            f"your connection does not answer ({reason}); repeat your transaction."
-        ) from error
+        raise DatabaseUnavailableError(f"your transaction cannot go on ({reason}); repeat it later.") from error
 
 
 class _OfConnection:

@@ -382,6 +382,19 @@ def test_refused_operation_leaves_the_transaction_as_it_was(app: Application) ->
     assert (app.ordered(), app.names()) == ([1], ["report"])
 
 
+def test_operation_that_fails_half_way_leaves_nothing_in_the_transaction(app: Application) -> None:
+    def refuse(_: object, __: object, statement: str, *___: object) -> None:
+        if "INSERT INTO rqsched_audit_events" in statement:
+            raise ZeroDivisionError
+
+    with app.engine.begin() as connection:
+        app.order(connection)
+        sa.event.listen(connection, "before_cursor_execute", refuse)
+        with pytest.raises(ZeroDivisionError):
+            create(app, connection=connection)
+    assert (app.ordered(), app.names(), app.env.armed()) == ([1], [], {})
+
+
 def test_connection_to_another_database_is_refused_before_anything_is_written(
     app: Application, tmp_path: Path, make_env: MakeEnv
 ) -> None:

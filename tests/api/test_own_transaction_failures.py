@@ -18,6 +18,7 @@ from rqsched.transport.breaker import RedisAwayError
 from tests.support.application import Application, application
 from tests.support.env import MINUTE, Env, MakeEnv, link_id, types
 from tests.support.invariants import check_invariants
+from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
 
 pytestmark = pytest.mark.every_database
@@ -81,19 +82,28 @@ def test_redis_that_hangs_at_the_commit_is_waited_for_once(
 
 
 @pytest.mark.postgres
-def test_of_two_that_create_the_same_schedule_one_is_told_to_repeat_and_finds_it(postgres_app: Application) -> None:
+def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postgres_app: Application) -> None:
     together = Together(postgres_app)
+    waits = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
     tried: list[str] = []
 
-    def story(connection: sa.Connection) -> None:
-        postgres_app.env.scheduler.runtime.known_database_id()
+    def be_first(connection: sa.Connection) -> None:
+        create(postgres_app, connection=connection)
+        together.barrier.wait()
+        with postgres_app.engine.connect() as watching:
+            other = watching.execution_options(isolation_level="AUTOCOMMIT")
+            wait_until(lambda: other.execute(waits).scalar_one(), timeout=60, what="the other to wait")
+
+    def be_second(connection: sa.Connection) -> None:
         together.barrier.wait()
         tried.append("once")
         create(postgres_app, connection=connection)
 
-    together.run(story, story)
+    together.run(be_first, be_second)
     assert [type(error) for error in together.errors] == [TransactionConflictError]
-    assert tried == ["once"] * 2
+    assert tried == ["once"]
     assert postgres_app.linked() == ["report"]
 
 
@@ -159,7 +169,7 @@ def test_connection_that_is_lost_is_an_unavailable_database(postgres_app: Applic
         create(postgres_app, connection=connection)
         pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         operator.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
-        with pytest.raises(DatabaseUnavailableError, match="repeat your transaction"):
+        with pytest.raises(DatabaseUnavailableError, match="your transaction cannot go on"):
             create(postgres_app, "other", connection=connection)
     assert (postgres_app.names(), postgres_app.env.armed()) == ([], {})
 

@@ -13,6 +13,7 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 from rqsched import Every, Scheduler
 from rqsched.errors import ConfigError
 from rqsched.workflows import Registry, make_workflow
+from tests.store.children import in_children
 from tests.support.env import MINUTE
 from tests.support.invariants import check_invariants
 
@@ -42,6 +43,16 @@ def test_scheduler_over_an_engine_does_what_it_does_over_a_url(engine: sa.Engine
         schedule.pause()
         schedule.resume()
         assert [one.schedule_id for one in scheduler.list().items] == ["report"]
+        check_invariants(scheduler.runtime)
+
+
+def test_scheduler_over_an_engine_continues_in_a_forked_child(engine: sa.Engine, redis_url: str) -> None:
+    with opened(engine, redis_url) as scheduler:
+        schedule = scheduler.create("report", "note", Every(MINUTE))
+        if engine.dialect.name == "sqlite":
+            engine.dispose()  # an application's own connections to SQLite must not cross a fork
+        assert in_children(1, lambda: schedule.trigger().outcome) == ["triggered"]
+        assert schedule.trigger().outcome == "skipped"
         check_invariants(scheduler.runtime)
 
 

@@ -301,6 +301,28 @@ ORDER = (
         _OWN + "what_was_undone_by_a_sessions_savepoint_is_not_published[sqlite]",
         _CRASH.format("create, update and trigger in a session, after a savepoint"),
     ),
+    _edit(
+        "an operation in the caller's transaction on SQLite begins without a write",
+        "store/callers.py",
+        "        if is_writing and is_sqlite(connection):",
+        "        if False:",
+        _OWN + "connection_that_is_rolled_back_after_its_commit_publishes_what_it_committed[sqlite]",
+        _OWN + "connection_in_autocommit_is_refused[sqlite]",
+    ),
+    _edit(
+        "an operation is written on a connection to another database",
+        "store/callers.py",
+        "            _require_database(connection, database_id)\n",
+        "",
+        _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
+    ),
+    _edit(
+        "an operation that fails leaves a part of it in the caller's transaction",
+        "store/callers.py",
+        "        with connection.begin_nested():\n",
+        "        if True:\n",
+        _OWN + "operation_that_fails_half_way_leaves_nothing_in_the_transaction[sqlite]",
+    ),
 )
 """SQL first, Redis second: the other order doubles a chain when its process dies in between."""
 
