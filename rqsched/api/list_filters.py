@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypedDict
 
 from rqsched.core.model import ScheduleStatus
@@ -31,6 +32,14 @@ class ListFilters(TypedDict, total=False):
     """A part of the id, in any case."""
     overdue: bool | None
     """True: without a success for as long as it allows (`expect_success_within`); False: any other."""
+    created_since: datetime | None
+    """Created then or later."""
+    created_until: datetime | None
+    """Created before."""
+    next_since: datetime | None
+    """Fires next at this instant or later."""
+    next_until: datetime | None
+    """Fires next before this instant."""
 
 
 def to_filters(
@@ -50,6 +59,10 @@ def to_filters(
     for name in statuses:
         if name not in known:
             raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
+    for name in ("created_since", "created_until", "next_since", "next_until"):
+        instant = others.get(name)
+        if instant is not None and instant.tzinfo is None:
+            raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
     return Filters(
         namespace=where, statuses=statuses, labels=labels or {}, search_attributes=search_attributes or {}, **others
     )

@@ -371,6 +371,7 @@ class Scheduler(BulkOperations, Declaring):
         limit: int = 100,
         cursor: str | None = None,
         newest_first: bool = False,
+        sort: str = "created",
         **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
         """Read a page of schedules in the order they were created; see ListFilters for what may be asked.
@@ -381,16 +382,14 @@ class Scheduler(BulkOperations, Declaring):
         Args:
             limit: The size of the page, 1 to 500.
             cursor: `next_cursor` of the page before.
-            newest_first: Reverse the order.
-            filters: Everything given must match.
+            newest_first: The same as `sort="-created"`.
+            sort: `created`, `next` (those that fire), `id`; with `-` the other way round.
         """
         listing.require_limit(limit)
+        listing.require_sort(sort)
         wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
-        page = self.runtime.database.read(
-            lambda connection: listing.list_schedules(
-                connection, wanted, limit=limit, cursor=cursor, newest_first=newest_first
-            )
-        )
+        at: dict[str, Any] = {"limit": limit, "cursor": cursor, "sort": "-created" if newest_first else sort}
+        page = self.runtime.database.read(lambda c: listing.list_schedules(c, wanted, **at))
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
     def iter(self, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
@@ -491,12 +490,7 @@ class Scheduler(BulkOperations, Declaring):
         `retention` is instead of RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
         """
         wanted = Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
-        total = Pruned()
-        for step in pruning.prune(self.runtime, wanted):
-            total.add(step)
-            if progress is not None:
-                progress(step)
-        return total
+        return pruning.prune_all(self.runtime, wanted, progress)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
         """Delete audit events of one namespace or (None) all, recorded before an instant; returns how many."""

@@ -8,7 +8,7 @@ pruner that dies or freezes in the middle of one holds up that schedule only, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -272,6 +272,16 @@ def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         yield Pruned(targets=count)
         if count < _ROWS:
             return
+
+
+def prune_all(runtime: Runtime, wanted: Pruning, progress: Callable[[Pruned], None] | None = None) -> Pruned:
+    """Prune to the end, in small transactions; returns the counts, of which `progress` gets each step's."""
+    total = Pruned()
+    for step in prune(runtime, wanted):
+        total.add(step)
+        if progress is not None:
+            progress(step)
+    return total
 
 
 def prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:

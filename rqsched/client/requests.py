@@ -80,8 +80,14 @@ def list_schedules(filters: Mapping[str, Any]) -> Request[Page[Description]]:
     labels = [f"{name}:{value}" for name, value in (filters.get("labels") or {}).items()]
     plain = {name: value for name, value in filters.items() if name != "labels" and value is not None}
     text = {"q": plain.pop("text")} if "text" in plain else {}
-    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in plain.items()}
+    words = {name: _word(name, value) for name, value in plain.items()}
     return _get(_SCHEDULES, lambda r: _page(r, responses.description), {**words, **text, "label": labels})
+
+
+def _word(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _instant(name, value)
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def count(filters: Mapping[str, Any]) -> Request[int]:

@@ -122,12 +122,23 @@ class Client:
         owner: str | None = None,
         text: str | None = None,
         overdue: bool | None = None,
+        created_since: datetime | None = None,
+        created_until: datetime | None = None,
+        next_since: datetime | None = None,
+        next_until: datetime | None = None,
+        sort: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ScheduleHandle]:
-        """Read a page (1 to 500) of schedules in the order they were created."""
+        """Read a page (1 to 500) of schedules in the order they were created, or `sort`: created, next, id; - reverses.
+
+        Where schedules are large a page has fewer than `limit`, and a `next_cursor`.
+        """
         filters = {"status": status, "workflow": workflow, "labels": labels, "owner": owner, "text": text}
-        request = requests.list_schedules({**filters, "overdue": overdue, "limit": limit, "cursor": cursor})
+        times = {"created_since": created_since, "created_until": created_until}
+        times |= {"next_since": next_since, "next_until": next_until}
+        more = {"overdue": overdue, "sort": sort, "limit": limit, "cursor": cursor}
+        request = requests.list_schedules({**filters, **times, **more})
         return self.send(request.then(lambda page: page.map(self._handle)))
 
     def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:

@@ -19,7 +19,7 @@ from rqsched.core.ids import is_uid
 from rqsched.core.model import BLOCKED, Run, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
-from rqsched.errors import InvalidLimitError
+from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.fitting import fitting
 from rqsched.store.rows import (
     RUN_COLUMNS,
@@ -30,7 +30,7 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.tables import HAS_FAILED, IS_LIVE, WAITS_FOR_CODE, audit_events, runs, schedules
+from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, IS_LIVE, WAITS_FOR_CODE, audit_events, runs, schedules
 
 T = TypeVar("T")
 
@@ -63,6 +63,23 @@ class Filters:
     """A part of the id, in upper or lower case."""
     overdue: bool | None = None
     """Whether it has been without a success for as long as it allows."""
+    created_since: datetime | None = None
+    """Created then or later."""
+    created_until: datetime | None = None
+    """Created before."""
+    next_since: datetime | None = None
+    """Fires next at this instant or later."""
+    next_until: datetime | None = None
+    """Fires next before this instant."""
+
+
+_TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
+SORTS = {
+    f"{sign}{name}": (column, bool(sign))
+    for name, column in {**_TIMES, "id": schedules.c.schedule_id}.items()
+    for sign in ("", "-")
+}
+"""The orders of a list: by when schedules were created, by when they fire next (only those that do), by id."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -70,6 +87,13 @@ def require_limit(limit: int, most: int = MAX_PAGE) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
         raise InvalidLimitError("limit", f"must be a whole number from 1 to {most}")
     return limit
+
+
+def require_sort(sort: str) -> str:
+    """Check the order of a list; raises InvalidInputError."""
+    if sort not in SORTS:
+        raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
+    return sort
 
 
 def require_sequence(after_sequence: int) -> int:
@@ -86,26 +110,29 @@ def list_schedules(
     limit: int,
     cursor: str | None,
     newest_first: bool = False,
+    sort: str = "created",
     offset: int = 0,
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules in the order they were created, of at most so many characters (`fitting`).
+    """Read a page of schedules in one of SORTS, of at most so many characters (`fitting`).
 
     `is_slim` leaves arguments, memo and search attributes empty.
     """
     selected = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
     statement = selected.where(*conditions_of(connection, filters))
-    position = sa.tuple_(schedules.c.created_at, schedules.c.uid)
+    column, is_descending = SORTS["-created" if newest_first else sort]
+    if column is schedules.c.due_at:
+        statement = statement.where(IS_ACTIVE, column.is_not(None))
+    order = (column, schedules.c.uid)
     if cursor is not None:
-        created_at, uid = read_cursor(cursor)
-        bound = sa.tuple_(sa.literal(created_at, schedules.c.created_at.type), sa.literal(uid, schedules.c.uid.type))
-        statement = statement.where(position < bound if newest_first else position > bound)
-    order = (schedules.c.created_at, schedules.c.uid)
-    statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
+        at, uid = read_cursor(cursor, is_text=column is schedules.c.schedule_id)
+        bound = sa.tuple_(sa.literal(at, column.type), sa.literal(uid, schedules.c.uid.type))
+        statement = statement.where(sa.tuple_(*order) < bound if is_descending else sa.tuple_(*order) > bound)
+    statement = statement.order_by(*(part.desc() if is_descending else part for part in order))
     statement, cut = fitting(connection, statement.limit(limit + 1).offset(offset), most)
     found = [to_schedule(row) for row in connection.execute(statement)]
-    return page_of(found, limit, lambda schedule: write_cursor(schedule.created_at, schedule.uid), cut)
+    return page_of(found, limit, lambda one: write_cursor(getattr(one, column.name), one.uid), cut)
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
@@ -149,6 +176,11 @@ def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnEle
     if filters.overdue is not None:
         since = schedules.c.overdue_since
         found.append(since.is_not(None) if filters.overdue else since.is_(None))
+    for name, column in _TIMES.items():
+        if (start := getattr(filters, f"{name}_since")) is not None:
+            found.append(column >= start)
+        if (end := getattr(filters, f"{name}_until")) is not None:
+            found.append(column < end)
     if filters.text:
         found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
     found += [_has(connection, schedules.c.labels, name, value) for name, value in filters.labels.items()]
@@ -166,19 +198,21 @@ def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) 
     return sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
 
 
-def write_cursor(instant: datetime, uid: str) -> str:
+def write_cursor(at: datetime | str, uid: str) -> str:
     """Render a position as an opaque text."""
-    return base64.urlsafe_b64encode(json.dumps([instant.isoformat(), uid]).encode()).decode().rstrip("=")
+    text = at if isinstance(at, str) else at.isoformat()
+    return base64.urlsafe_b64encode(json.dumps([text, uid]).encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> tuple[datetime, str]:
-    """Read a position back; raises InvalidLimitError."""
+def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
+    """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
     try:
-        instant, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        position = datetime.fromisoformat(instant), str(uid)
+        at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
-    if position[0].tzinfo is None or not is_uid(position[1]):
+    is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
+    if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
         raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
     return position
 
@@ -334,10 +368,11 @@ def find_runs(
     *,
     limit: int,
     cursor: str | None,
+    oldest_first: bool = False,
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[tuple[str, Run]]:
-    """Read a page of a namespace's runs, newest first, each with the id of its schedule; see `list_runs`."""
+    """Read a page of a namespace's runs, each with the id of its schedule; see `list_runs`."""
     statement = (
         (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS)
         .add_columns(schedules.c.schedule_id)
@@ -357,8 +392,9 @@ def find_runs(
     if cursor is not None:
         if not is_uid(cursor):
             raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
-        statement = statement.where(runs.c.uid < cursor)
-    statement, cut = fitting(connection, statement.order_by(runs.c.uid.desc()).limit(limit + 1), most)
+        statement = statement.where(runs.c.uid > cursor if oldest_first else runs.c.uid < cursor)
+    order = runs.c.uid.asc() if oldest_first else runs.c.uid.desc()
+    statement, cut = fitting(connection, statement.order_by(order).limit(limit + 1), most)
     found = [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
     return page_of(found, limit, lambda one: one[1].uid, cut)
 

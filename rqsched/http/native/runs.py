@@ -163,6 +163,7 @@ def list_runs_of_all(
     workflow: Annotated[str | None, Query(max_length=255)] = None,
     since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
     until: Annotated[Instant | None, Query(description="Created before.")] = None,
+    sort: Annotated[Literal["created", "-created"], Query(description="-created: the newest first.")] = "-created",
     fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -171,9 +172,17 @@ def list_runs_of_all(
     filters = RunFilters(
         call.namespace, statuses_of(status, [*RunStatus, BLOCKED]), schedule_id, workflow, since, until
     )
-    is_slim = fields != "full"
+    is_slim, is_rising = fields != "full", sort == "created"
     page = call.scheduler.runtime.database.read(
-        lambda c: listing.find_runs(c, filters, limit=limit, cursor=cursor, most=PAGE_CHARACTERS, is_slim=is_slim)
+        lambda c: listing.find_runs(
+            c,
+            filters,
+            limit=limit,
+            cursor=cursor,
+            oldest_first=is_rising,
+            most=PAGE_CHARACTERS,
+            is_slim=is_slim,
+        )
     )
     items = [run_response(run, is_slim=is_slim) | {"schedule_id": name} for name, run in page.items]
     return JSONResponse({"items": items, "next_cursor": page.next_cursor})

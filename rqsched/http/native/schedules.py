@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
@@ -29,6 +29,7 @@ from rqsched.http.native.requests import (
     DeclareRequest,
     IdempotencyKey,
     IfMatch,
+    Instant,
     Limit,
     Note,
     NoteRequest,
@@ -52,6 +53,7 @@ from rqsched.store import idempotency, listing
 from rqsched.store.fitting import PAGE_CHARACTERS
 from rqsched.store.listing import Filters
 
+Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 
 
@@ -68,12 +70,17 @@ def list_schedules(
     owner: Annotated[str | None, Query(max_length=255)] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
+    created_since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
+    created_until: Annotated[Instant | None, Query(description="Created before.")] = None,
+    next_since: Annotated[Instant | None, Query(description="Fires next then or later.")] = None,
+    next_until: Annotated[Instant | None, Query(description="Fires next before.")] = None,
+    sort: Annotated[Sort, Query(description="next shows those that fire; - turns it round.")] = "created",
     fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
     total: Annotated[bool, Query(description="Also return the total count.")] = False,
 ) -> Response:
-    """List schedules in the order they were created."""
+    """List schedules, in the order they were created unless `sort` says otherwise."""
     filters = Filters(
         namespace=call.namespace,
         statuses=statuses_of(status, ScheduleStatus),
@@ -82,10 +89,16 @@ def list_schedules(
         labels=dict(_label(text) for text in label or ()),
         text=q,
         overdue=overdue,
+        created_since=created_since,
+        created_until=created_until,
+        next_since=next_since,
+        next_until=next_until,
     )
     database, is_slim = call.scheduler.runtime.database, fields != "full"
     page = database.read(
-        lambda c: listing.list_schedules(c, filters, limit=limit, cursor=cursor, most=PAGE_CHARACTERS, is_slim=is_slim)
+        lambda c: listing.list_schedules(
+            c, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
+        )
     )
     latest = database.read(lambda c: listing.latest_runs(c, page.items))
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
