@@ -298,14 +298,14 @@ def test_tests_of_the_project_use_its_test_database(
     assert "of-a-test" not in project.manage("rqsched", "list")
 
 
-class Site:
+class Visitor:
     """The site in a browser's place: one visitor with cookies."""
 
     def __init__(self, port: int) -> None:
         self._base = f"http://127.0.0.1:{port}"
         self.client = httpx.Client(base_url=self._base, timeout=60)
 
-    def log_in(self, name: str) -> Site:
+    def log_in(self, name: str) -> Visitor:
         page = self.client.get("/admin/login/").text
         found = re.search(r'csrfmiddlewaretoken" value="([^"]+)"', page)
         assert found is not None, page
@@ -340,12 +340,12 @@ def test_the_dashboard_is_behind_djangos_own_login(project: Project, kind: str) 
 
     def answers() -> bool:
         try:
-            return Site(port).client.get("/admin/login/").status_code == 200
+            return Visitor(port).client.get("/admin/login/").status_code == 200
         except httpx.TransportError:
             return False
 
     wait_until(answers, timeout=SOON, what=f"the site\n{server.log()}")
-    nobody, root, ada, bob = Site(port), *(Site(port).log_in(name) for name in ("root", "ada", "bob"))
+    nobody, root, ada, bob = Visitor(port), *(Visitor(port).log_in(name) for name in ("root", "ada", "bob"))
 
     assert nobody.client.get("/jobs/schedules").headers["location"] == "/admin/login/?next=/jobs/schedules"
     assert bob.client.get("/jobs/").status_code == 302  # the admin's login lets no one in who is not staff
