@@ -17,7 +17,7 @@ from rqsched.chain import execution
 from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.core.ids import RunJobId
-from tests.support.env import MINUTE, Env, MakeEnv, job_id, newest, run_job_id, run_target
+from tests.support.env import MINUTE, Env, MakeEnv, job_id, run_job_id, run_target
 from tests.support.narrow import present
 
 
