@@ -258,7 +258,7 @@ class Settings(BaseSettings):
     """How long a run may take when neither its schedule nor its workflow says so."""
 
     rq_result_ttl: SecondsOrZero = timedelta(0)
-    """How long RQ keeps the job of a run that succeeded, and its result; by default nothing is left. SQL has it always."""
+    """How long RQ keeps the job of a run that succeeded, with its result; by default nothing is left. SQL has both."""
 
     run_ttl: Seconds = timedelta(days=1)
     """How long RQ keeps the job of a run that failed. History is in SQL and is not touched by this."""
