@@ -1,10 +1,10 @@
 """`python worker.py [QUEUES]`: repair stale links and runs, then run as an `rqsched worker`."""
 
-import logging
 import sys
 
+from rqsched.chain.logs import LogFormat, LogLevel, begin_logging
 from rqsched.chain.worker import serve
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_logging(LogLevel.INFO, LogFormat.TEXT)
     sys.exit(serve(sys.argv[1:] or ["default"]))

@@ -56,6 +56,7 @@ class JobLabel:
         return {name: value for name, value in known.items() if value is not None}
 
 
+@lru_cache(maxsize=1024)
 def function_of(workflow: str) -> str:
     """Return the dotted path that a workflow's jobs name as their function.
 

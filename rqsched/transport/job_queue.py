@@ -90,10 +90,12 @@ class JobQueue:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
         written = 0
         owner = self._owner()
-        shared = [*self._shared, *self._meta(owner)]
+        own = [*self._call, *self._meta(owner)]
+        is_labelled = any(job.label is not None for job in jobs)
+        shared = self._shared if is_labelled else [*self._shared, *own]
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(jobs):
-                flat = [text for job in chunk for text in self._texts(job, now, owner)]
+                flat = [text for job in chunk for text in self._texts(job, now, owner, own if is_labelled else [])]
                 args = [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
                 self._arm(keys=self._keys, args=args, client=pipe)
             for answers in pipe.execute():
@@ -123,10 +125,10 @@ class JobQueue:
         started_after = rq_time(now - STARTED_GRACE)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), most_overdue]
 
-    def _texts(self, job: JobSpec, now: datetime, owner: str | None) -> list[Any]:
+    def _texts(self, job: JobSpec, now: datetime, owner: str | None, unlabelled: list[Any]) -> list[Any]:
         is_future = job.due_at is not None and job.due_at > now
         score = repr(job.due_at.timestamp()) if is_future and job.due_at else ""
-        own = [] if job.label is None else fields_of(job.label, owner, self._serializer)
+        own = unlabelled if job.label is None else fields_of(job.label, owner, self._serializer)
         return [job.id, score, job.timeout, int(job.is_front), len(own), *own]
 
     @cached_property
@@ -152,12 +154,16 @@ class JobQueue:
             retry=self.kind.retry,
         )
         fields = job.to_dict(include_meta=False, include_result=False)
-        fields["data"] = call_of(self.kind.func, self._serializer)
         return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
 
+    @cached_property
+    def _call(self) -> list[Any]:
+        """The names and values of a job without a label that say what it calls."""
+        return ["data", call_of(self.kind.func, self._serializer), "description", self.kind.func]
 
-_OWN = frozenset({"timeout", "created_at", "status", "enqueued_at"})
-"""Fields that the script writes for each job by itself."""
+
+_OWN = frozenset({"timeout", "created_at", "status", "enqueued_at", "data", "description"})
+"""Fields that differ from job to job: written by the script, or by `_call` and labels."""
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -70,8 +70,9 @@ local function arm(id, score, timeout, front, first_own, last_own)
   if is_live(id) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
-  redis.call('HSET', hash, 'timeout', timeout, 'created_at', now, unpack(template))
+  -- The longest values first: a hash that is compact would be written anew for them.
   if last_own > first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
+  redis.call('HSET', hash, 'timeout', timeout, 'created_at', now, unpack(template))
   return place(id, score, front == '1') and 2 or 1
 end
 
@@ -96,7 +97,7 @@ return answers
 
 ARGV continue with the life of the wake key in seconds, the number of shared texts and those: the names and values every
 hash gets. Then for each job its id, score ('' puts it on the list), timeout, '1' to push it in front, the number of its
-own texts and those: names and values that it has beside or instead of the shared ones. A job that becomes the earliest
+own texts and those: names and values that it has beside the shared ones. A job that becomes the earliest
 wakes a dispatcher.
 """
 
