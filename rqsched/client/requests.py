@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -21,6 +21,7 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from rqsched.api.declarations import Declaration
     from rqsched.core.schedule_options import Options
     from rqsched.spec.spec import SpecLike
 
@@ -68,6 +69,21 @@ def upsert(schedule_id: str, body: Mapping[str, Any]) -> Request[tuple[Descripti
         return _description(response), response.headers["x-outcome"]
 
     return Request("PUT", _path(schedule_id), with_outcome, body, is_repeatable=True)
+
+
+def sync(declarations: Iterable[Declaration]) -> dict[str, Request[str]]:
+    """Return the request of each declaration, by id; raises InvalidInputError before anything is sent."""
+    found: dict[str, Request[str]] = {}
+    for declared in declarations:
+        if declared.schedule_id in found:
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+        if not isinstance(declared.workflow, str):
+            raise InvalidInputError("workflow", "must be a registered name; a server knows no function of this process")
+        when: Any = declared.spec
+        more = {"note": declared.note, "paused": declared.paused}
+        body = declaration(declared.workflow, when, declared.options, more)
+        found[declared.schedule_id] = upsert(declared.schedule_id, body).then(lambda made: made[1])
+    return found
 
 
 def get(schedule_id: str) -> Request[Description]:

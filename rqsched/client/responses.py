@@ -140,6 +140,23 @@ class RetriedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync did, as schedule ids."""
+
+    created: list[str]
+    """New ones."""
+    updated: list[str]
+    """Known ones that were declared differently."""
+    unchanged: list[str]
+    """Known ones that were declared as they are."""
+
+    @classmethod
+    def of(cls, outcomes: Mapping[str, str]) -> Synced:
+        """Sort schedule ids by what became of them."""
+        return cls(*([id_ for id_, one in outcomes.items() if one == name] for name in cls.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
 class BulkRow:
     """What a bulk operation did with one schedule."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import httpx
@@ -15,7 +15,9 @@ from rqsched import Every, errors
 from rqsched.client import AsyncClient, Client, Retries
 from tests.client.test_client import AT_ONCE, InProcess, client_of
 from tests.http.test_durable_workflow_sdk import served
+from tests.support.env import MINUTE
 from tests.support.processes import REPOSITORY
+from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb, Web
 from tests.system.acceptance.snippets import snippets_of
 
@@ -131,3 +133,22 @@ def test_a_purge_leaves_nothing(web: Web) -> None:
     made.delete(purge=True)
     with pytest.raises(errors.ScheduleNotFoundError):
         made.history()
+
+
+@pytest.mark.parametrize("outage", ["stopped", "hanging"])
+def test_a_create_that_was_stored_is_never_reported_as_failed_because_redis_is_away(
+    make_web: MakeWeb, own_valkey: ValkeyServer, outage: str
+) -> None:
+    web = make_web(redis_url=own_valkey.url, redis_breaker=1)  # as it is by default
+    with served(web) as url, Client(url) as client, ExitStack() as stack:
+        client.create("before", "note", Every(MINUTE))
+        if outage == "stopped":
+            own_valkey.stop()
+        else:
+            stack.enter_context(own_valkey.hanging())
+        made = client.create("report", "note", Every(MINUTE))
+        assert (made.status, client.get("report").uid) == ("active", made.uid)
+        triggered = made.trigger()
+        assert (triggered.outcome, client.get("report").run_count) == ("triggered", 1)
+        assert client.upsert("report", "note", Every(MINUTE), note="x")[1] == "updated"
+        assert made.pause().status == "paused"
