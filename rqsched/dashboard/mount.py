@@ -82,7 +82,8 @@ class _Mounted:
             if principal is None:
                 return self._send_away(environ, start_response)
             environ[_PRINCIPAL] = principal
-        return self._started()(environ, start_response)
+        # Read to its end: a2wsgi never ends the request of a client that went away while it was sent.
+        return [b"".join(self._started()(environ, start_response))]
 
     def _send_away(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         text = ("Content-Type", "text/plain; charset=utf-8")

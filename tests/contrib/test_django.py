@@ -121,6 +121,16 @@ QUEUES: list[tuple[dict[str, Any], str]] = [
         "rediss://u:s@q:6379/0?ssl_cert_reqs=none",
     ),
     ({"UNIX_SOCKET_PATH": "/run/redis", "DB": 1}, "unix:///run/redis?db=1"),
+    (
+        {
+            "SENTINELS": [("s1", 26379), ("s2", 26380)],
+            "MASTER_NAME": "main",
+            "DB": 1,
+            "PASSWORD": "p",
+            "SENTINEL_KWARGS": {"password": "q&", "socket_timeout": 1},
+        },
+        "redis+sentinel://:p@s1:26379,s2:26380/main/1?sentinel_password=q%26",
+    ),
 ]
 TELL = """
 from rqsched.contrib.django.project import database_url, redis_url

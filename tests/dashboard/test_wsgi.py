@@ -104,6 +104,18 @@ def test_a_form_without_the_value_of_its_page_changes_nothing(env: Env, client: 
     assert (answer.status_code, schedule.refresh().status) == (403, "active")
 
 
+def test_the_live_parts_of_a_page_are_read_again_and_are_fresh(env: Env, client: MakeClient) -> None:
+    schedule = env.create("nightly")
+    seen = client(operator=by_header)
+    live = {**acting_as("ada:read"), "X-Live": "1"}
+    before = seen.get("/jobs/schedules/nightly", headers=live)
+    schedule.pause(reason="holidays")
+    after = seen.get("/jobs/schedules/nightly", headers=live)
+    assert "data-live" in before.text
+    assert ("holidays" in before.text, "holidays" in after.text) == (False, True)
+    assert seen.get("/jobs/schedules/nightly", headers={"X-Live": "1"}).status_code == 401  # the script stops there
+
+
 def test_nobody_is_sent_to_the_hosts_login_and_back(client: MakeClient) -> None:
     seen = client(operator=by_header, login_url="/accounts/login")
     sent = seen.get("/jobs/schedules?q=a+b&status=dead")

@@ -33,6 +33,9 @@ _OF_LIBPQ = frozenset(
 )  # fmt: skip
 """The OPTIONS of a database that are libpq's; the others are Django's own and mean nothing here."""
 
+_OF_SENTINEL = frozenset({"username", "password"})
+"""What SENTINEL_KWARGS of a queue may say of the Sentinels themselves."""
+
 
 def provided() -> Mapping[str, Any]:
     """Return rqsched's settings by their names; raises ConfigError."""
@@ -123,12 +126,19 @@ def redis_url(queue: str | None) -> str | None:
     of = queues[name]
     if of.get("URL"):
         return str(of["URL"])
-    for key in ("USE_REDIS_CACHE", "SENTINELS", "CONNECTION_CLASS"):
+    for key in ("USE_REDIS_CACHE", "CONNECTION_CLASS"):
         if of.get(key):
             raise ConfigError(f"{where} uses {key}, which is not a Redis URL; {instead}")
     user, password = (quote(str(of.get(key) or ""), safe="") for key in ("USERNAME", "PASSWORD"))
     who = f"{user}:{password}@" if password else ""
     database = of.get("DB", 0) or 0
+    if of.get("SENTINELS"):
+        own = {
+            f"sentinel_{key}": value for key, value in (of.get("SENTINEL_KWARGS") or {}).items() if key in _OF_SENTINEL
+        }
+        hosts = ",".join(f"{host}:{port}" for host, port in of["SENTINELS"])
+        query = f"?{urlencode(own, quote_via=quote)}" if own else ""
+        return f"redis+sentinel://{who}{hosts}/{of.get('MASTER_NAME', '')}/{database}{query}"
     if of.get("UNIX_SOCKET_PATH"):
         return f"unix://{who}{of['UNIX_SOCKET_PATH']}?db={database}"
     scheme = "rediss" if of.get("SSL") else "redis"
