@@ -21,6 +21,7 @@ from redis.sentinel import SentinelConnectionPool
 from rqsched.chain.kept_dispatcher import KeptDispatcher, make_one_pass_apart
 from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
 from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.chain.warm_up import warm_up
 from rqsched.chain.worker import prepare
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -111,6 +112,7 @@ def _open_runtime(connection: Redis) -> Runtime:
     runtime = Runtime(Settings())
     try:
         prepare(runtime)
+        warm_up(runtime)
     except (BackendUnavailableError, RedisError) as error:
         import_workflows(runtime.settings)
         _log.warning("a backend is away, the dispatcher waits for it: %s", error, extra={"action": "backend_wait"})

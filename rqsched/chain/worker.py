@@ -39,6 +39,7 @@ from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.slot import Slot
 from rqsched.chain.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
 from rqsched.chain.vital_signs import run_visibly
+from rqsched.chain.warm_up import warm_up
 from rqsched.chain.worker_options import WorkerOptions
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
@@ -257,7 +258,7 @@ def _be_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerOp
 def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_scheduler: bool) -> None:
     """Let RQ's loop run, and end this process with the status that tells the supervisor what comes next."""
     with using(runtime):  # for the work horses, which inherit it
-        runtime.database.close()  # and no connection: SQLite loses track of its locks in a fork
+        warm_up(runtime)  # and no connection: SQLite loses track of its locks in a fork
         worker.work(
             burst=options.burst,
             max_jobs=options.max_jobs,

@@ -375,7 +375,7 @@ def start_run(
     if not is_sqlite(connection):
         row = connection.execute(_START_RETURNING, given).first()
     elif connection.execute(_START, given).rowcount:
-        row = connection.execute(_STARTED, given).first()
+        row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
     else:
         row = None
     return None if row is None else (to_run(row[: len(RUN_COLUMNS)]), to_schedule(row[len(RUN_COLUMNS) :]))
@@ -413,6 +413,19 @@ _STARTED = (
     .where(runs.c.uid == sa.bindparam("b_uid"))
 )
 """SQLite returns no columns of the other table."""
+
+
+def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None:
+    """Execute what a claim, a heartbeat and an end read and lock, for a `uid` that nothing has: all of it is compiled.
+
+    What an end writes is not among it, see `write`.
+    """
+    start_run(connection, uid, 1, 1, start)
+    if is_sqlite(connection):
+        connection.execute(_STARTED, {"b_uid": uid})
+    record_heartbeat(connection, uid, uid)
+    lock_running(connection, uid, uid)
+    connection.execute(_UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})
 
 
 def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -231,11 +230,10 @@ class Database:
     def __init__(
         self, url: str, *, patience: Patience | None = None, open_engine: Callable[[], Engine] | None = None
     ) -> None:
-        """Open an engine of the URL, or what `open_engine` opens in its place, once in each process."""
+        """Open an engine of the URL, or what `open_engine` opens in its place; forked processes keep it."""
         self.url = url
         self.patience = patience or Patience()
-        self._open_engine = open_engine or partial(make_engine, url)
-        self._engine = self._open_engine()
+        self._engine = make_engine(url) if open_engine is None else open_engine()
         self._pid = os.getpid()
         self._open = threading.local()
         if self.is_sqlite:
@@ -243,10 +241,9 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process; after a fork a new one, without touching the parent's connections."""
+        """The engine of this process; after a fork its parent's, without its connections: what it compiled is kept."""
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
-            self._engine = self._open_engine()
             self._pid = os.getpid()
         return self._engine
 

@@ -1,0 +1,69 @@
+"""Warming up: a process prepares once for what each horse it forks would prepare for."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine.interfaces import CacheStats
+
+from rqsched.chain.execution import execute
+from rqsched.chain.runtime import Runtime
+from rqsched.chain.warm_up import warm_up
+from rqsched.config import Settings
+from rqsched.store.tables import metadata
+from tests.store.children import in_children
+from tests.support.env import Env, job_id
+
+
+def rows(env: Env) -> dict[str, list[Any]]:
+    def read(connection: sa.Connection) -> dict[str, list[Any]]:
+        return {table.name: list(connection.execute(sa.select(table))) for table in metadata.sorted_tables}
+
+    return env.runtime.database.read(read)
+
+
+def test_warming_up_writes_nothing_and_leaves_no_connection_open(any_env: Env) -> None:
+    any_env.fire_next(any_env.create())
+    before = rows(any_env)
+
+    warm_up(any_env.runtime)
+
+    assert any_env.runtime.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+    assert rows(any_env) == before
+    gc.unfreeze()
+
+
+def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(any_env: Env) -> None:
+    schedule = any_env.create(overlap="allow_all")
+    jobs = [job_id(any_env.fire_next(schedule).state) for _ in range(2)]
+    warm_up(any_env.runtime)
+    gc.unfreeze()
+
+    def compiled() -> list[str]:
+        found: list[str] = []
+
+        def look(_c: object, _u: object, statement: str, _p: object, context: Any, _m: object) -> None:
+            if context.compiled is not None and context.cache_hit is not CacheStats.CACHE_HIT:
+                found.append(statement)
+
+        sa.event.listen(any_env.runtime.database.engine, "before_cursor_execute", look)
+        for job in jobs:
+            any_env.advance(timedelta(seconds=5))
+            execute(any_env.runtime, job)
+        return found
+
+    assert in_children(1, compiled) == [[]]
+    assert [run.status for run in schedule.runs().items] == ["succeeded"] * 2
+
+
+def test_warming_up_goes_on_without_a_database() -> None:
+    away = Settings(
+        database_url="postgresql+psycopg://nobody@127.0.0.1:9/none",
+        redis_url="redis://127.0.0.1:9/0",
+        clock_refresh=timedelta(minutes=1),
+    )
+    warm_up(Runtime(away))
+    gc.unfreeze()
