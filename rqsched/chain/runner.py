@@ -17,15 +17,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
 import rq
 from rq import Queue, Worker
 from rq.exceptions import NoSuchJobError
-from rq.executions import Execution
+from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job as RqJob
 from rq.job import JobStatus
+from rq.results import Result
 from rq.utils import now
 from rq.worker import BaseWorker
 
@@ -65,6 +67,22 @@ class _InProcess(BaseWorker):
         if _is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
+
+
+class _RunJob(RqJob):
+    """Mixed in before RQ's job class: a job of ours that has succeeded is forgotten in the pipeline of its end.
+
+    RQ asks for its status and each of its executions, eight round trips. Here the runner knows its one execution, and
+    removes that in the same pipeline.
+    """
+
+    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
+        """Delete the job."""
+        if pipeline is None or remove_from_queue or delete_dependents or self.group_id or not _is_ours(self):
+            super().delete(pipeline, remove_from_queue, delete_dependents)
+            return
+        registry = ExecutionRegistry(self.id, self.connection).key
+        pipeline.delete(self.key, self.dependents_key, self.dependencies_key, Result.get_key(self.id), registry)
 
 
 class Runner(PatientWorker):
@@ -178,10 +196,14 @@ class Runner(PatientWorker):
         if not rq_job.origin or rq_job.get_status() in {JobStatus.FINISHED, JobStatus.FAILED}:
             return
         rq_job.ended_at = now()
-        text, execution = f"The job did not end: {why}.", self._find_execution(job)
+        how: dict[str, Any] = {"queue": queue, "exc_string": f"The job did not end: {why}."}
+        if (execution := self._find_execution(job)) is not None:
+            self.execution = execution
+            if "execution" in signature(BaseWorker.handle_job_failure).parameters:  # since RQ 3
+                how["execution"] = execution
         if is_stopped:
             self._stopped_job_id = job.id
-        super(PatientWorker, self).handle_job_failure(rq_job, queue=queue, exc_string=text, execution=execution)
+        super(PatientWorker, self).handle_job_failure(rq_job, **how)
 
     def _find_execution(self, job: Job) -> Execution | None:
         if job.execution_id is None:
@@ -216,7 +238,8 @@ class Runner(PatientWorker):
 
 def make_runner_class(base: type[Worker]) -> type[Worker]:
     """Return RQ's worker class, or the application's own, as a runner."""
-    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
+    job_class = type(f"{base.job_class.__name__}OfRunner", (_RunJob, base.job_class), {})
+    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {"job_class": job_class})
 
 
 def begin_pulse(runner: Runner, parent: int) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from redis import Redis
 from rq import Queue, Worker
 from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
 from rq.job import Job, JobStatus
+from rq.registry import StartedJobRegistry
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
@@ -101,6 +103,24 @@ def test_a_runner_that_died_has_a_successor_at_once_which_executes_the_next_atte
     live.check()
 
 
+def test_nothing_is_left_in_redis_of_a_run_that_succeeded(live: LiveEnv) -> None:
+    start_runners(live, 1, "--name", "here")
+    run = live.note_every("now", Every(timedelta(days=1))).trigger().run
+    assert run is not None
+
+    live.wait_for_status(run, "succeeded", timeout=SOON)
+
+    with redis_of(live) as redis:
+
+        def left() -> set[str]:
+            keys: Any = redis.keys("rq:*")
+            return {name for name in (key.decode() for key in keys) if run.uid in name}
+
+        wait_until(lambda: not left(), timeout=SOON, what="an end without keys")
+        assert StartedJobRegistry("default", connection=redis).count == 0
+        assert redis.scard("rq:worker:here-1:executions") == 0
+
+
 def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_registered_again(live: LiveEnv) -> None:
     start_runners(live, 1, "--name", "here")
     run = hold(live, retry=ONCE)
@@ -110,7 +130,7 @@ def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_r
     live.wait_for_status(run, "lost", timeout=SOON)
 
     with redis_of(live) as redis:
-        job = Job.fetch(str(job_id(run.state)), connection=redis)
+        job = Job.fetch(str(job_id(run.refresh().state)), connection=redis)
         wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="a failed job")
 
         def successor() -> bool:
@@ -170,9 +190,9 @@ def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv,
     runner = runner_of(live, run)
 
     with redis_of(live) as redis:
-        send_stop_job_command(redis, str(job_id(run.state)))
+        send_stop_job_command(redis, str(job_id(run.refresh().state)))
         live.wait_for_status(run, "terminated", timeout=SOON)
-        job = Job.fetch(str(job_id(run.state)), connection=redis)
+        job = Job.fetch(str(job_id(run.refresh().state)), connection=redis)
         wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
 
     wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
