@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.chain import retrying, settling
+from rqsched.chain.progress import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run
 from rqsched.core.overlap import StartResult
+from rqsched.core.page import Page
 from rqsched.core.schedule_options import require_note
 from rqsched.core.settle import AttemptOutcome
+from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 
@@ -231,27 +234,42 @@ class RunHandle:
         self._run = found
         return self
 
-    def retry(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
+    def progress(self) -> TargetProgress | None:
+        """Read how far its targets are: counts by status, pace and likely end; None when it has no targets."""
+        return read_progress(self._runtime, self._run)
+
+    def targets(
+        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
+    ) -> Page[TargetDescription]:
+        """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
+        return read_targets(self._runtime, self._run, limit, cursor, status)
+
+    def retry(
+        self, reason: str | None = None, *, failed_targets: bool = False, context: CommandContext | None = None
+    ) -> RunHandle:
         """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated.
 
         One that is blocked is offered to the workers now instead of after its delay.
 
         It keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
         `buffered` until those ahead of it have ended), and counts for no `max_runs`. A run that is being retried on
-        request already is left as it is. Raises RunStateError for one that has succeeded or not ended, or whose
-        schedule is deleted.
+        request already is left as it is. Of a run with targets those are handled again that failed or were lost, and no
+        others are named; `failed_targets` asks for that of a run that has succeeded, too, and refuses one without any.
+        Raises RunStateError for one that has succeeded or not ended, or whose schedule is deleted.
 
         >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
         2
         """
         require_note(reason, "reason")
-        self._run = retrying.retry_run(self._runtime, self._run.uid, reason=reason, context=context)
+        self._run = retrying.retry_run(
+            self._runtime, self._run.uid, reason=reason, context=context, failed_targets=failed_targets
+        )
         return self
 
-    def require_retryable(self) -> None:
+    def require_retryable(self, *, failed_targets: bool = False) -> None:
         """Check that `retry` would be accepted now; raises what it would raise. Writes nothing."""
-        retrying.require_retryable(self._runtime, self._run.uid)
+        retrying.require_retryable(self._runtime, self._run.uid, failed_targets=failed_targets)
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""

@@ -58,8 +58,11 @@ def retry_run(
     reason: str | None = None,
     context: CommandContext | None = None,
     fence: Callable[[Run], bool] | None = None,
+    failed_targets: bool = False,
 ) -> Run:
     """Give a run that has ended without success one more attempt; returns it as it is then.
+
+    With `failed_targets`, a run of which targets failed, and which may have succeeded.
 
     A blocked one is offered now. One that is being retried on request already is left as it is. Raises
     RunNotFoundError, RunStateError (also when `fence` does not hold), and WrongDatabaseError, with nothing written,
@@ -80,7 +83,9 @@ def retry_run(
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
-        change = decide_retry_on_request(schedule, others, run, now=runtime.now(), reason=reason, context=context)
+        change = decide_retry_on_request(
+            schedule, others, run, now=runtime.now(), reason=reason, context=context, failed_targets=failed_targets
+        )
         asked = 0 if run.is_blocked else run.attempt + 1
         prepare_again(connection, [run.uid])
         runtime.notifier.write(connection, [change])
@@ -112,7 +117,7 @@ def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND
     return [RetryRow(run.uid, schedule_id, run.instance_id, "would_retry") for schedule_id, run in found]
 
 
-def require_retryable(runtime: Runtime, run_uid: str) -> None:
+def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = False) -> None:
     """Check that a run could be retried now; raises what `retry_run` would. Writes nothing."""
 
     def read(connection: Connection) -> None:
@@ -121,7 +126,7 @@ def require_retryable(runtime: Runtime, run_uid: str) -> None:
         if run is None or schedule is None:
             raise RunNotFoundError(run_uid)
         if not is_asked(run):
-            retry_on_request.require_retryable(schedule, run)
+            retry_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
 
     runtime.database.read(read)
 

@@ -37,6 +37,10 @@ def retry(
     bound: Annotated[
         int, typer.Option("--bound", min=1, help="With --failed: refuse more runs than this.")
     ] = DEFAULT_BOUND,
+    failed_targets: Annotated[
+        bool,
+        typer.Option("--failed-targets", help="Of each run the targets that failed; also if it succeeded."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be retried; write nothing.")] = False,
 ) -> None:
     """Run again what failed, was lost, cancelled or terminated.
@@ -48,8 +52,11 @@ def retry(
         raise InvalidInputError("RUN", "name runs, or pass --failed --since 1h for all that failed since then")
     if not failed and (since or until or workflow):
         raise InvalidInputError("--since", "--since, --until and --workflow need --failed")
+    if failed and failed_targets:
+        raise InvalidInputError("--failed-targets", "needs the runs; --failed handles failed targets again in any case")
     if not failed:
-        _show(session, _retry_named(session, runs or [], schedule, dry_run=dry_run), dry_run=dry_run)
+        rows = _retry_named(session, runs or [], schedule, dry_run=dry_run, failed_targets=failed_targets)
+        _show(session, rows, dry_run=dry_run)
         return
     if since is None:
         raise InvalidInputError("--since", "say since when, such as --since 1h or --since 2026-01-31T08:00:00Z")
@@ -73,20 +80,22 @@ def _since(session: Session, text: str) -> datetime:
         return parsing.instant("--since", text)
 
 
-def _retry_named(session: Session, names: Sequence[str], schedule: str | None, *, dry_run: bool) -> list[RetryRow]:
+def _retry_named(
+    session: Session, names: Sequence[str], schedule: str | None, *, dry_run: bool, failed_targets: bool
+) -> list[RetryRow]:
     """Find every run before any is retried; one that cannot be is a row that says why."""
     handle = None if schedule is None else session.newest(schedule)
     found = [handle.run(name) if handle else session.scheduler.run(name, session.namespace) for name in names]
-    return [_retry_one(session, run, dry_run=dry_run) for run in found]
+    return [_retry_one(session, run, dry_run=dry_run, failed_targets=failed_targets) for run in found]
 
 
-def _retry_one(session: Session, run: RunHandle, *, dry_run: bool) -> RetryRow:
+def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_targets: bool) -> RetryRow:
     named = run.uid, str(run.lineage.get("schedule_id") or run.schedule_uid), run.instance_id
     try:
         if dry_run:
-            run.require_retryable()
+            run.require_retryable(failed_targets=failed_targets)
             return RetryRow(*named, "would_retry")
-        run.retry(context=session.context)
+        run.retry(failed_targets=failed_targets, context=session.context)
     except ConflictError as error:
         return RetryRow(*named, "skipped", str(error))
     return RetryRow(*named, "buffered" if run.status == "buffered" else "started")

@@ -14,6 +14,7 @@ from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.output import dump
 from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
+from rqsched.cli.targets import find_run, follow, in_words
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import Delivery, DeliveryStatus, shown_destination
 from rqsched.core.model import BLOCKED, Run, RunStatus
@@ -195,15 +196,23 @@ def show_run(
     session: Session,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Its uid; with --schedule its number or instance id too.")],
     schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="The schedule it is one of.")] = None,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for its end, with a bar of its targets in a terminal.")
+    ] = False,
 ) -> None:
     """Show one run whole: its attempts, the error with its traceback, and its result."""
-    found = session.newest(schedule).run(run) if schedule else session.scheduler.run(run, session.namespace)
+    found = find_run(session, run, schedule)
+    if is_followed:
+        follow(found)
+    progress = found.progress() if found.dispatched_at is not None else None
     writer, fields = session.writer, run_fields(found.state)
     if not writer.is_table:
-        writer.json(fields)
+        writer.json(fields if progress is None else fields | {"progress": progress.to_dict()})
         return
     attempts, error, result = fields.pop("attempts") or [], fields.pop("error"), fields.pop("result")
     writer.table(("Field", "Value"), [(name, value) for name, value in fields.items() if value not in _BLANK])
+    if progress is not None:
+        writer.say(f"\n{in_words(progress)}")
     if attempts:
         writer.say("")
         writer.table(ATTEMPTS, [_attempt(attempt) for attempt in attempts])

@@ -221,6 +221,8 @@ class AsyncRunHandle(RunView):
 
     refresh = _awaited(sync.RunHandle.refresh)
     retry = _awaited(sync.RunHandle.retry)
+    progress = _awaited(sync.RunHandle.progress)
+    targets = _awaited(sync.RunHandle.targets)
     cancel = _awaited(sync.RunHandle.cancel)
     terminate = _awaited(sync.RunHandle.terminate)
 

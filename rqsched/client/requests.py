@@ -18,6 +18,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -228,9 +229,29 @@ def end_run(schedule_id: str, uid: str, operation: str) -> Request[RunDescriptio
     return Request("POST", _path(schedule_id, "runs", uid, operation), _run, is_repeatable=True)
 
 
-def retry_run(schedule_id: str, uid: str, reason: str | None) -> Request[RunDescription]:
+def retry_run(schedule_id: str, uid: str, reason: str | None, *, failed_targets: bool) -> Request[RunDescription]:
     """Retry a run; one that is being retried is left as it is, but one that failed again would be retried twice."""
-    return Request("POST", _path(schedule_id, "runs", uid, "retry"), _run, _given({"reason": reason}))
+    body = _given({"reason": reason, "failed_targets": failed_targets or None})
+    return Request("POST", _path(schedule_id, "runs", uid, "retry"), _run, body)
+
+
+def targets(
+    schedule_id: str, uid: str, limit: int, cursor: str | None, status: str | None
+) -> Request[Page[TargetDescription]]:
+    """Read a page of the targets of a run."""
+    params = _given({"limit": limit, "cursor": cursor, "status": status})
+    path = _path(schedule_id, "runs", uid, "targets")
+    return _get(path, lambda r: _page(r, lambda item: responses.read(TargetDescription, item)), params)
+
+
+def progress(schedule_id: str, uid: str) -> Request[TargetProgress | None]:
+    """Read how far the targets of a run are."""
+
+    def read(response: httpx.Response) -> TargetProgress | None:
+        found = response.json()["progress"]
+        return None if found is None else responses.read(TargetProgress, found)
+
+    return _get(_path(schedule_id, "runs", uid, "targets"), read, {"limit": 1})
 
 
 def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Request[list[RetriedRun]]:

@@ -28,6 +28,7 @@ from rqsched.client.responses import (
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
@@ -321,9 +322,23 @@ class RunHandle(RunView):
             self.wait(timeout)
         return self._returned()
 
-    def retry(self, reason: str | None = None) -> RunHandle:
-        """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated."""
-        return self._client.send(requests.retry_run(self._schedule_id, self.uid, reason).then(self._keep))
+    def retry(self, reason: str | None = None, *, failed_targets: bool = False) -> RunHandle:
+        """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated.
+
+        With `failed_targets`, its targets that failed or were lost, also of a run that has succeeded.
+        """
+        request = requests.retry_run(self._schedule_id, self.uid, reason, failed_targets=failed_targets)
+        return self._client.send(request.then(self._keep))
+
+    def progress(self) -> TargetProgress | None:
+        """Read how far its targets are; None when it has no targets."""
+        return self._client.send(requests.progress(self._schedule_id, self.uid))
+
+    def targets(
+        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
+    ) -> Page[TargetDescription]:
+        """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
+        return self._client.send(requests.targets(self._schedule_id, self.uid, limit, cursor, status))
 
     def cancel(self) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""

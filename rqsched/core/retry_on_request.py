@@ -6,12 +6,14 @@ row of consecutive failures, and it waits its turn: it never ends another run, w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.fan_out import count_failed
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, ENDED_IN_VAIN, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
@@ -32,12 +34,14 @@ def decide_retry_on_request(
     now: datetime,
     reason: str | None = None,
     context: CommandContext | None = None,
+    failed_targets: bool = False,
 ) -> Change:
     """Give a run one more attempt, now or when those ahead of it have ended; raises RunStateError.
 
-    A blocked run is offered to the workers now. `runs` are the schedule's open runs.
+    A blocked run is offered to the workers now. `runs` are the schedule's open runs. With `failed_targets` the run may
+    have succeeded, and must have targets that did not.
     """
-    require_retryable(schedule, run)
+    require_retryable(schedule, run, failed_targets=failed_targets)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
     if run.is_blocked:
         _offer(builder, run, reason)
@@ -67,10 +71,16 @@ def is_asked(run: Run) -> bool:
     return run.is_asked and run.status in OPEN
 
 
-def require_retryable(schedule: Schedule, run: Run) -> None:
+def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = False) -> None:
     """Check that a run can be run again; raises RunStateError, which says what to do instead."""
     if schedule.status is ScheduleStatus.DELETED:
         raise RunStateError(run.uid, run.status.value, "retry", "Its schedule is deleted; create it again.")
+    if failed_targets:
+        if run.status in OPEN:
+            raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
+        if not count_failed(json.loads(run.target_counts or "{}")):
+            raise RunStateError(run.uid, run.status.value, "retry", "None of its targets has failed.")
+        return
     if run.status not in RETRYABLE and not run.is_blocked:
         raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
 

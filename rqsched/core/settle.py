@@ -127,7 +127,8 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     """Count a success; `max_successes` of them end the schedule. Only one that follows failures has an event."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
-    successes = schedule.success_count + 1
+    # Of a run that has succeeded already, its failed targets were handled again.
+    successes = schedule.success_count + (not _has_succeeded(run))
     if run.attempt > 1 or has_failed_last(schedule) or schedule.overdue_since is not None:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
         _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
@@ -140,6 +141,10 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
         complete(builder, "total_repeats_reached")
+
+
+def _has_succeeded(run: Run) -> bool:
+    return any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
 
 
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:

@@ -217,6 +217,8 @@ def act_on_run(visit: Visit) -> Response:
     try:
         if wanted == "retry":
             handle.retry(visit.context.reason, context=visit.context)
+        elif wanted == "retry_failed_targets":
+            handle.retry(visit.context.reason, failed_targets=True, context=visit.context)
         elif wanted == "cancel":
             handle.cancel()
         elif wanted == "terminate":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from rqsched.api.run_handle import RunHandle
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
+from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import RunNotFoundError
-from rqsched.store import fanout_targets, overview
+from rqsched.store import overview
 
 _EVENTS = 100
 _TARGETS = 50
@@ -18,10 +20,15 @@ def show(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = find(visit)
     events = visit.read(lambda connection: overview.events_of_run(connection, schedule.uid, run.uid, _EVENTS))
-    counts = visit.read(lambda connection: fanout_targets.count(connection, run.uid))
-    return visit.page(
-        "run.html", schedule=schedule, run=run, events=events, counts=counts, targets=sum(counts.values())
-    )
+    handle = RunHandle(visit.scheduler.runtime, run)
+    progress = handle.progress()
+    failed = [one for status in ("failed", "lost") for one in _targets(handle, progress, status)]
+    return visit.page("run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed)
+
+
+def _targets(run: RunHandle, progress: TargetProgress | None, status: str) -> list[TargetDescription]:
+    has_some = progress is not None and status in progress.counts
+    return run.targets(_TARGETS, status=status).items if has_some else []
 
 
 def find(visit: Visit) -> tuple[Schedule, Run]:

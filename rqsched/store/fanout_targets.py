@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
 from rqsched.core.target_ends import TargetEnd
+from rqsched.core.target_progress import TargetDescription
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
@@ -383,6 +384,26 @@ def count(connection: Connection, run_uid: str) -> dict[str, int]:
     statement = sa.select(targets.c.status, sa.func.count()).where(targets.c.run_uid == run_uid)
     rows = connection.execute(statement.group_by(targets.c.status)).all()
     return {row[0]: row[1] for row in rows}
+
+
+def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple[dict[str, int], int]:
+    """Count a run's targets by status, and those that ended since an instant."""
+    lately = sa.func.coalesce(sa.func.sum(sa.case((targets.c.ended_at >= since, 1), else_=0)), 0)
+    statement = sa.select(targets.c.status, sa.func.count(), lately).where(targets.c.run_uid == run_uid)
+    rows = connection.execute(statement.group_by(targets.c.status)).all()
+    return {row[0]: row[1] for row in rows}, sum(int(row[2]) for row in rows)
+
+
+def describe_page(
+    connection: Connection, run_uid: str, *, status: str | None, after: int, limit: int
+) -> list[TargetDescription]:
+    """Return a page of a run's targets in the order they were named, those after a number."""
+    statement = sa.select(*(targets.c[name] for name in TargetDescription.__dataclass_fields__))
+    found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
+    if status is not None:
+        found = found.where(targets.c.status == status)
+    ordered = found.order_by(targets.c.number, targets.c.uid).limit(limit)
+    return [TargetDescription(*row) for row in connection.execute(ordered)]
 
 
 def page(

@@ -28,6 +28,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "deliveries": ["deliveries", "a"],
     "runs": ["runs", "a"],
     "run": ["run", "1", "--schedule", "a"],
+    "targets": ["targets", "1", "--schedule", "a"],
     "cancel": ["cancel", "a", "1"],
     "terminate": ["terminate", "a", "1"],
     "retry": ["retry", "--failed", "--since", "1h", "--dry-run"],

@@ -8,8 +8,11 @@ from datetime import timedelta
 import pytest
 
 from rqsched import Cron, Every
+from rqsched.testing import execute_pending
+from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE, ONCE
+from tests.support.narrow import present
 from tests.support.web import MakeWeb
 
 
@@ -264,3 +267,23 @@ def test_static_files_are_kept_for_ever_by_their_content(pages: Pages) -> None:
     answer = pages.web.get(address)
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert pages.web.get("/static/../routes.py").status_code == 404
+
+
+def test_the_failed_targets_of_a_run_are_shown_and_retried_from_its_page(pages: Pages) -> None:
+    env, broken = pages.env, {"c-2"}
+
+    def remind(customer: str) -> None:
+        if customer in broken:
+            raise RuntimeError(f"{customer} is away")
+
+    env.registry.add(make_workflow("remind", remind, targets=lambda: ["c-1", "c-2"]))
+    run = present(env.scheduler.create("nightly", "remind", Every("1d"), fan_out="never").trigger().run)
+    execute_pending(env.scheduler)
+    page = pages.get(f"/runs/{run.uid}")
+    assert "2 of 2 have ended" in page
+    assert "RuntimeError: c-2 is away" in page
+    broken.clear()
+    assert "Run #1 of nightly is pending." in pages.do(f"/runs/{run.uid}/do", action="retry_failed_targets")
+    execute_pending(env.scheduler)
+    assert run.refresh().target_counts == {"succeeded": 2}
+    assert "retry_failed_targets" not in pages.get(f"/runs/{run.uid}")

@@ -33,6 +33,7 @@ SHARED = {"GET /metrics"}
 """What is of no one namespace."""
 READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
+    f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
     f"GET {ONE}upcoming/", f"GET {ONE}deliveries/", "GET /api/v1/runs/", "GET /api/v1/workflows/",
     "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",

@@ -47,6 +47,7 @@ def populate(web: Web) -> dict[str, str]:
         "schedule_id": "report",
         "name": REPORT["name"],
         "run": str(run["number"]),
+        "run_uid": run["uid"],
         "job_id": ojs.fetch(count=100)[0]["id"],
         "dead_letter_id": dead["id"],
         "uid": backfill["uid"],

@@ -313,6 +313,14 @@ class RetryRunRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Recorded with the audit event.")
 
 
+class RetryOneRequest(RetryRunRequest):
+    """Why and what of a run is run again."""
+
+    failed_targets: bool = Field(
+        default=False, description="Only its targets that failed or were lost; also of a run that has succeeded."
+    )
+
+
 def _read_since(value: Any) -> datetime | timedelta:
     try:
         return read_instant(value)

@@ -13,7 +13,7 @@ from pydantic import create_model
 from rqsched.api.build_description import describe
 from rqsched.api.bulk import BulkRow
 from rqsched.api.description import Description
-from rqsched.api.schedule_handle import TriggerResult
+from rqsched.api.schedule_handle import RunHandle, TriggerResult
 from rqsched.chain.retrying import RetryRow
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import Delivery, shown_destination
@@ -155,6 +155,51 @@ def run_response(run: Run, *, is_slim: bool = False) -> dict[str, Any]:
     fields = {name: value for name, value in asdict(run).items() if name not in hidden}
     fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS if name in fields}
     return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+
+
+class TargetProgressResponse(Schema):
+    """How far the targets of a run are."""
+
+    counts: dict[str, int]
+    total: int
+    ended: int
+    failed: int
+    """Those that failed or were lost."""
+    per_second: float | None
+    """How many ended each second lately."""
+    ends_at: datetime | None
+    """When the last one ends at that pace."""
+
+
+class TargetResponse(Schema):
+    """One target of a run."""
+
+    number: int
+    target_id: str
+    status: str
+    attempt: int
+    error: str | None
+    """The error of the newest failed attempt, or why it is blocked."""
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    retry_at: datetime | None
+
+
+class TargetsResponse(Schema):
+    """How far the targets of a run are, and a page of them in the order they were named."""
+
+    progress: TargetProgressResponse | None
+    """None when the run has no targets."""
+    items: list[TargetResponse]
+    next_cursor: str | None
+
+
+def targets_response(run: RunHandle, limit: int, cursor: str | None, status: str | None) -> dict[str, Any]:
+    """Return how far the targets of a run are, and a page of them."""
+    page, progress = run.targets(limit, cursor, status=status), run.progress()
+    items = [target.to_dict() for target in page.items]
+    return {"progress": progress and progress.to_dict(), "items": items, "next_cursor": page.next_cursor}
 
 
 class RetryRowResponse(Schema):

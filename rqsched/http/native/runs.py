@@ -30,7 +30,7 @@ from rqsched.http.native.requests import (
     Instant,
     Limit,
     RetryFailedRequest,
-    RetryRunRequest,
+    RetryOneRequest,
     ScheduleId,
     ShownFields,
 )
@@ -43,12 +43,14 @@ from rqsched.http.native.responses import (
     RetryFailedResponse,
     RunResponse,
     RunsResponse,
+    TargetsResponse,
     UpcomingResponse,
     backfill_response,
     delivery_response,
     event_response,
     retry_failed_response,
     run_response,
+    targets_response,
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
@@ -149,10 +151,39 @@ def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId) -> Respo
 @router.post(
     "/schedules/{schedule_id}/runs/{run}/retry/", response_model=RunResponse, responses=PROBLEM.of(409), tags=["runs"]
 )
-def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryRunRequest | None = None) -> Response:
+def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryOneRequest | None = None) -> Response:
     """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
-    reason = body.reason if body else None
-    return JSONResponse(run_response(call.newest(schedule_id).run(run).retry(reason, context=call.context).state))
+    reason, only = (body.reason, body.failed_targets) if body else (None, False)
+    found = call.newest(schedule_id).run(run)
+    return JSONResponse(run_response(found.retry(reason, failed_targets=only, context=call.context).state))
+
+
+TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
+
+
+@router.get("/schedules/{schedule_id}/runs/{run}/targets/", response_model=TargetsResponse, tags=["runs"])
+def targets(
+    call: Read,
+    schedule_id: ScheduleId,
+    run: RunId,
+    status: TargetFilter = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Read how far a run's targets are, and a page of them in the order they were named."""
+    return JSONResponse(targets_response(call.newest(schedule_id).run(run), limit, cursor, status))
+
+
+@router.get("/runs/{run_uid}/targets/", response_model=TargetsResponse, tags=["runs"])
+def targets_of_run(
+    call: Read,
+    run_uid: Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the run.")],
+    status: TargetFilter = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Read the same of a run of whichever schedule, by its uid."""
+    return JSONResponse(targets_response(call.scheduler.run(run_uid.upper(), call.namespace), limit, cursor, status))
 
 
 @router.get("/runs/", response_model=FoundRunsResponse, tags=["runs"])
