@@ -63,7 +63,12 @@ ENTRIES = (
     Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
     Entry("runs", "runs", _HISTORY, "Show a schedule's runs, newest first; also after it was deleted."),
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
-    Entry("targets", "targets", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
+    Entry(
+        "targets",
+        "target_commands",
+        _HISTORY,
+        "Show the targets of a run in the order they were named, and its progress.",
+    ),
     Entry(
         "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."
     ),

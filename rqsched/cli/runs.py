@@ -14,7 +14,7 @@ from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.output import dump
 from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
-from rqsched.cli.targets import find_run, follow, in_words
+from rqsched.cli.target_commands import find_run, follow, in_words
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import Delivery, DeliveryStatus, shown_destination
 from rqsched.core.model import BLOCKED, Run, RunStatus
