@@ -67,7 +67,7 @@ ENTRIES = (
         "targets",
         "target_commands",
         _HISTORY,
-        "Show the targets of a run in the order they were named, and its progress.",
+        "Show the targets of a run as they were named, and its progress.",
     ),
     Entry(
         "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."

@@ -39,7 +39,7 @@ def targets(
         str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
     ] = None,
 ) -> None:
-    """Show the targets of a run in the order they were named, and its progress."""
+    """Show the targets of a run as they were named, and its progress."""
     found = find_run(session, run, schedule)
     page, progress = found.targets(limit, page_token, status=status and status.value), found.progress()
     writer, rows = session.writer, [target.to_dict() for target in page.items]
