@@ -200,7 +200,7 @@ class MachineScheduler:
 
     @staticmethod
     def count(scheduler: Scheduler, run_uid: str) -> dict[str, int]:
-        """Count the targets of a run by status: waiting, pending, running, succeeded, ignored, failed."""
+        """Count the targets of a run by status; see TargetStatus."""
         return scheduler.runtime.database.read(lambda connection: fanout_targets.count(connection, run_uid))
 
     @staticmethod
