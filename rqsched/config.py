@@ -6,7 +6,6 @@ This file reads settings; it opens no connection, creates no folder and imports 
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -28,6 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from rqsched.core.nearest import did_you_mean
 from rqsched.core.retention import HOW_TO_SAY, Retention
 from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import to_span
@@ -141,8 +141,7 @@ def _warn_of_unknown(names: frozenset[str]) -> None:
     for name in sorted(names):
         own = name.upper().removeprefix(_PREFIX)
         if name.upper().startswith(_PREFIX) and own not in known:
-            nearest = difflib.get_close_matches(own, known, 1)
-            hint = f"; did you mean {_PREFIX}{nearest[0]}?" if nearest else ""
+            hint = did_you_mean(own, known, _PREFIX)
             _log.warning("%s is not a setting and is ignored%s", name, hint, extra={"action": "unknown_setting"})
 
 

@@ -1,12 +1,14 @@
 """Reads the file of `rqsched sync`: JSON or TOML with a list of schedules. docs/cli.md describes it.
 
 The keys of an entry are those of the options: `id`, `workflow`, when (`cron`, `interval`, `once` or `spec`), and the
-rest of what `Scheduler.create` takes.
+rest of what `Scheduler.create` takes. A key that nothing reads is refused where it would change a schedule, and warned
+about beside them; both name the nearest key.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,10 +18,13 @@ from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
+from rqsched.core.nearest import did_you_mean
 from rqsched.core.policy import RetryPolicy, no_retry
-from rqsched.core.schedule_options import Options
+from rqsched.core.schedule_options import OPTIONS_KNOWN, Options
 from rqsched.errors import InvalidInputError, InvalidPolicyError
 from rqsched.spec.spec import Cron, Every, Once, Spec
+
+_log = logging.getLogger(__name__)
 
 _ALIASES = {
     "schedule_id": "id",
@@ -30,13 +35,18 @@ _ALIASES = {
 }
 _WHEN = ("cron", "interval", "once", "spec", "offset", "from_completion", "timezone", "start_at", "end_at")
 _OWN = ("id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
+_OPTIONS = OPTIONS_KNOWN - {"managed_by", "surface"}
+_ENTRIES = "schedules"
 _RETRY_SPANS = ("base", "cap", "jitter")
 
 
 def read(path: Path) -> list[Declaration]:
     """Read a file of declarations; raises InvalidInputError that names the entry."""
     found = _parse(path)
-    entries = found.get("schedules") if isinstance(found, Mapping) else found
+    entries = found
+    if isinstance(found, Mapping):
+        entries = found.get(_ENTRIES)
+        _warn_of_unknown(path, found)
     if not isinstance(entries, list):
         raise InvalidInputError(path.name, "has no list of schedules; see docs/cli.md for the form")
     return [_entry(index, entry) for index, entry in enumerate(entries)]
@@ -51,6 +61,13 @@ def _parse(path: Path) -> Any:
         raise InvalidInputError(path.name, f"is not valid {kind}: {error}") from None
     except OSError as error:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
+
+
+def _warn_of_unknown(path: Path, found: Mapping[str, Any]) -> None:
+    """Log what stands beside the list and is no schedule: perhaps a table whose name is misspelt."""
+    for name in sorted(set(found) - {_ENTRIES, "$schema"}):
+        hint = did_you_mean(name, [_ENTRIES])
+        _log.warning("%s: %s is not a key of this file and is ignored%s", path.name, name, hint)
 
 
 def _entry(index: int, entry: object) -> Declaration:
@@ -69,6 +86,9 @@ def _declaration(fields: Mapping[str, Any]) -> Declaration:
         if not isinstance(fields.get(name), str):
             raise InvalidInputError(name, "is missing, or is not a text")
     options = {name: value for name, value in fields.items() if name not in _OWN}
+    for name in sorted(set(options) - _OPTIONS):
+        known = {*_OPTIONS, *_OWN, *_ALIASES}
+        raise InvalidInputError(name, f"is not an option{did_you_mean(name, known) or '; docs/cli.md lists them'}")
     for name, base in (("retry", RetryPolicy()), ("target_retry", no_retry())):
         if name in options:
             options[name] = _retry(name, options[name], base)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from rqsched.core.model import Definition, dump_spec
+from rqsched.core.nearest import did_you_mean
 from rqsched.core.notifications import OPTIONS, workflow_name
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import (
@@ -172,8 +173,9 @@ def define(
 
     Raises a kind of InvalidInputError that names the refused option.
     """
-    if unknown := set(options) - _KNOWN:
-        raise InvalidInputError(sorted(unknown)[0], f"is not an option; the options are {', '.join(sorted(_KNOWN))}")
+    for name in sorted(set(options) - OPTIONS_KNOWN):
+        hint = did_you_mean(name, OPTIONS_KNOWN) or f"; the options are {', '.join(sorted(OPTIONS_KNOWN))}"
+        raise InvalidInputError(name, f"is not an option{hint}")
     timezone = options.get("timezone")
     if base is None:
         base = Definition(spec=dump_spec(Spec.coerce(_given(spec), timezone)), workflow=workflow or "")
@@ -375,4 +377,5 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "managed_by": lambda value: value,
     "surface": _object("surface"),
 }
-_KNOWN = frozenset({*_PLAIN, *_POLICY_NAMES, *OPTIONS, "args", "kwargs", "timezone"})
+OPTIONS_KNOWN = frozenset({*_PLAIN, *_POLICY_NAMES, *OPTIONS, "args", "kwargs", "timezone"})
+"""The name of every option."""

@@ -116,6 +116,11 @@ REFUSED = {
     "a bad cron": ('[{"id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
     "two timings": ('[{"id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
     "an unknown key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "colour": 1}]', "colour: is not an"),
+    "a misspelt key": (
+        '[{"id": "a", "workflow": "cli-hello", "every": "1h", "timezon": "UTC"}]',
+        "did you mean timezone?",
+    ),
+    "a misspelt timing": ('[{"id": "a", "workflow": "cli-hello", "crom": "* * * * *"}]', "did you mean cron?"),
     "an unknown retry key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": {"x": 1}}]', "retry.x"),
     "a word for retry": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": "often"}]', "retry"),
     "a word for paused": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "paused": "yes"}]', "paused"),
@@ -131,6 +136,27 @@ def test_a_file_with_one_invalid_entry_changes_nothing(cli: Cli, tmp_path: Path,
     path.write_text(text)
     assert hint in cli("sync", str(path), code=2).err
     assert cli.ids() == []
+
+
+def test_what_is_no_schedule_is_warned_about_with_the_nearest_name(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(f'owner = "ops"\n{TOML}\n[[schedule]]\nid = "lost"\nworkflow = "{HELLO}"\nevery = "1h"\n')
+
+    answer = cli("sync", str(path))
+
+    assert answer.err.splitlines()[:2] == [
+        "s.toml: owner is not a key of this file and is ignored",
+        "s.toml: schedule is not a key of this file and is ignored; did you mean schedules?",
+    ]
+    assert "lost" not in cli.ids()
+
+
+def test_a_json_file_may_name_its_schema(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"$schema": "https://example.com/s.json", "schedules": [entry("a")]}))
+
+    assert "ignored" not in cli("sync", str(path)).err
+    assert cli.ids() == ["a"]
 
 
 def test_a_toml_file_with_a_fault_is_refused(cli: Cli, tmp_path: Path) -> None:
