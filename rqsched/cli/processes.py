@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -95,12 +96,29 @@ def dispatcher(
 def web(
     host: Annotated[str, typer.Option("--host", help="Beyond loopback, RQSCHED_TOKENS must be set.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", exists=True, dir_okay=False, help="Serve HTTPS: the certificate, PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", exists=True, dir_okay=False, help="Its private key, PEM.")
+    ] = None,
+    max_connections: Annotated[
+        int | None, typer.Option("--max-connections", min=1, help="Beyond so many at once the answer is 503.")
+    ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")
+    ] = True,
     *,
     logs: Logs,
 ) -> None:
     """Serve the HTTP API, and the dashboard where it is installed."""
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key go together: give both, or neither.")
     logs.begin()
-    _http_serve()(host, port)
+    logging.getLogger("rqsched.http.access").disabled = not access_log
+    _http_serve()(
+        host, port, ssl_certfile=tls_cert, ssl_keyfile=tls_key, limit_concurrency=max_connections
+    )  # fmt: skip
 
 
 @command(app)

@@ -6,6 +6,7 @@ Nothing here decides about schedules.
 
 from rqsched.dashboard.mount import wsgi
 from rqsched.dashboard.routes import routes
+from rqsched.dashboard.session import sessions
 from rqsched.http.auth import Principal, Role
 
-__all__ = ["Principal", "Role", "routes", "wsgi"]
+__all__ = ["Principal", "Role", "routes", "sessions", "wsgi"]

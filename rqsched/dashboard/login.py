@@ -25,15 +25,11 @@ def submit(request: Request, form: Mapping[str, str]) -> Response:
     """Begin a session, and go where the viewer wanted to go."""
     session.require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
-    wiring.buckets.take(f"login {request.client.host if request.client else ''}")
-    response = RedirectResponse(_target(request, form.get("to", "")), 303)
-    if (
-        session.start(
-            response, request, wiring.authenticator.tokens, form.get("token", ""), wiring.scheduler.runtime.now()
-        )
-        is None
-    ):
+    principal = wiring.authenticator.find(form.get("token", ""), request)
+    if principal is None:
         return _render(request, 401, "This token is unknown. RQSCHED_TOKENS lists those that are accepted.")
+    response = RedirectResponse(_target(request, form.get("to", "")), 303)
+    session.start(response, request, wiring.authenticator.tokens, principal, wiring.scheduler.runtime.now())
     return response
 
 

@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 
 from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.routes import routes
+from rqsched.dashboard.session import sessions
 from rqsched.errors import ConfigError
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import Wiring
@@ -106,15 +107,26 @@ class _Mounted:
     def _pages(self) -> Starlette:
         scheduler = self._scheduler = self._scheduler or Scheduler.from_env()
         tokens = Tokens.of(scheduler.settings) if self._operator is None else Tokens()
-        authenticate = None if self._operator is None else _principal
+        authenticator = Authenticator(
+            tokens,
+            None if self._operator is None else _principal,
+            TokenBuckets(self._limits.failure_rate, self._limits.failures),
+        )
+        guard = Middleware(
+            Guard,
+            surfaces=(DEFAULT,),
+            limits=self._limits,
+            authenticator=authenticator,
+            knows=sessions(scheduler, authenticator),
+        )
         pages = Starlette(
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],
-            middleware=[Middleware(Guard, surfaces=(DEFAULT,), limits=self._limits)],
+            middleware=[guard],
         )
         pages.state.rqsched = Wiring(
             scheduler,
-            Authenticator(tokens, authenticate),
-            TokenBuckets(self._limits),
+            authenticator,
+            TokenBuckets(self._limits.rate, self._limits.burst),
             Meter(scheduler.runtime),
             Readiness(scheduler.runtime),
             EventFeed(scheduler.runtime, self._limits),

@@ -13,11 +13,13 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from rqsched.api.scheduler import Scheduler
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.errors import ForbiddenError
 
@@ -36,16 +38,23 @@ def principal_of(request: Request, authenticator: Authenticator, now: datetime) 
     return authenticator.principal_of(request)
 
 
-def start(response: Response, request: Request, tokens: Tokens, secret: str, now: datetime) -> Principal | None:
-    """Begin a session with a token; None when the token is unknown."""
-    principal = tokens.find(secret.strip())
-    if principal is None:
-        return None
+def sessions(scheduler: Scheduler, authenticator: Authenticator) -> Callable[[HTTPConnection], bool]:
+    """Return what tells whether a request carries a valid session."""
+
+    def knows(connection: HTTPConnection) -> bool:
+        cookie = connection.cookies.get(SESSION)
+        tokens = authenticator.tokens
+        return bool(tokens and cookie) and _read(cookie or "", tokens, scheduler.runtime.now()) is not None
+
+    return knows
+
+
+def start(response: Response, request: Request, tokens: Tokens, principal: Principal, now: datetime) -> None:
+    """Begin a session of a token's principal."""
     digest = next(digest for digest, known in tokens.entries() if known is principal)
     body = json.dumps([principal.name, int((now + LIFETIME).timestamp())]).encode()
     value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
     _set(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
-    return principal
 
 
 def end(response: Response, request: Request) -> None:

@@ -18,8 +18,9 @@ from rqsched.api.boot import recover_beside
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
-from rqsched.http import durable_workflow, health, native, ojs, openapi
+from rqsched.http import durable_workflow, health, native, ojs, openapi, reference
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
+from rqsched.http.bodies import Knows, knows_nobody
 from rqsched.http.conditional import Conditional, allowed_methods
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
@@ -33,6 +34,8 @@ from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
 
+_QUIET = {"log_config": None, "access_log": False, "server_header": False}
+"""uvicorn's own access log has the query of each request, which may hold a secret."""
 _PATIENCE = Patience(total=timedelta(seconds=3))
 """A caller gets 503 soon instead of waiting as long as a worker does."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
@@ -58,24 +61,26 @@ def create_app(
     scheduler = scheduler or _from_env(settings)
     limits = limits or Limits()
     app = FastAPI(
-        title="rqsched", version=rqsched.__version__, redoc_url=None, redirect_slashes=False,
+        title="rqsched", version=rqsched.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         dependencies=[Depends(bearer)], lifespan=_lifespan(scheduler, owned=owned),
     )  # fmt: skip
     tokens = Tokens.of(settings or scheduler.settings)
+    authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
+    pages, knows = _dashboard(scheduler, authenticator)
     app.state.rqsched = Wiring(
         scheduler,
-        Authenticator(tokens, authenticate),
-        TokenBuckets(limits),
+        authenticator,
+        TokenBuckets(limits.rate, limits.burst),
         Meter(scheduler.runtime),
         Readiness(scheduler.runtime),
         EventFeed(scheduler.runtime, limits),
     )
     for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)
-    app.router.routes += _dashboard()
+    app.router.routes += [reference.route(app), *pages]
     openapi.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
     app.add_middleware(Conditional)
-    app.add_middleware(Guard, surfaces=_SURFACES, limits=limits)
+    app.add_middleware(Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows)
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
     app.add_exception_handler(405, _render_not_allowed)
@@ -88,15 +93,15 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
     return response
 
 
-def _dashboard() -> list[BaseRoute]:
-    """Return the routes of the dashboard; without its extra, of a page that says how to install it."""
+def _dashboard(scheduler: Scheduler, authenticator: Authenticator) -> tuple[list[BaseRoute], Knows]:
+    """Return the routes of the dashboard and who has a session; without its extra, a page that says so."""
     try:
-        from rqsched.dashboard import routes  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard import routes, sessions  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         if error.name not in {"jinja2", "markupsafe"}:
             raise
-        return [Route("/", _no_dashboard, include_in_schema=False)]
-    return [*routes()]
+        return [Route("/", _no_dashboard, include_in_schema=False)], knows_nobody
+    return [*routes()], sessions(scheduler, authenticator)
 
 
 def _no_dashboard(request: Request) -> Response:
@@ -123,7 +128,7 @@ def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], Abstr
 
 
 def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, **options: Any) -> None:
-    """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's.
+    """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's. Requests are logged by `rqsched.http.access`.
 
     Raises ConfigError when `host` is not loopback and no token is configured, before anything is opened.
     """
@@ -134,4 +139,4 @@ def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | Non
             "Set RQSCHED_TOKENS, or serve 127.0.0.1."
         )
     app = create_app(settings=settings)
-    serve_visibly(uvicorn.Config(app, host=host, port=port, log_config=None, server_header=False, **options))
+    serve_visibly(uvicorn.Config(app, host=host, port=port, **_QUIET | options))

@@ -22,6 +22,7 @@ from starlette.requests import HTTPConnection
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
+from rqsched.http.limits import TokenBuckets
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -67,7 +68,8 @@ class _Entry(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
     role: Literal["read", "operate", "admin"]
-    namespaces: Literal["*"] | list[str] = "*"
+    namespaces: Literal["*"] | list[str] | None = None
+    """Those that it may see; without them the default one of the settings. All of them must be said: `*`."""
     token: Annotated[str, Field(min_length=16)] | None = None
     token_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
 
@@ -81,10 +83,9 @@ class _Entry(BaseModel):
     def digest(self) -> bytes:
         return bytes.fromhex(self.token_sha256) if self.token_sha256 else _digest(self.token or "")
 
-    @property
-    def principal(self) -> Principal:
-        namespaces = None if self.namespaces == "*" else frozenset(self.namespaces)
-        return Principal(self.name, Role[self.role.upper()], namespaces)
+    def principal(self, default: str) -> Principal:
+        seen = [default] if self.namespaces is None else self.namespaces
+        return Principal(self.name, Role[self.role.upper()], None if seen == "*" else frozenset(seen))
 
 
 def _digest(secret: str) -> bytes:
@@ -106,7 +107,7 @@ class Tokens:
             entries = [_entry(number, raw) for number, raw in enumerate(json.loads(settings.tokens.get_secret_value()))]
         except json.JSONDecodeError:
             raise ConfigError("RQSCHED_TOKENS is not valid JSON; write a JSON list.") from None
-        return cls([(entry.digest, entry.principal) for entry in entries])
+        return cls([(entry.digest, entry.principal(settings.namespace)) for entry in entries])
 
     def __bool__(self) -> bool:
         """Whether any is configured."""
@@ -138,9 +139,12 @@ def _entry(number: int, raw: Any) -> _Entry:
 class Authenticator:
     """Finds the principal of a request: by the application's own rule, by token, or by coming from this machine."""
 
-    def __init__(self, tokens: Tokens, authenticate: Authenticate | None = None) -> None:
+    def __init__(
+        self, tokens: Tokens, authenticate: Authenticate | None = None, failures: TokenBuckets | None = None
+    ) -> None:
         self.tokens = tokens
         self._authenticate = authenticate
+        self._failures = failures
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
         """Return the principal; raises UnauthorizedError or ForbiddenError."""
@@ -155,9 +159,19 @@ class Authenticator:
 
     def _by_token(self, connection: HTTPConnection) -> Principal:
         scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
-        principal = self.tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
+        principal = self.find(secret, connection) if scheme.lower() == "bearer" else None
         if principal is None:
             raise UnauthorizedError
+        return principal
+
+    def find(self, secret: str, connection: HTTPConnection) -> Principal | None:
+        """Return the principal of a secret, or None; raises RateLimitedError for an address that tries too many.
+
+        A known secret is never refused: others may share the address, behind a proxy.
+        """
+        principal = self.tokens.find(secret.strip())
+        if principal is None and self._failures is not None:
+            self._failures.take(connection.client.host if connection.client else "")
         return principal
 
 

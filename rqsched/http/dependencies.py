@@ -25,7 +25,7 @@ from rqsched.http.errors import ForbiddenError
 from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.metrics.collector import Meter
-from rqsched.http.middleware import ADDED_HEADERS, tag_of
+from rqsched.http.middleware import ADDED_HEADERS, PRINCIPAL, tag_of
 from rqsched.http.readiness import Readiness
 
 
@@ -89,6 +89,7 @@ async def principal_of(request: Request) -> Principal:
     """Authenticate and count the request against the principal's rate; raises HttpError."""
     wiring = wiring_of(request)
     principal = wiring.authenticator.principal_of(request)
+    request.scope[PRINCIPAL] = principal.name
     allowance = wiring.buckets.take(principal.name)
     if allowance is not None:
         request.scope[ADDED_HEADERS] = allowance.headers

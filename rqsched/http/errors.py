@@ -4,9 +4,11 @@ HttpError (also a RqschedError)
 ├── UnauthorizedError   401
 ├── ForbiddenError      403
 ├── MalformedError      400
+├── TooSlowError        408
 ├── TooLargeError       413
 ├── RateLimitedError    429
-└── TooManyStreamsError 503
+├── TooManyStreamsError 503
+└── BusyError           503
 """
 
 from __future__ import annotations
@@ -87,6 +89,32 @@ class TooLargeError(HttpError):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(f"the body exceeds {limit} bytes.")
+
+
+class TooSlowError(HttpError):
+    """The body did not arrive in time."""
+
+    code = "too_slow"
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the body did not arrive within {seconds:g} s.")
+
+
+class BusyError(HttpError):
+    """As many bodies of unknown senders are being read as this process reads at once."""
+
+    code = "busy"
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("too many requests of unknown senders are being read; try again later, or send a token.")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return when to try again."""
+        return {"Retry-After": str(RETRY_AFTER)}
 
 
 class RateLimitedError(HttpError):

@@ -19,6 +19,16 @@ class Limits:
 
     body_bytes: int = 1024 * 1024
     """The largest request body."""
+    body_seconds: float = 20.0
+    """A body has arrived whole after this long, or is refused."""
+    stranger_bytes: int = 16 * 1024
+    """The largest body that is read before its sender is known: the form of a login. The APIs read none."""
+    strangers: int = 50
+    """Such bodies that are read at once."""
+    failures: int = 20
+    """Unknown tokens that one address may send at once."""
+    failure_rate: float = 0.5
+    """Those a second in the long run; 0 means no limit."""
     rate: float = 500.0
     """Requests per second of each principal in the long run; 0 means no limit."""
     burst: int = 2_000
@@ -54,8 +64,8 @@ class Allowance:
 class TokenBuckets:
     """A token bucket for each principal; the least recently used ones are dropped, when they are full again."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._rate, self._burst = limits.rate, limits.burst
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 

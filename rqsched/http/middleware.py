@@ -10,6 +10,8 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
+from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
@@ -18,15 +20,20 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rqsched.http.errors import MalformedError, TooLargeError, problem_of
+from rqsched.http.auth import Authenticator
+from rqsched.http.bodies import Bodies, Knows
+from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.surface import Surface, surface_of
 
 _log = logging.getLogger(__name__)
+_access = logging.getLogger("rqsched.http.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
 """Where a request's scope holds headers that its response gets, whatever becomes of it."""
+PRINCIPAL = "rqsched.principal"
+"""Where a request's scope holds the name of its principal, once it is known."""
 IS_HEAD = "rqsched.head"
 """Where a request's scope says that its caller wants the headers only."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -41,13 +48,7 @@ _SECURITY = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Set unless the response sets them (the dashboard has its own policy)."""
-_DOCUMENT = (
-    "default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
-    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "frame-ancestors 'none'"
-)
-"""What FastAPI's page at /docs needs to load."""
+"""Set unless the response sets them (the dashboard and /docs have policies of their own)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,12 @@ def render_error(request: Request, error: BaseException) -> Response:
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, *, surfaces: Sequence[Surface], limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, *, surfaces: Sequence[Surface], limits: Limits, authenticator: Authenticator, knows: Knows
+    ) -> None:
         self._app = app
         self._surfaces = surfaces
-        self._limits = limits
+        self._bodies = Bodies(limits, authenticator, knows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; other kinds of connection pass through."""
@@ -99,9 +102,10 @@ class Guard:
         tag = Tag(_request_id(headers), surface)
         scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
         sender = _Sender(send, HTTPConnection(scope), tag)
+        begun = monotonic()
         try:
             _require_no_nul(scope)
-            receive = await self._bounded(headers, receive)
+            receive = await self._bodies.read(HTTPConnection(scope), surface, receive)
             if scope["method"] in _READING:
                 await self._app(scope, receive, sender)
             else:
@@ -111,16 +115,8 @@ class Guard:
             if sender.has_started:
                 raise
             await render_error(Request(scope), error)(scope, receive, sender)
-
-    async def _bounded(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the whole body within the limit, and return a receiver that replays it."""
-        if "content-length" not in headers and "transfer-encoding" not in headers:
-            return receive
-        limit = self._limits.body_bytes
-        announced = headers.get("content-length", "0")
-        if announced.isdigit() and int(announced[:20]) > limit:
-            raise TooLargeError(limit)
-        return _replay(await _read(receive, limit), receive)
+        finally:
+            sender.log(monotonic() - begun)
 
 
 def _writes() -> CapacityLimiter:
@@ -157,26 +153,6 @@ def _require_no_nul(scope: Scope) -> None:
         raise MalformedError("the URL contains a NUL character.")
 
 
-async def _read(receive: Receive, limit: int) -> list[Message]:
-    messages: list[Message] = []
-    size = 0
-    while True:
-        message = await receive()
-        messages.append(message)
-        size += len(message.get("body", b""))
-        if size > limit:
-            raise TooLargeError(limit)
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            return messages
-
-
-def _replay(messages: list[Message], receive: Receive) -> Receive:
-    async def replay() -> Message:
-        return messages.pop(0) if messages else await receive()
-
-    return replay
-
-
 class _Sender:
     """Sends the response with the headers of every response."""
 
@@ -185,10 +161,29 @@ class _Sender:
         self._connection = connection
         self._tag = tag
         self.has_started = False
+        self._status = 0
+
+    def log(self, seconds: float) -> None:
+        """Write the line of this request; without its query, which may hold what is secret."""
+        scope = self._connection.scope
+        fields = {
+            "method": scope["method"],
+            "path": quote(str(scope["path"]), safe="/:@-._~!$&'()*+,;="),
+            "status": self._status,
+            "seconds": round(seconds, 4),
+            "principal": scope.get(PRINCIPAL, "-"),
+            "peer": self._connection.client.host if self._connection.client else "-",
+            "request_id": self._tag.request_id,
+        }
+        _access.info(
+            "%(peer)s %(principal)s %(method)s %(path)s %(status)s %(seconds)s s, request %(request_id)s", fields,
+            extra={"action": "request", **fields},
+        )  # fmt: skip
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_started = True
+            self._status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._tag.request_id
             if (usual := headers.get("content-type")) is not None:
@@ -199,6 +194,4 @@ class _Sender:
 
     def _added(self) -> dict[str, str]:
         more: dict[str, str] = self._connection.scope.get(ADDED_HEADERS, {})
-        added = _SECURITY | dict(self._tag.surface.headers(self._connection)) | more
-        is_document = _route_path(self._connection.scope) == "/docs"
-        return added | {"Content-Security-Policy": _DOCUMENT} if is_document else added
+        return _SECURITY | dict(self._tag.surface.headers(self._connection)) | more

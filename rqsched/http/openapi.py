@@ -17,6 +17,7 @@ _MEANING: Mapping[int, str] = {
     401: "The token is missing or unknown.",
     403: "The role does not allow it.",
     404: "It does not exist, or not for this token.",
+    408: "The body did not arrive in time.",
     409: "The current state does not allow it.",
     412: "The schedule changed since it was read.",
     413: "The body exceeds the limit.",
@@ -30,7 +31,7 @@ _HEADERS: Mapping[int, dict[str, Any]] = {
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
 }
-ANY = (400, 401, 403, 404, 413, 422, 429, 500, 503)
+ANY = (400, 401, 403, 404, 408, 413, 422, 429, 500, 503)
 """The errors of every route that takes a Call."""
 
 

@@ -30,7 +30,7 @@ TOKENS = json.dumps(
         entry(OPERATE, "operate"),
         entry(ADMIN, "admin"),
         entry(TENANT, "admin", ["tenant"]),
-        {"name": "root", "role": "admin", "token": ROOT},
+        {"name": "root", "role": "admin", "namespaces": "*", "token": ROOT},
     ]
 )
 

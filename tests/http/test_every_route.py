@@ -86,7 +86,7 @@ def populated(
     shutil.copyfile(sqlite_template, path)
     clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
     with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as env:
-        web = Web(create_app(env.scheduler, limits=Limits(rate=0, stream_seconds=0.1)), env)
+        web = Web(create_app(env.scheduler, limits=Limits(rate=0, failure_rate=0, stream_seconds=0.1)), env)
         yield web, populate(web.acting_as(secret("ADMIN")))
 
 
@@ -158,7 +158,7 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
         schema_version.upgrade(database)
-    web = make_web(app={"limits": Limits(rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url)
+    web = make_web(app={"limits": Limits(rate=0, failure_rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url)
     known = populate(web)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known

@@ -113,5 +113,5 @@ def test_it_can_be_mounted_in_another_application(web: Web) -> None:
 def test_a_browser_can_show_the_document(web: Web) -> None:
     page = web.get("/docs")
     assert page.status_code == 200
-    assert "script-src" in page.headers["content-security-policy"]
+    assert "style-src" in page.headers["content-security-policy"]
     assert at("{schedule_id}") in web.get("/openapi.json").json()["paths"]

@@ -1,0 +1,120 @@
+"""Who is not known: bodies that are not read, tokens that are tried, what a token sees by default, what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from starlette.types import Message
+
+from rqsched.http.limits import Limits
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, problem
+
+SECRET = "admin-secret-0123456789"
+TOKENS = json.dumps([{"name": "ada", "role": "admin", "token": SECRET}])
+Receive = Callable[[], Awaitable[Message]]
+
+
+def send(web: Web, path: str, receive: Receive, *, token: str = "", size: int = 10) -> int:
+    """Send a POST whose body is what `receive` says; returns the status."""
+    given = {"host": "testserver", "content-length": str(size), "content-type": "application/json"}
+    given |= {"authorization": f"Bearer {token}"} if token else {}
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("127.0.0.1", 5000), "server": ("testserver", 80),
+    }  # fmt: skip
+    statuses: list[int] = []
+
+    async def answer(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    asyncio.run(web.app(scope, receive, answer))
+    return statuses[0]
+
+
+async def never_read() -> Message:
+    raise AssertionError("the body was asked for")
+
+
+async def silent() -> Message:
+    await anyio.sleep_forever()
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/schedules/", "/ojs/v1/cron", "/api/schedules"])
+def test_no_body_of_a_stranger_is_read_by_an_api(make_web: MakeWeb, path: str) -> None:
+    web = make_web(tokens=TOKENS)
+    assert send(web, path, never_read) == 401
+    assert send(web, path, never_read, token="wrong-secret-0123456789") == 401
+
+
+def test_body_that_does_not_arrive_is_given_up(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(body_seconds=0.05)})
+    assert send(web, SCHEDULES, silent, token=SECRET) == 408
+    assert send(web, "/login", silent) == 408
+
+
+def test_stranger_sends_the_pages_a_small_body_only(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(stranger_bytes=100)})
+    assert send(web, "/login", never_read, size=101) == 413
+    login = {"content-type": "application/x-www-form-urlencoded"}
+    assert web.post("/login", content="token=x", headers=login).status_code != 413
+
+
+def test_no_more_strangers_are_read_at_once_than_the_limit(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(strangers=0)})
+    assert send(web, "/login", never_read) == 503
+    assert send(web, SCHEDULES, never_read) == 401
+
+
+def test_address_that_tries_tokens_is_slowed_down_and_a_known_token_is_not(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(failures=3, failure_rate=0.001)})
+    wrong = web.acting_as("wrong-secret-0123456789")
+    for _ in range(3):
+        problem(wrong.get(SCHEDULES), 401, "unauthorized")
+    refused = wrong.get(SCHEDULES)
+    problem(refused, 429, "rate_limited")
+    assert int(refused.headers["retry-after"]) > 0
+    assert web.acting_as(SECRET).get(SCHEDULES).status_code == 200
+    wrong.peer = "127.0.0.2"
+    problem(wrong.get(SCHEDULES), 401, "unauthorized")
+
+
+def test_token_without_namespaces_sees_the_default_one_alone(make_web: MakeWeb) -> None:
+    both = [
+        {"name": "plain", "role": "admin", "token": SECRET},
+        {"name": "root", "role": "admin", "token": f"{SECRET}-root", "namespaces": "*"},
+    ]
+    web = make_web(tokens=json.dumps(both))
+    plain, root = web.acting_as(SECRET), web.acting_as(f"{SECRET}-root")
+    elsewhere = {"x-namespace": "billing"}
+    assert root.post(SCHEDULES, {"schedule_id": "a", **MINUTELY}, headers=elsewhere).status_code == 201
+    assert plain.post(SCHEDULES, {"schedule_id": "a", **MINUTELY}).status_code == 201
+    problem(plain.get(SCHEDULES, headers=elsewhere), 404, "namespace_not_found")
+
+
+def test_request_is_logged_without_its_query(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
+    web = make_web(tokens=TOKENS)
+    with caplog.at_level(logging.INFO, logger="rqsched.http.access"):
+        web.acting_as(SECRET).get(SCHEDULES, params={"token": "hidden"})
+        web.get("/no%0Asuch/page")
+    known, unknown = caplog.messages
+    assert known.startswith("127.0.0.1 ada GET /api/v1/schedules/ 200 ")
+    assert unknown.startswith("127.0.0.1 - GET /no%0Asuch/page 404 ")
+    assert "hidden" not in caplog.text
+
+
+def test_page_of_the_api_loads_nothing_of_other_hosts(web: Web) -> None:
+    page = web.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<script" not in page.text
+    assert "http" not in page.text.replace("HTTP", "").replace("https://rqsched", "")[:2000]
+    assert "/api/v1/schedules/{schedule_id}/" in page.text
+    assert 'id="ScheduleResponse"' in page.text or "Schemas" in page.text
