@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from redis import Redis
@@ -16,6 +18,8 @@ from rqsched import OverlapPolicy
 from rqsched.transport.telemetry import live_dispatchers
 from tests.support.cli import Cli
 from tests.support.processes import rqsched_command, start, wait_until
+from tests.support.servers import free_port
+from tests.support.tls import make_certificate
 
 FLOWS = """
 from rqsched import workflow
@@ -85,3 +89,31 @@ def test_web_without_its_extra_says_how_to_install_it(cli: Cli, monkeypatch: pyt
 
 def test_web_beyond_loopback_without_tokens_is_refused(cli: Cli) -> None:
     assert "RQSCHED_TOKENS" in cli("web", "--host", "0.0.0.0", code=2).err
+
+
+def test_web_serves_https(env: Mapping[str, str], tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "web")
+    port = free_port()
+    tls = ["--tls-cert", str(made.certificate), "--tls-key", str(made.key)]
+    run(env, "db", "upgrade")
+    web = start(rqsched_command("web", "--port", str(port), *tls), log_path=tmp_path / "web.log", env=env, cwd=tmp_path)
+    try:
+        trusted = ssl.create_default_context(cafile=str(made.certificate))
+        wait_until(lambda: is_answered(f"https://127.0.0.1:{port}/healthz", trusted), what="an answer over TLS")
+    finally:
+        web.kill_tree()
+
+
+def is_answered(url: str, trusted: ssl.SSLContext) -> bool:
+    try:
+        with urlopen(url, context=trusted, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_certificate_without_its_key_is_refused(env: Mapping[str, str], tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "web")
+    refused = run(env, "web", "--tls-cert", str(made.certificate))
+    assert refused.returncode == 2
+    assert "--tls-cert and --tls-key go together" in refused.stderr

@@ -39,6 +39,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.dev.web", "uvicorn"): "the http extra is optional",
     ("rqsched.dashboard.mount", "a2wsgi.ASGIMiddleware"): "the wsgi extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",
+    ("rqsched.http.app", "rqsched.dashboard.sessions"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
 }

@@ -158,7 +158,9 @@ def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeySe
     url = own_postgres.create_database()
     with closing(Database(url)) as database:
         schema_version.upgrade(database)
-    web = make_web(app={"limits": Limits(rate=0, failure_rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url)
+    web = make_web(
+        app={"limits": Limits(rate=0, failure_rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url
+    )
     known = populate(web)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known
