@@ -243,8 +243,8 @@ def expect_success_within(env: Env, schedule: ScheduleHandle) -> None:
 def notifications(env: Env, schedule: ScheduleHandle) -> None:
     env.tick()
     env.execute_pending()
-    owed = [(ping.kind, ping.event_type, ping.destination) for ping in schedule.deliveries()]
-    assert owed == [("heartbeat", "succeeded", NOBODY)]
+    owed = {(ping.kind, ping.event_type, ping.destination) for ping in schedule.deliveries()}
+    assert owed == {("heartbeat", "started", NOBODY), ("heartbeat", "succeeded", NOBODY)}
 
 
 NOBODY = "http://127.0.0.1:9/"

@@ -18,6 +18,7 @@ from rqsched.errors import InvalidPolicyError
 from rqsched.store.tables import deliveries, schedules
 from tests.support.env import DAY, HOUR, NOON, SECOND, Env, MakeEnv, events, newest, statuses
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 
 DAILY = Every(DAY)
 
@@ -100,6 +101,22 @@ def test_unfinished_runs_stay_however_old(any_env: Env) -> None:
     any_env.advance(500 * DAY)
     assert prune(any_env)["events"]
     assert statuses(schedule) == ["pending", "buffered", "buffered"]
+
+
+def test_an_idempotency_key_that_is_alive_keeps_its_run(any_env: Env) -> None:
+    schedule = turned(any_env, 1)
+    first = present(schedule.trigger(overlap="allow_all", idempotency_key="once").run)
+    any_env.execute_pending()
+    for _ in range(3):
+        schedule.trigger(overlap="allow_all")
+    any_env.execute_pending()
+    any_env.advance(DAY - SECOND)
+
+    prune(any_env, "1")
+
+    again = schedule.trigger(overlap="allow_all", idempotency_key="once")
+    assert present(again.run).uid == first.uid
+    assert first.refresh().status == "succeeded"
 
 
 def test_a_schedules_own_retention_goes_before_the_setting(any_env: Env) -> None:
