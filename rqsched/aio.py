@@ -10,30 +10,40 @@ scheduler passed to `use`, otherwise on one from the environment.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal
 
 from rqsched.api.async_scheduler import AsyncSchedule, AsyncScheduler, run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import operations
 from rqsched.chain.operations import Named, Request
-from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.payload import loads
+from rqsched.core.model import Schedule
+from rqsched.core.model import ScheduleStatus as Status
+from rqsched.core.payload import ARGUMENT_BYTES, json_text, loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.schedule_options import define, is_id, require_id
-from rqsched.errors import InvalidInputError, InvalidTypeError, ScheduleNotFoundError, ScheduleStateError
-from rqsched.spec.spec import Cron, Every
+from rqsched.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    ScheduleNotFoundError,
+    ScheduleStateError,
+    UnknownWorkflowError,
+)
+from rqsched.spec.spec import Cron, Every, Spec
 
 __all__ = [
     "AsyncSchedule",
     "AsyncScheduler",
     "ScheduleInfo",
+    "ScheduleStatus",
+    "ScheduleType",
     "delete_schedule",
     "list_schedules",
     "pause_schedule",
@@ -49,6 +59,12 @@ WorkflowLike = str | Callable[..., Any]
 """A workflow's name, or the registered function or class."""
 
 
+ScheduleType = Literal["cron", "interval", "once", "mixed"]
+"""What times a schedule: `schedule_workflow` makes crons and intervals, other surfaces also instants and mixtures."""
+ScheduleStatus = Literal["active", "paused", "done", "dead", "deleted"]
+"""Firing; stopped by a person; ended as planned; ended by failures; deleted, which is listed only when asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
     """A schedule as Waymark lists it. Instants are aware UTC."""
@@ -59,18 +75,18 @@ class ScheduleInfo:
     """The name of the workflow."""
     schedule_name: str
     """The name given to `schedule_workflow`."""
-    schedule_type: str
-    """`cron` or `interval`."""
+    schedule_type: ScheduleType
+    """`cron` or `interval`; of other surfaces also `once`, which has instants only, and `mixed`, which has several."""
     cron_expression: str | None
-    """The expression; None for an interval."""
+    """The first cron expression; None where there is none."""
     interval_seconds: float | None
-    """The interval; None for a cron."""
+    """The first interval; None where there is none."""
     jitter_seconds: float
     """The most that a fire is delayed."""
     inputs: Mapping[str, Any]
-    """The keyword arguments of each run."""
-    status: str
-    """`active`, `paused`, `done` or `dead`."""
+    """The keyword arguments of each run, with the defaults that were recorded."""
+    status: ScheduleStatus
+    """`active`, `paused`, `done` or `dead`; `deleted` when these were asked for."""
     next_run_at: datetime | None
     """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     last_run_at: datetime | None
@@ -121,8 +137,9 @@ async def schedule_workflow(
     """Register a schedule of a workflow under a name, or change the existing one in place; return its id.
 
     `schedule` is a cron expression or an interval; an interval's first run is one interval from now. Registering again
-    makes it active and keeps its next time, even when the cadence changed. Raises InvalidInputError for an invalid
-    argument; then nothing was written.
+    makes it active and keeps its next time, even when the cadence changed. Parameters of the workflow that `inputs`
+    leaves out are recorded with the defaults that they have now, where these are JSON and the code is importable here.
+    Raises InvalidInputError for an invalid argument; then nothing was written.
     """
     named = _named(workflow, schedule_name, namespace)
     options = {
@@ -140,6 +157,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
     defaults = operations.workflow_defaults(scheduler.runtime, named.workflow)
     operations.require_queue(scheduler.runtime, defaults.get("queue"))
     schedule_id, _ = _find(named)
+    options = {**options, "kwargs": {**_defaults_of_run(scheduler, named.workflow), **options["kwargs"]}}
     names = {"workflow": named.workflow, "schedule": named.schedule}
     definition = define(
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
@@ -149,31 +167,59 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
     return schedule_id
 
 
+def _defaults_of_run(scheduler: Scheduler, name: str) -> dict[str, Any]:
+    """Return what the workflow's parameters default to, except what JSON cannot hold: that stays with the code.
+
+    Nothing where the code is not here, or is called for each of its targets, which are its arguments.
+    """
+    try:
+        workflow = scheduler.runtime.workflows.resolve(name)
+        call: Any = workflow.target.run if inspect.isclass(workflow.target) else workflow.target  # type: ignore[attr-defined]
+        parameters = inspect.signature(call).parameters.values()
+    except (UnknownWorkflowError, ValueError, TypeError):  # a callable in C may have no signature
+        return {}
+    if workflow.targets is not None or workflow.each is not None:
+        return {}
+    named = (parameter for parameter in parameters if parameter.kind in _BY_NAME)
+    return {one.name: one.default for one in named if one.default is not one.empty and _is_json(one.default)}
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json_text("inputs", value, ARGUMENT_BYTES)
+    except InvalidInputError:
+        return False
+    return True
+
+
 async def pause_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
     """Stop firing; False when there is no such schedule or it has ended. Pausing a paused one changes nothing."""
-    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.PAUSED)
+    return await run(_switch, _named(workflow, schedule_name, namespace), Status.PAUSED)
 
 
 async def resume_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
     """Fire again; a fire missed while paused happens once, immediately. False when there is none or it has ended."""
-    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.ACTIVE)
+    return await run(_switch, _named(workflow, schedule_name, namespace), Status.ACTIVE)
 
 
 async def delete_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
     """Mark the schedule deleted; its name is free again. False when there is no such schedule."""
-    return await run(_switch, _named(workflow, schedule_name, namespace), ScheduleStatus.DELETED)
+    return await run(_switch, _named(workflow, schedule_name, namespace), Status.DELETED)
 
 
-def _switch(named: _Registered, wanted: ScheduleStatus) -> bool:
+def _switch(named: _Registered, wanted: Status) -> bool:
     _, handle = _find(named)
     if handle is None:
         return False
     if handle.status == wanted.value:
         return True
-    switches: dict[ScheduleStatus, Callable[[], Any]] = {
-        ScheduleStatus.PAUSED: handle.pause,
-        ScheduleStatus.ACTIVE: partial(handle.resume, CatchUp.ONCE),
-        ScheduleStatus.DELETED: handle.delete,
+    switches: dict[Status, Callable[[], Any]] = {
+        Status.PAUSED: handle.pause,
+        Status.ACTIVE: partial(handle.resume, CatchUp.ONCE),
+        Status.DELETED: handle.delete,
     }
     with suppress(ScheduleStateError):
         switches[wanted]()
@@ -182,11 +228,11 @@ def _switch(named: _Registered, wanted: ScheduleStatus) -> bool:
 
 
 async def list_schedules(*, status_filter: str | None = None, namespace: str | None = None) -> list[ScheduleInfo]:
-    """List the schedules that are not deleted, in the order they were created.
+    """List the schedules that are not deleted, in the order they were created; `deleted` ones when filtered by it.
 
     Raises InvalidInputError for an unknown status.
     """
-    known = [status.value for status in ScheduleStatus]
+    known = [status.value for status in Status]
     if status_filter is not None and status_filter not in known:
         raise InvalidInputError("status_filter", f"{status_filter!r} is not one of {', '.join(known)}")
     return await run(_list, status_filter, namespace)
@@ -204,7 +250,7 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
         id=schedule.schedule_id,
         workflow_name=definition.workflow,
         schedule_name=_names_of(schedule)[1],
-        schedule_type="interval" if cron is None else "cron",
+        schedule_type=_type_of(schedule.spec),
         cron_expression=cron,
         interval_seconds=None if every is None else every.total_seconds(),
         jitter_seconds=definition.jitter.total_seconds(),
@@ -219,6 +265,13 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
         priority=definition.priority,
         allow_duplicate=schedule.policies.overlap is OverlapPolicy.ALLOW_ALL,
     )
+
+
+def _type_of(spec: Spec) -> ScheduleType:
+    kinds = {type(member) for member in spec.members}
+    if len(kinds) > 1:
+        return "mixed"
+    return "cron" if Cron in kinds else "interval" if Every in kinds else "once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from rqsched import Cron, RetryPolicy, workflow
+from rqsched import Cron, Every, Once, RetryPolicy, Spec, workflow
 from rqsched.aio import (
     AsyncScheduler,
     ScheduleInfo,
+    ScheduleStatus,
+    ScheduleType,
     delete_schedule,
     list_schedules,
     pause_schedule,
@@ -23,7 +25,7 @@ from rqsched.aio import (
 )
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.testing import run_due
-from rqsched.workflows import registry
+from rqsched.workflows import make_workflow, registry
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, newest, occurrences, statuses, types
 
 
@@ -139,9 +141,88 @@ def test_registering_again_sets_a_dead_one_active(waymark: Env) -> None:
 
 def test_the_newest_registered_version_of_the_workflow_runs(waymark: Env) -> None:
     register()
-    waymark.register("data_sync", lambda: "redeployed")
+    waymark.register("data_sync", lambda region: f"redeployed in {region}")
     waymark.run_due(HOUR)
-    assert newest(waymark.scheduler.get("data_sync:hourly")).result == "redeployed"
+    assert newest(waymark.scheduler.get("data_sync:hourly")).result == "redeployed in nowhere"
+
+
+def test_what_run_defaults_to_is_recorded_at_registration_and_stays_until_the_next_one(waymark: Env) -> None:
+    def sync(region: str, size: int = 3, at: object = NOON, *rest: int, dry: bool = False, **more: int) -> str:
+        return f"{region} {size} {dry} {at} {rest} {more}"
+
+    def resized(region: str, size: int = 9, *, dry: bool = True) -> str:
+        return f"{region} {size} {dry}"
+
+    waymark.register("sync", sync)
+    await_(schedule_workflow("sync", schedule_name="x", schedule="@hourly", inputs={"region": "eu", "dry": True}))
+    assert listed("sync:x").inputs == {"region": "eu", "size": 3, "dry": True}, "what is no JSON stays with the code"
+    waymark.run_due(HOUR)
+    schedule = waymark.scheduler.get("sync:x")
+    assert newest(schedule).result == f"eu 3 True {NOON} () {{}}"
+
+    waymark.register("sync", resized)
+    waymark.run_due(HOUR)
+    assert newest(schedule).result == "eu 3 True"
+    await_(schedule_workflow("sync", schedule_name="x", schedule="@hourly", inputs={"region": "eu"}))
+    assert listed("sync:x").inputs == {"region": "eu", "size": 9, "dry": True}
+
+
+def test_defaults_of_a_class_and_of_a_dotted_path_are_recorded_and_none_of_what_is_called_for_targets(
+    waymark: Env,
+) -> None:
+    register()
+    assert listed("data_sync:hourly").inputs == {"region": "nowhere"}
+
+    path = f"{__name__}.greet"
+    await_(schedule_workflow(greet, schedule_name="x", schedule="@daily"))
+    assert listed(f"{path}:x").inputs == {"name": "you"}
+
+    waymark.runtime.workflows.add(make_workflow("remind", greet, targets=lambda: ["a"]))
+    await_(schedule_workflow("remind", schedule_name="x", schedule="@daily"))
+    assert listed("remind:x").inputs == {}
+
+
+def greet(name: str = "you") -> str:
+    return f"hello {name}"
+
+
+TYPES: dict[str, tuple[Any, tuple[str, str | None, float | None]]] = {
+    "a cron": (Cron("0 2 * * *"), ("cron", "0 2 * * *", None)),
+    "two crons": ([Cron("0 2 * * *"), Cron("0 4 * * 1")], ("cron", "0 2 * * *", None)),
+    "an interval": (Every("5m"), ("interval", None, 300)),
+    "an interval from completion": (Every("5m", from_completion=True), ("interval", None, 300)),
+    "an instant": (Once(NOON + DAY), ("once", None, None)),
+    "a mixture": (Spec([Cron("0 2 * * *"), Every("5m")]), ("mixed", "0 2 * * *", 300)),
+}
+
+
+@pytest.mark.parametrize(("spec", "wanted"), TYPES.values(), ids=TYPES.keys())
+def test_each_kind_of_timing_of_any_surface_has_its_type(
+    waymark: Env, spec: Any, wanted: tuple[str, str | None, float | None]
+) -> None:
+    waymark.scheduler.create("other", "data_sync", spec)
+
+    info = listed("other")
+
+    assert (info.schedule_type, info.cron_expression, info.interval_seconds) == wanted
+    assert info.schedule_type in get_args(ScheduleType)
+
+
+def test_each_status_is_told_apart_and_deleted_ones_are_listed_when_asked_for(waymark: Env) -> None:
+    for name in ("active", "paused", "done", "dead", "deleted"):
+        register(schedule_name=name)
+    await_(pause_schedule(DataSync, schedule_name="paused"))
+    waymark.scheduler.get("data_sync:done").update(max_runs=1)
+    waymark.scheduler.get("data_sync:dead").update(
+        retry=RetryPolicy(max_retries=0, then="dead"), kwargs={"unknown": "argument"}
+    )
+    await_(delete_schedule(DataSync, schedule_name="deleted"))
+    waymark.run_due(HOUR)
+
+    found = {info.schedule_name: info.status for info in await_(list_schedules())}
+    assert found == {name: name for name in ("active", "paused", "done", "dead")}
+    for status in get_args(ScheduleStatus):
+        assert [info.schedule_name for info in await_(list_schedules(status_filter=status))] == [status]
 
 
 def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Env) -> None:
