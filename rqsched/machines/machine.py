@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -11,12 +11,14 @@ from statemachine import State, StateChart
 from statemachine.orderedset import OrderedSet
 
 from rqsched.errors import InvalidInputError
+from rqsched.machines.in_state import InState
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
 """Returns the ids of the instances an event is sent to."""
-Resolver: TypeAlias = Resolve | type[Resolve]
-"""A callable, or a class whose instances are such callables and whose constructor takes what they depend on."""
+Resolver: TypeAlias = Resolve | type[Resolve] | InState
+"""A callable, a class whose instances are such callables and whose constructor takes what they depend on, or what
+`in_state` returns."""
 Load: TypeAlias = Callable[[str], Any]
 """Takes an id; returns the instance's model or the machine itself, None when it no longer exists."""
 Save: TypeAlias = Callable[[str, Any], None]
@@ -47,6 +49,10 @@ class Machine:
     def takes(self, state: str, event: str) -> bool:
         """Tell whether an instance in this state takes the event: one of its active states, or an ancestor of one."""
         return any(transition.match(event) for one in self._active(state) for transition in one.transitions)
+
+    def is_in(self, state: str, names: Collection[str]) -> bool:
+        """Tell whether an instance in this state is in one of the named ones, or in a state inside one."""
+        return any(one.id in names for one in self._active(state))
 
     def value_of(self, state: str) -> Any:
         """Return a state as python-statemachine keeps it on a model; raises LookupError for an unknown one."""
@@ -102,12 +108,24 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
             raise InvalidInputError(
                 "schedules", f"{cls.__name__} has no event {shown}; it has {', '.join(known) or 'none'}"
             )
-        if resolver is not None and not callable(resolver):
+        if isinstance(resolver, InState):
+            _check_states(cls, event, resolver)
+        elif resolver is not None and not callable(resolver):
             raise InvalidInputError(
-                "schedules", f"the resolver of {event} must be a callable, a class or None, not {resolver!r}"
+                "schedules",
+                f"the resolver of {event} must be a callable, a class, in_state(...) or None, not {resolver!r}",
             )
         found[event] = resolver
     return found
+
+
+def _check_states(cls: MachineClass, event: str, resolver: InState) -> None:
+    known = [state.id for state in cls.states_map.values()]
+    unknown = [name for name in resolver.states if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            "schedules", f"in_state of {event}: {cls.__name__} has no state {unknown[0]!r}; it has {', '.join(known)}"
+        )
 
 
 def _event_of(key: object, known: Sequence[str]) -> str | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from rqsched.chain.fanout import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
-from rqsched.machines.machine import Machine, Resolver
+from rqsched.machines.in_state import InState
+from rqsched.machines.machine import Machine, Resolve
 from rqsched.store import machine_states
 from rqsched.store.fanout_targets import Batch
 from rqsched.workflows import FannedOut, current_run
@@ -37,18 +39,22 @@ class Resolved:
         """Yield the ids. A resolver is called to its end before the first chunk: if it raises, none is dispatched."""
         resolver = self.machine.schedules[self.event]
         if resolver is None:
-            yield from self._detected()
+            yield from self._found(lambda state: self.machine.takes(state, self.event))
+        elif isinstance(resolver, InState):
+            until = self.runtime.now() - resolver.span
+            yield from self._found(lambda state: self.machine.is_in(state, resolver.states), until)
         else:
             yield from self._checked(_ids_of(self.machine, self.event, resolver))
 
-    def _detected(self) -> Iterator[list[str]]:
-        """Yield every instance whose state takes the event."""
+    def _found(self, is_wanted: Callable[[str], bool], entered_until: datetime | None = None) -> Iterator[list[str]]:
+        """Yield every instance in a state that is wanted, entered at that time at the latest, if one is given."""
         read, name = self.runtime.database.read, self.machine.name
         in_use = read(lambda connection: machine_states.states_in_use(connection, name))
-        taking = [state for state in in_use if self.machine.takes(state, self.event)]
+        wanted = [state for state in in_use if is_wanted(state)]
+        of = partial(machine_states.page_in, machine=name, states=wanted, limit=self._size, entered_until=entered_until)
         after = ""
-        while taking:
-            page = read(partial(machine_states.page_in, machine=name, states=taking, after=after, limit=self._size))
+        while wanted:
+            page = read(partial(of, after=after))
             if not page:
                 return
             yield page
@@ -65,7 +71,7 @@ class Resolved:
             yield valid
 
 
-def _ids_of(machine: Machine, event: str, resolver: Resolver) -> list[str]:
+def _ids_of(machine: Machine, event: str, resolver: Resolve | type[Resolve]) -> list[str]:
     resolve = machine.make(resolver) if inspect.isclass(resolver) else resolver
     found = resolve()
     if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from statemachine import StateChart
@@ -11,6 +12,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import MachineClass, state_of
 from rqsched.machines.scheduler import machine_of
+from rqsched.spec.timeline import require_utc
 from rqsched.store import machine_states
 
 _MAX_ID = 255
@@ -29,15 +31,27 @@ class MachineStates:
         self._runtime = scheduler.runtime
         self._machine = machine_of(cls)
 
-    def put(self, instance_id: str, state: str | StateChart[Any] | None = None) -> None:
-        """Set an instance's state: that of a live machine, the id of a state, or (None) the initial one."""
-        self.put_all({instance_id: state})
+    def put(
+        self, instance_id: str, state: str | StateChart[Any] | None = None, *, entered_at: datetime | None = None
+    ) -> None:
+        """Set an instance's state: that of a live machine, the id of a state, or (None) the initial one.
 
-    def put_all(self, states: Mapping[str, str | StateChart[Any] | None]) -> None:
-        """Set many states in one transaction. Raises InvalidInputError for a state the machine does not have."""
+        `entered_at` is as for `put_all`.
+        """
+        self.put_all({instance_id: state}, entered_at=entered_at)
+
+    def put_all(
+        self, states: Mapping[str, str | StateChart[Any] | None], *, entered_at: datetime | None = None
+    ) -> None:
+        """Set many states in one transaction. Raises InvalidInputError for a state the machine does not have.
+
+        `entered_at`, an aware datetime, is since when they are in it, which `in_state(..., for_=...)` reads. By default
+        an instance that was in the same state stays in it since when it was, and any other has entered its state now.
+        """
+        since = entered_at and require_utc(entered_at, "entered_at")
         rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}
         now = self._runtime.now()
-        self._runtime.database.transact(lambda c: machine_states.put(c, self._machine.name, rows, now))
+        self._runtime.database.transact(lambda c: machine_states.put(c, self._machine.name, rows, now, since))
 
     def _text(self, state: str | StateChart[Any] | None) -> str:
         if isinstance(state, StateChart):
@@ -54,6 +68,11 @@ class MachineStates:
         find = machine_states.find
         known = self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
         return None if known is None else known.state
+
+    def entered_at(self, instance_id: str) -> datetime | None:
+        """Return since when an instance is in its state; None when it is not known."""
+        find = machine_states.entered_at
+        return self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
 
     def forget(self, instance_id: str) -> bool:
         """Remove an instance, which gets no more events; False when it was not known."""

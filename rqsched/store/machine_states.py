@@ -1,8 +1,9 @@
 """The state of each instance of a machine, as its owner reports it. It knows no state machine library.
 
 A state is written as the ids of the active states, outermost first, separated by blanks: one word for a flat
-machine. Every
-function works inside the caller's transaction.
+machine. Since when it is in it is the time at which this text last became another one.
+
+Every function works inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -38,16 +40,28 @@ class InstanceState:
     """Counts every change; `replace` requires that it is unchanged."""
 
 
-def put(connection: Connection, machine: str, states: dict[str, str], now: datetime) -> None:
-    """Set the states of instances by id, whether they are known or new."""
+def put(
+    connection: Connection, machine: str, states: dict[str, str], now: datetime, entered_at: datetime | None = None
+) -> None:
+    """Set the states of instances by id, whether they are known or new.
+
+    An instance that is in its state already stays in it since when it was, unless `entered_at` says otherwise.
+    """
+    fixed: dict[str, Any] = {"machine": machine, "version": 1, "updated_at": now, "entered_at": entered_at or now}
     rows = [
-        {"machine": machine, "instance_id": instance_id, "state": state, "version": 1, "updated_at": now}
+        fixed | {"instance_id": instance_id, "state": state}
         for instance_id, state in sorted(states.items())  # in one order, so that two writers do not deadlock
     ]
     if not rows:
         return
     new = insert(connection, table)
-    changes = {"state": new.excluded.state, "updated_at": new.excluded.updated_at, "version": table.c.version + 1}
+    since = new.excluded.entered_at
+    changes = {
+        "state": new.excluded.state,
+        "updated_at": new.excluded.updated_at,
+        "entered_at": _kept_unless_moved(new.excluded.state, since) if entered_at is None else since,
+        "version": table.c.version + 1,
+    }
     connection.execute(new.on_conflict_do_update(index_elements=["machine", "instance_id"], set_=changes), rows)
 
 
@@ -59,8 +73,9 @@ def replace(
     Repeating the call after a lost answer finds the row as this call left it, and returns True again.
     """
     mine = {"state": state, "version": known.version + 1, "updated_at": now}
+    entered_at = _kept_unless_moved(sa.literal(state), sa.literal(now, table.c.entered_at.type))
     is_known = _is(machine, instance_id), table.c.version == known.version
-    if connection.execute(sa.update(table).where(*is_known).values(**mine)).rowcount:
+    if connection.execute(sa.update(table).where(*is_known).values(**mine, entered_at=entered_at)).rowcount:
         return True
     is_mine = (table.c[name] == value for name, value in mine.items())
     return connection.execute(sa.select(table.c.version).where(_is(machine, instance_id), *is_mine)).first() is not None
@@ -89,11 +104,37 @@ def states_in_use(connection: Connection, machine: str) -> list[str]:
     return sorted(connection.execute(statement).scalars())
 
 
-def page_in(connection: Connection, machine: str, states: Collection[str], after: str, limit: int) -> list[str]:
-    """Return a page of the ids of instances in one of these states, those after an id."""
-    mine = table.c.machine == machine, table.c.instance_id > after, one_of(table.c.state, states, connection)
+def entered_at(connection: Connection, machine: str, instance_id: str) -> datetime | None:
+    """Return since when an instance is in its state; None when the machine has no such instance."""
+    return connection.execute(sa.select(_entered_at()).where(_is(machine, instance_id))).scalar()
+
+
+def page_in(
+    connection: Connection,
+    machine: str,
+    states: Collection[str],
+    after: str,
+    limit: int,
+    entered_until: datetime | None = None,
+) -> list[str]:
+    """Return a page of the ids of instances in one of these states, those after an id.
+
+    With `entered_until` only those that have been in their state since then or longer.
+    """
+    mine = [table.c.machine == machine, table.c.instance_id > after, one_of(table.c.state, states, connection)]
+    if entered_until is not None:
+        mine.append(_entered_at() <= entered_until)
     statement = sa.select(table.c.instance_id).where(*mine).order_by(table.c.instance_id).limit(limit)
     return list(connection.execute(statement).scalars())
+
+
+def _entered_at() -> sa.ColumnElement[Any]:
+    """Since when an instance is in its state: at the latest since it was written, if a release before 0004 did so."""
+    return sa.func.coalesce(table.c.entered_at, table.c.updated_at, type_=table.c.entered_at.type)
+
+
+def _kept_unless_moved(state: sa.ColumnElement[str], moved_at: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.case((table.c.state == state, _entered_at()), else_=moved_at)
 
 
 def _is(machine: str, instance_id: str) -> sa.ColumnElement[bool]:

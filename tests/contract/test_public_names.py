@@ -40,7 +40,7 @@ def test_the_public_names_are_exactly_these() -> None:
     assert set(rqsched.__all__) == PUBLIC_NAMES
 
 
-MACHINE_NAMES = {"Dispatched", "MachineScheduler", "MachineStates", "find_machine", "machine"}
+MACHINE_NAMES = {"Dispatched", "MachineScheduler", "MachineStates", "find_machine", "in_state", "machine"}
 TESTING_NAMES = {
     "ManualClock",
     "assert_has_schedule",
