@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from redis import Redis
 from rq import Queue, SimpleWorker
@@ -160,6 +160,49 @@ def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, st
         raise AssertionError(f"{name} has no instance {instance_id!r}")
     if state != known.state and state not in known.state.split():
         raise AssertionError(f"instance {instance_id!r} of {name} is in {known.state!r}, not in {state!r}")
+
+
+class MachineTest:
+    """Assertions about one machine (the class, or its name) that follow each other; each returns this object.
+
+    >>> MachineTest(scheduler, ApplicationMachine).assert_has_schedule("CHECK_EXPIRY").run_schedule(
+    ...     "CHECK_EXPIRY"
+    ... ).assert_state("a-1", "expired")  # doctest: +SKIP
+    """
+
+    def __init__(self, scheduler: Scheduler, machine: type | str) -> None:
+        self.scheduler = scheduler
+        self.machine = machine
+        self.run: RunHandle | None = None
+        """The run of the newest `run_schedule`; None before the first."""
+
+    def assert_has_schedule(
+        self, event: str, *, schedule_id: str | None = None, spec: SpecLike | None = None, status: str | None = None
+    ) -> Self:
+        """Assert that a schedule sends the event, by default the one registered without an id; see the function."""
+        workflow = self._id_of(event)
+        assert_has_schedule(self.scheduler, schedule_id or workflow, workflow=workflow, spec=spec, status=status)
+        return self
+
+    def run_schedule(self, event: str, *, schedule_id: str | None = None) -> Self:
+        """Send the event now and handle all its targets in this process; `run` is the run.
+
+        Raises AssertionError when the run did not succeed: what follows would speak of what was there before. The
+        function of this name returns such a run.
+        """
+        self.run = run_schedule(self.scheduler, schedule_id or self._id_of(event))
+        if self.run.status != "succeeded":
+            raise AssertionError(f"{self.run.instance_id} is {self.run.status}: {self.run.error or 'it has no error'}")
+        return self
+
+    def assert_state(self, instance_id: str, state: str) -> Self:
+        """Assert that an instance is in a state; see the function."""
+        assert_state(self.scheduler, self.machine, instance_id, state)
+        return self
+
+    def _id_of(self, event: str) -> str:
+        name = self.machine if isinstance(self.machine, str) else machine_states.name_of(self.machine)
+        return f"machine:{name}:{event}"
 
 
 def _assert_same_timing(handle: ScheduleHandle, spec: SpecLike) -> None:

@@ -42,6 +42,7 @@ def test_the_public_names_are_exactly_these() -> None:
 
 MACHINE_NAMES = {"Dispatched", "MachineScheduler", "MachineStates", "find_machine", "in_state", "machine"}
 TESTING_NAMES = {
+    "MachineTest",
     "ManualClock",
     "assert_has_schedule",
     "assert_state",
