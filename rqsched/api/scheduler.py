@@ -392,11 +392,11 @@ class Scheduler(BulkOperations, Declaring):
         page = self.runtime.database.read(lambda c: listing.list_schedules(c, wanted, **at))
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
-    def iter(self, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
-        """Read all schedules that `list` with these filters shows, page by page."""
+    def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
+        """Read all schedules that `list` with these filters and this order shows, page by page."""
         cursor: str | None = None
         while True:
-            page = self.list(limit=MAX_PAGE, cursor=cursor, **filters)
+            page = self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters)
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:

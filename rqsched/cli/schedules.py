@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,23 @@ Workflow = Annotated[
 ]
 COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire", "Last Outcome", "Timing")
 _UPCOMING = 5
+
+
+class Sort(StrEnum):
+    """The order of a list."""
+
+    CREATED = "created"
+    """The oldest first."""
+    CREATED_LAST = "-created"
+    """The newest first."""
+    NEXT = "next"
+    """Those that fire, the soonest first."""
+    NEXT_LAST = "-next"
+    """Those that fire, the latest first."""
+    ID = "id"
+    """By id."""
+    ID_LAST = "-id"
+    """By id, from its end."""
 
 
 @command(app)
@@ -182,13 +200,28 @@ def list_schedules(
     overdue: Annotated[
         bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
     ] = None,
+    created_since: Annotated[
+        str | None, typer.Option("--created-since", help="Created at this instant or later.")
+    ] = None,
+    created_until: Annotated[str | None, typer.Option("--created-until", help="Created before this instant.")] = None,
+    next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None,
+    next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None,
+    sort: Annotated[
+        Sort, typer.Option("--sort", help="By created, next (those that fire) or id; -id is the other way round.")
+    ] = Sort.CREATED,
     limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
     page_token: Annotated[
         str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
-    """List schedules in the order they were created."""
+    """List schedules in the order they were created, or as --sort says."""
+    times = {
+        "created_since": created_since,
+        "created_until": created_until,
+        "next_since": next_since,
+        "next_until": next_until,
+    }
     filters: dict[str, Any] = {
         "namespace": session.namespace,
         "status": [one.value for one in status or ()],
@@ -197,11 +230,12 @@ def list_schedules(
         "owner": owner,
         "text": text,
         "overdue": overdue,
+        **{name: parsing.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
     }
     if every:
-        _show(session, session.scheduler.iter(**filters), None)
+        _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
     else:
-        page = session.scheduler.list(limit=limit, cursor=page_token, **filters)
+        page = session.scheduler.list(limit=limit, cursor=page_token, sort=sort.value, **filters)
         _show(session, page.items, page.next_cursor)
 
 

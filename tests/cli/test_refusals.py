@@ -75,6 +75,9 @@ OTHERS = {
     "a page too large": (["history", "known", "--limit", "501"], "--limit"),
     "a token nobody gave": (["list", "--page-token", "?"], "cursor"),
     "a token of runs nobody gave": (["runs", "known", "--page-token", "x"], "cursor"),
+    "an unknown order": (["list", "--sort", "name"], "--sort"),
+    "a span without a zone": (["list", "--created-since", "2026-01-01T00:00:00"], "--created-since"),
+    "a span that is no time": (["list", "--next-until", "soon"], "--next-until"),
     "an unknown status": (["list", "--status", "sleeping"], "sleeping"),
     "a backfill that ends before it starts": (
         ["backfill", "known", "--start", "2026-01-02T00:00:00Z", "--end", "2026-01-01T00:00:00Z"],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import getpass
 import re
+from datetime import UTC, datetime
 
 import pytest
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every, Once, RetryPolicy
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
 
@@ -250,6 +251,36 @@ def test_list_filters(cli: Cli, words: list[str], found: list[str]) -> None:
     scheduler.create("c", HELLO, hourly, namespace="other")
     scheduler.create("d", HELLO, hourly).delete()
     assert [item["schedule_id"] for item in cli("list", *words, "-o", "json").json["schedules"]] == found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        pytest.param(["--sort", "id"], "abc", id="by id"),
+        pytest.param(["--sort", "-id"], "cba", id="by id, turned round"),
+        pytest.param(["--sort", "-created"], "acb", id="the newest first"),
+        pytest.param(["--sort", "next"], "ab", id="the soonest first"),
+        pytest.param(["--sort=-next", "--all"], "ba", id="the latest first, all pages"),
+        pytest.param(["--created-since", "2026-01-01T00:00:00Z"], "bca", id="created since"),
+        pytest.param(["--created-until", "2026-01-01T00:00:00Z"], "", id="created until"),
+        pytest.param(["--next-since", "2098-01-01T01:00:00+01:00"], "b", id="next since"),
+        pytest.param(["--next-until", "2098-01-01T00:00:00Z", "--all"], "a", id="next until"),
+        pytest.param(["--next-since", "2090-01-01T00:00:00Z", "--sort", "next", "--limit", "1"], "a", id="together"),
+    ],
+)
+def test_list_is_sorted_and_takes_spans_of_time(cli: Cli, words: list[str], found: str) -> None:
+    for schedule_id, year in (("b", 2098), ("c", 2099), ("a", 2097)):
+        cli.scheduler.create(schedule_id, HELLO, Once(datetime(year, 1, 1, tzinfo=UTC)), paused=schedule_id == "c")
+    assert "".join(item["schedule_id"] for item in cli("list", *words, "-o", "json").json["schedules"]) == found
+
+
+def test_list_pages_on_in_its_order(cli: Cli) -> None:
+    for schedule_id in "bca":
+        cli.scheduler.create(schedule_id, HELLO, "1h")
+    first = cli("list", "--sort", "-id", "--limit", "2", "-o", "json").json
+    token = first["next_page_token"]
+    rest = cli("list", "--sort", "-id", "--page-token", token, "-o", "json").json
+    assert [item["schedule_id"] for page in (first, rest) for item in page["schedules"]] == ["c", "b", "a"]
 
 
 def test_an_empty_list_says_so(cli: Cli) -> None:
