@@ -1,6 +1,6 @@
 """The dashboard as a WSGI application, for Flask, Django and their like.
 
-The pages are the same, and so is what keeps them live: they are read again every few seconds, which needs no stream.
+The pages are the same. They are kept live by reading them again every few seconds: a WSGI response cannot be a stream.
 Without the API: what it offers is for programs, and a host's session cookie must not reach it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
@@ -129,7 +130,7 @@ class _Mounted:
             TokenBuckets(self._limits.rate, self._limits.burst),
             Meter(scheduler.runtime),
             Readiness(scheduler.runtime),
-            EventFeed(scheduler.runtime, self._limits),
+            EventFeed(scheduler.runtime, replace(self._limits, streams=0)),
         )
         return pages
 

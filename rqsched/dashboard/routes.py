@@ -12,17 +12,17 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.schedule_options import require_id
-from rqsched.dashboard import actions, editor, login, session, system, timeline
+from rqsched.dashboard import actions, editor, live, login, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import STATIC, render
 from rqsched.dashboard.visit import HEADERS, Visit
-from rqsched.errors import NamespaceNotFoundError, RqschedError
+from rqsched.errors import DatabaseUnavailableError, NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
-from rqsched.http.errors import MalformedError, UnauthorizedError, problem_of
+from rqsched.http.errors import MalformedError, RateLimitedError, TooManyStreamsError, UnauthorizedError, problem_of
 from rqsched.http.middleware import tag_of
 from rqsched.store.database import DatabaseError
 
@@ -47,6 +47,7 @@ def routes() -> list[Route]:
         _page("/timeline", timeline.show),
         _page("/system", system.show),
         _page("/preview", editor.preview, Role.ADMIN),
+        Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", actions.bulk),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),
@@ -92,6 +93,16 @@ def _open(handler: Callable[[Request, Mapping[str, str]], Response]) -> Callable
     return serve
 
 
+async def _stream(request: Request) -> Response:
+    try:
+        visit = await run_in_threadpool(_visit, request, [])
+        return await live.follow(visit)
+    except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
+        return live.none_now()
+    except RqschedError as error:
+        return _error(request, None, error)
+
+
 def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, role: Role) -> Response:
     visit: Visit | None = None
     try:
@@ -109,7 +120,8 @@ def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, ro
 
 def _visit(request: Request, fields: list[tuple[str, str]]) -> Visit:
     wiring = wiring_of(request)
-    principal = session.principal_of(request, wiring.authenticator, wiring.scheduler.runtime.now())
+    now = wiring.scheduler.runtime.now()
+    principal = session.principal_of(request, wiring.authenticator, now)
     wiring.buckets.take(principal.name)
     form = dict(fields)
     scheduler = wiring.scheduler
@@ -117,7 +129,7 @@ def _visit(request: Request, fields: list[tuple[str, str]]) -> Visit:
         principal, form.get("namespace") or request.query_params.get("namespace"), scheduler.settings.namespace
     )
     chosen = tuple(value for name, value in fields if name == "id")
-    return Visit(request, scheduler, principal, namespace, tag_of(request).request_id, form, chosen)
+    return Visit(request, scheduler, principal, namespace, tag_of(request).request_id, now, form, chosen)
 
 
 def _namespace(principal: Principal, wanted: str | None, default: str) -> str:
@@ -151,6 +163,7 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
         _NOBODY,
         wiring_of(request).scheduler.settings.namespace,
         tag_of(request).request_id,
+        wiring_of(request).scheduler.runtime.now(),
     )
     text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
     response = Response(text, problem.status, dict(HEADERS), "text/html")

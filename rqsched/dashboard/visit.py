@@ -19,7 +19,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import render
 from rqsched.http.auth import Principal, Role
-from rqsched.http.dependencies import require_role
+from rqsched.http.dependencies import require_role, wiring_of
 from rqsched.spec.zones import known_timezones
 from rqsched.store import overview
 from rqsched.store.database import Connection
@@ -49,15 +49,12 @@ class Visit:
     """The namespace it looks at, one the principal may see."""
     request_id: str
     """Recorded in audit events and logs."""
+    now: datetime
+    """When the request came, by the scheduler's clock: before anything was read for it."""
     form: Mapping[str, str] = field(default_factory=dict)
     """The fields of a submitted form; empty for a page."""
     chosen: tuple[str, ...] = ()
     """The ids that a form's checkboxes chose."""
-
-    @cached_property
-    def now(self) -> datetime:
-        """When the page is rendered, by the scheduler's clock."""
-        return self.scheduler.runtime.now()
 
     @property
     def context(self) -> CommandContext:
@@ -123,6 +120,11 @@ class Visit:
         response = RedirectResponse(self.url(path, **query), 303)
         session.remember(response, self.request, session.FLASH, quote(message[:1000]), seconds=30)
         return response
+
+    @property
+    def stream(self) -> str:
+        """The address of the stream that tells of changes; empty where there is none."""
+        return self.url("/stream") if wiring_of(self.request).feed.limits.streams else ""
 
     @cached_property
     def namespaces(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
@@ -36,6 +36,8 @@ RECONNECT_MS = 3_000
 _STALLED = 30.0
 """Seconds after which a reader that takes nothing is given up."""
 _HEARTBEAT = b":\n\n"
+Fields = Callable[[FoundEvent, str], dict[str, Any]]
+"""What a reader gets of an event, given the id behind which it goes on."""
 
 
 class Cursor(Protocol):
@@ -134,28 +136,37 @@ def event_fields(event: FoundEvent, id_: str) -> dict[str, Any]:
 
 
 async def open_stream(
-    feed: EventFeed, reader: Reader, cursor: Cursor, *, is_new: bool, event_types: Collection[str] = ()
+    feed: EventFeed,
+    reader: Reader,
+    cursor: Cursor,
+    *,
+    is_new: bool,
+    event_types: Collection[str] = (),
+    fields: Fields = event_fields,
 ) -> EventStream:
     """Return the response of a stream; for a new reader what was recorded before now counts as had.
 
-    Raises TooManyStreamsError, and DatabaseUnavailableError: before the response begins.
+    `fields` is what a reader gets of each event. Raises TooManyStreamsError, and DatabaseUnavailableError, before the
+    response begins.
     """
     feed.require_room()
     while is_new:
         page = await feed.read(cursor.read)
         cursor.take(page.items)
         is_new = page.next_cursor is not None
-    return EventStream(feed, reader, cursor, frozenset(event_types))
+    return EventStream(feed, reader, cursor, frozenset(event_types), fields)
 
 
 class EventStream(Response):
     """The response of a stream; `open_stream` makes it."""
 
-    def __init__(self, feed: EventFeed, reader: Reader, cursor: Cursor, event_types: frozenset[str]) -> None:
+    def __init__(
+        self, feed: EventFeed, reader: Reader, cursor: Cursor, event_types: frozenset[str], fields: Fields
+    ) -> None:
         super().__init__(media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._feed, self._reader, self._cursor = feed, reader, cursor
-        self._event_types = event_types
+        self._event_types, self._fields = event_types, fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader goes, does not keep up, or the time is over."""
@@ -226,5 +237,5 @@ class EventStream(Response):
 
     def _render_one(self, event: FoundEvent) -> bytes:
         id_ = self._cursor.id_of(event)
-        text = json.dumps(event_fields(event, id_), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(self._fields(event, id_), ensure_ascii=False, separators=(",", ":"))
         return f"id: {id_}\ndata: {text}\n\n".encode()

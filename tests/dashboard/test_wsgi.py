@@ -186,3 +186,9 @@ def test_a_server_may_fork_after_its_first_request(client: MakeClient) -> None:
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"200 OK"
     os.close(reading)
+
+
+def test_a_host_without_streams_gets_none_and_is_not_held_up_by_asking(env: Env, client: MakeClient) -> None:
+    seen = client(operator=by_header)
+    assert 'data-stream=""' in seen.get("/jobs/", headers=acting_as("ada:read")).text
+    assert seen.get("/jobs/stream", headers=acting_as("ada:read")).status_code == 204

@@ -27,34 +27,66 @@ const tickTimes = () => every("time[data-relative]", (time) => {
 });
 setInterval(tickTimes, 1000);
 
-// Live parts: the page is read again and the parts that differ are put in place, so nothing else moves.
+// Live parts: the page is read again and the parts that differ are put in place, so nothing else moves. The server's
+// stream tells when; without one, and for what no event announces, the page is read every few seconds.
 const parts = document.querySelectorAll("[data-live]");
 const live = document.getElementById("live");
 const toggle = document.getElementById("live-toggle");
 let isLive = true;
 const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus, [data-live] input:checked, [data-live] details[open]");
+const most = 15000, least = 3000, gap = 1000;
+let readAt = document.body.dataset.now, askedAt = Date.now(), took = 0, isReading = false, isStale = false, hasFailed = false;
 const refresh = async () => {
-  if (!isLive || isBusy()) return;
+  if (!isLive || isReading || isBusy()) return;
+  [isReading, isStale, hasFailed, askedAt] = [true, false, true, Date.now()];
   try {
     const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (isBusy()) return;
+    if (isBusy()) { isStale = true; return; }
+    [readAt, hasFailed] = [fresh.body.dataset.now || readAt, false];
     every("[data-live]", (part) => {
       const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
       if (other && strip(other.innerHTML) !== strip(part.innerHTML)) part.innerHTML = other.innerHTML;
     });
-  } catch { /* the server is away: what is shown stays */ }
+  } catch { /* the server is away: what is shown stays */ } finally { [isReading, took] = [false, Date.now() - askedAt]; }
 };
 const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{32}"/g, "");
+const pause = () => isStale ? Math.max(gap, 5 * took) : isFollowing && !hasFailed && !document.querySelector("[data-unannounced]") ? most : least;
+const refreshWhenDue = () => { if (Date.now() - askedAt >= pause()) refresh(); };
+
+// One stream while the page is visible: a browser has few connections for a server, and hidden pages need none.
+let source = null, isFollowing = false, waiting = 0;
+const follow = () => {
+  if (source || !isLive || document.hidden || !document.body.dataset.stream) return;
+  const address = new URL(document.body.dataset.stream, location.href);
+  address.searchParams.set("since", readAt);
+  source = new EventSource(address);
+  let hadOpened = false; // what was recorded while the connection was lost is read with the page
+  source.onopen = () => { mark(true); if (hadOpened) { isStale = true; refreshWhenDue(); } hadOpened = true; };
+  source.onerror = () => { mark(false); if (source?.readyState === EventSource.CLOSED) { leave(); setTimeout(follow, 60000); } };
+  source.onmessage = (message) => {
+    const { schedule } = document.body.dataset;
+    if (schedule && JSON.parse(message.data).schedule_id !== schedule) return;
+    isStale = true;
+    waiting ||= setTimeout(() => { waiting = 0; refreshWhenDue(); }, Math.max(100, askedAt + pause() - Date.now()));
+  };
+};
+const leave = () => { source?.close(); source = null; mark(false); };
+const mark = (is) => { isFollowing = is; live.dataset.by = is ? "stream" : "reading"; };
 if (parts.length && live) {
   live.hidden = false;
+  mark(false);
   toggle.addEventListener("click", () => {
     isLive = !isLive;
     toggle.setAttribute("aria-pressed", String(isLive));
     toggle.textContent = isLive ? "live" : "not live";
+    if (isLive) { refresh(); follow(); } else leave();
   });
-  setInterval(refresh, 3000);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else { refresh(); follow(); } });
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", follow);
+  setInterval(refreshWhenDue, 1000);
 }
 
 // Confirmations open as a dialog; without a script they are pages.

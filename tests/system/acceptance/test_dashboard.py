@@ -214,3 +214,44 @@ def test_a_change_appears_without_a_reload_and_nothing_else_moves(browser: Brows
         schedule.pause()
         expect(row).to_contain_text("paused")
         assert row.bounding_box() == before
+
+
+NO_POLLING = "window.setInterval = () => 0"
+"""A browser in which no page is read again by the clock: what changes was told by the stream."""
+
+
+def test_the_stream_brings_a_change_without_a_reload_and_without_polling(browser: Browser, pages: LivePages) -> None:
+    nightly = pages.live.note_every("nightly", "0 2 * * *")
+    weekly = pages.live.note_every("weekly", "0 2 * * MON")
+    with pages.viewer(browser) as page:
+        page.add_init_script(NO_POLLING)
+        page.goto("/schedules")
+        expect(page.locator("#live")).to_have_attribute("data-by", "stream")
+        for schedule in (nightly, weekly):
+            schedule.pause()
+            expect(page.get_by_role("row", name=schedule.schedule_id)).to_contain_text("paused")
+        page.goto("/schedules/nightly")
+        expect(page.locator("#live")).to_have_attribute("data-by", "stream")
+        nightly.resume()
+        expect(page.locator("[data-live=history]")).to_contain_text("ScheduleResumed")
+
+
+def test_a_page_whose_stream_is_refused_is_read_again_by_the_clock(browser: Browser, pages: LivePages) -> None:
+    schedule = pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser) as page:
+        page.route("**/stream?*", lambda route: route.fulfill(status=204))
+        page.goto("/schedules")
+        expect(page.locator("#live")).to_have_attribute("data-by", "reading")
+        schedule.pause()
+        expect(page.get_by_role("row", name="nightly")).to_contain_text("paused")
+
+
+def test_a_page_that_is_told_to_stop_being_live_closes_its_stream(browser: Browser, pages: LivePages) -> None:
+    with pages.viewer(browser) as page:
+        page.goto("/")
+        by = page.locator("#live")
+        expect(by).to_have_attribute("data-by", "stream")
+        page.get_by_role("button", name="live").click()
+        expect(by).to_have_attribute("data-by", "reading")
+        page.get_by_role("button", name="not live").click()
+        expect(by).to_have_attribute("data-by", "stream")
