@@ -178,7 +178,7 @@ class Client:
         return self.send(requests.batch_delete(schedule_ids))
 
     def workflows(self) -> Sequence[dict[str, Any]]:
-        """List the registered workflows, with their defaults."""
+        """List the registered workflows, with their defaults; only those in use here for a token of some namespaces."""
         return self.send(requests.workflows())
 
     def retry_failed(

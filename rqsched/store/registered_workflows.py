@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.store.bulk import insert
-from rqsched.store.tables import workflows
+from rqsched.store.tables import IS_LIVE, schedules, workflows
 
 
 def record(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -29,3 +29,9 @@ def find(connection: Connection, name: str) -> Mapping[str, Any] | None:
 def read_all(connection: Connection) -> dict[str, Mapping[str, Any]]:
     """Return every registered workflow, by name."""
     return {row["name"]: dict(row) for row in connection.execute(sa.select(workflows)).mappings()}
+
+
+def names_in_use(connection: Connection, namespace: str) -> frozenset[str]:
+    """Return the workflows that schedules of a namespace name, deleted ones left out; registered or not."""
+    statement = sa.select(schedules.c.workflow).distinct().where(schedules.c.namespace == namespace, IS_LIVE)
+    return frozenset(connection.execute(statement).scalars())

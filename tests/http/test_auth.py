@@ -84,6 +84,28 @@ def test_a_role_may_do_only_its_own_operations(
         assert answer.status_code not in {401, 403}, answer.text
 
 
+EVERY = {"interval": "1m"}
+
+
+def test_a_token_is_shown_the_workflows_that_schedules_of_its_namespace_use(guarded: Web) -> None:
+    for name in ("ours", "theirs", "unused"):
+        guarded.env.register(name, print)
+    root, tenant, reader = (guarded.acting_as(token) for token in (ROOT, TENANT, READ))
+
+    def names(web: Web, **headers: str) -> list[str]:
+        return [item["name"] for item in web.get("/api/v1/workflows/", headers=headers).json()["items"]]
+
+    assert names(tenant) == []
+    assert tenant("POST", SCHEDULES, {"schedule_id": "a", "workflow": "theirs"} | EVERY).is_success
+    assert tenant("POST", SCHEDULES, {"schedule_id": "b", "workflow": "far", "executor": "external"} | EVERY).is_success
+    assert names(tenant) == ["theirs"], "what runs elsewhere is registered nowhere"
+    assert names(reader) == ["note"], "as the fixture's schedule of the default namespace"
+    assert names(root) == names(root, **{"x-namespace": "tenant"}) == ["note", "ours", "theirs", "unused"]
+
+    assert tenant("DELETE", at("a"), None).is_success
+    assert names(tenant) == []
+
+
 @pytest.mark.parametrize(("method", "path", "needed", "body"), ENDPOINTS, ids=[f"{e[0]} {e[1]}" for e in ENDPOINTS])
 def test_a_request_without_a_known_token_is_401_and_reveals_nothing(
     guarded: Web, method: str, path: str, needed: Role, body: Any

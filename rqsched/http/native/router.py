@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
-from rqsched.http.dependencies import Read
+from rqsched.http.dependencies import Call, Read
 from rqsched.http.native import bulk, events, runs, schedules
 from rqsched.http.native.responses import WorkflowsResponse
 from rqsched.http.openapi import ANY, PROBLEM
@@ -29,12 +29,21 @@ _SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery",
 
 @router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
 def list_workflows(call: Read) -> Response:
-    """List the workflows that some process registered, by name, with their defaults."""
+    """List the workflows that some process registered, by name, with their defaults.
+
+    Who may see all namespaces sees all of them, others those that schedules of the namespace use.
+    """
     runtime = call.scheduler.runtime
     recorded = runtime.database.read(registered_workflows.read_all)
     here = {known.name: {"name": known.name, **known.defaults} for known in runtime.workflows.all()}
     merged = here | recorded
-    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged)]})
+    shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
+    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
+
+
+def _in_use(call: Call) -> frozenset[str]:
+    database = call.scheduler.runtime.database
+    return database.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
 
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _require_registered(call: Call, declaration: Declaration) -> None:
     executed = None if options.get("executor") == "external" else declaration.workflow
     for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
         if isinstance(name, str) and not operations.is_registered(call.scheduler.runtime, name):
-            reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists them."
+            reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists those you may see."
             raise UnknownWorkflowError(name, reason)
     _require_allowed(call, options.get("notifications"))
 
