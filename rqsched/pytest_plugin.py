@@ -45,4 +45,7 @@ def rqsched_scheduler(
     with import_module("rqsched.api.scheduler").Scheduler(
         database_url=f"sqlite:///{database}", redis_url=rqsched_redis_url, clock=rqsched_clock
     ) as scheduler:
+        of_test = import_module("rqsched.testing").of_test
+        of_test.set(scheduler)
         yield scheduler
+        of_test.set(None)

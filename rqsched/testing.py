@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -27,6 +28,9 @@ from rqsched.clock import Clock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
 from rqsched.store import machine_states
+
+of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
+"""The scheduler of the fixture `rqsched_scheduler` while a test uses it; `machine_test` does too."""
 
 
 class ManualClock(Clock):

@@ -1,0 +1,76 @@
+"""Tests of a state machine in one chain: schedules are created, instances put, jobs handled in this process.
+
+>>> def test_expiry(rqsched_scheduler):  # doctest: +SKIP
+...     machine_test(ApplicationMachine).put({"a-1": None}).run_schedule("CHECK_EXPIRY").assert_state("a-1", "expired")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from statemachine import StateChart
+
+from rqsched import testing
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import InvalidInputError
+from rqsched.machines.machine import MachineClass
+from rqsched.machines.scheduler import MachineScheduler, machine_of, require_declared
+from rqsched.machines.states import MachineStates
+
+
+def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None) -> ReadyMachineTest:
+    """Begin a chain that tests a machine: the schedules that are registered for it are created.
+
+    `scheduler` is by default that of the fixture `rqsched_scheduler`. Raises InvalidInputError for a test that neither
+    gives one nor uses the fixture, and for a class without `@machine`.
+    """
+    used = testing.of_test.get() if scheduler is None else scheduler
+    if used is None:
+        raise InvalidInputError("scheduler", "is missing; give one, or let the test use the fixture rqsched_scheduler")
+    return ReadyMachineTest(used, machine_class)
+
+
+class ReadyMachineTest(testing.MachineTest):
+    """What `machine_test` returns: a MachineTest that creates what is registered, and puts instances."""
+
+    def __init__(self, scheduler: Scheduler, machine_class: MachineClass) -> None:
+        known = machine_of(machine_class)
+        super().__init__(scheduler, machine_class)
+        self._machine_class = machine_class
+        self._states = MachineStates(scheduler, machine_class)
+        workflows = {known.workflow(event) for event in known.schedules}
+        scheduler.sync([one for one in scheduler.declarations.all() if one.workflow in workflows])
+
+    def put(self, states: Mapping[str, str | StateChart[Any] | None], *, entered_at: datetime | None = None) -> Self:
+        """Put instances, as `MachineStates.put_all` does: those that the next run may find."""
+        self._states.put_all(states, entered_at=entered_at)
+        return self
+
+    def assert_sent_to(self, *instance_ids: str) -> Self:
+        """Assert that the last run sent its event to these instances and no others, in any order.
+
+        An instance that had nothing to do with the event counts, too: it is what the resolver found that is asserted.
+        """
+        if self.run is None:
+            raise InvalidInputError("run", "there is none yet; call run_schedule first")
+        have, wanted = self._targets_of(self.run.uid), set(instance_ids)
+        if have != wanted:
+            raise AssertionError(f"{self.run.instance_id} was sent to {_names(have)}, not to {_names(wanted)}")
+        return self
+
+    def _id_of(self, event: str) -> str:
+        return require_declared(self._machine_class, event).workflow(event)
+
+    def _targets_of(self, run_uid: str) -> set[str]:
+        found: set[str] = set()
+        after = 0
+        while page := MachineScheduler.targets(self.scheduler, run_uid, after=after):
+            found |= {row["target_id"] for row in page}
+            after = page[-1]["number"]
+        return found
+
+
+def _names(instance_ids: set[str]) -> str:
+    return ", ".join(sorted(instance_ids)) or "no instance"
