@@ -63,6 +63,14 @@ class Machine:
         values = [one.value for id_, one in self._states.items() if id_ in active]
         return values[0] if len(values) == 1 else OrderedSet(values)
 
+    def whole(self, state: str) -> str:
+        """Return a state as it is stored, whatever part of it and in whatever order it is given.
+
+        That is every active state, in the order of the class: a transition may leave the same states in another order.
+        """
+        active = {one.id for one in self._active(state)}
+        return " ".join(id_ for id_ in self._states if id_ in active)
+
     @property
     def initial(self) -> str:
         """The state an instance begins in. No instance is created for it: its callbacks may do anything."""
@@ -90,8 +98,9 @@ def _entered(state: State) -> Iterator[State]:
 
 
 def state_of(instance: StateChart[Any]) -> str:
-    """Return the state of a live machine as `machine_states` keeps it: the ids of its active states."""
-    return " ".join(state.id for state in instance.configuration)
+    """Return the state of a live machine as `machine_states` keeps it: its active states, in the order of the class."""
+    active = {state.id for state in instance.configuration}
+    return " ".join(state.id for state in type(instance).states_map.values() if state.id in active)
 
 
 def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:

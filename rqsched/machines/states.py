@@ -61,7 +61,7 @@ class MachineStates:
             self._machine.value_of(text)
         except LookupError as error:
             raise InvalidInputError("state", str(error)) from None
-        return text
+        return self._machine.whole(text)
 
     def get(self, instance_id: str) -> str | None:
         """Return an instance's state: the ids of its active states, separated by blanks; None when it is not known."""

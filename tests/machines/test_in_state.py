@@ -147,6 +147,55 @@ def test_a_state_around_others_is_meant_with_each_of_them_from_when_the_instance
     assert [states.get(name) for name in ("o-1", "o-2")] == ["shopping payment", "abandoned"]
 
 
+def make_parallel(env: Env) -> Any:
+    class Order(StateMachine):
+        class shipping(State.Parallel):  # noqa: N801 - a state
+            class parcel(State.Compound):  # noqa: N801 - a state
+                packed = State(initial=True)
+                sent = State()
+                SEND = packed.to(sent)
+                REMIND = packed.to.itself()
+
+            class bill(State.Compound):  # noqa: N801 - a state
+                unpaid = State(initial=True)
+                paid = State()
+                SEND = unpaid.to(paid)
+
+        schedules = {"SEND": None, "REMIND": None}  # noqa: RUF012 - as users write it
+
+    return machine(workflows=env.runtime.workflows)(Order)
+
+
+def send(env: Env, cls: Any, event: str) -> None:
+    MachineScheduler.run(env.scheduler, cls, event)
+    execute_pending(env.scheduler)
+
+
+def test_an_event_reaches_each_region_of_a_parallel_state_that_takes_it(any_env: Env) -> None:
+    order = make_parallel(any_env)
+    states = MachineStates(any_env.scheduler, order)
+    states.put_all({"both": None, "one": "sent unpaid", "none": "sent paid"})
+
+    send(any_env, order, "SEND")
+
+    found = {name: states.get(name) for name in ("both", "one", "none")}
+    assert found == dict.fromkeys(found, "shipping parcel sent bill paid"), "as the library sends it"
+
+
+def test_a_parallel_machine_that_takes_a_transition_to_the_same_states_has_not_moved(any_env: Env) -> None:
+    order = make_parallel(any_env)
+    states = MachineStates(any_env.scheduler, order)
+    states.put("o-1", "packed unpaid")
+    assert states.get("o-1") == "shipping parcel packed bill unpaid", "whole, whatever part of it was put"
+    any_env.advance(DAY)
+
+    send(any_env, order, "REMIND")
+    states.put("o-1", "unpaid packed")
+
+    assert states.entered_at("o-1") == NOON
+    assert states.get("o-1") == "shipping parcel packed bill unpaid", "in the order of the class"
+
+
 def declare(resolver: Any) -> None:
     class Ticket(StateMachine):
         new = State(initial=True)
