@@ -12,6 +12,7 @@ from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
+from rqsched.spec.words import in_words
 
 _BUDGET = 0.5
 """Seconds of CPU that looking for the next fires may take."""
@@ -51,7 +52,14 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         current_retry=latest.attempt - 1 + (latest.status.value == "retrying") if latest else 0,
         position=schedule.n,
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
+        timing_in_words=in_words(schedule.spec),
+        last_outcome=last_outcome(schedule),
     )
+
+
+def last_outcome(schedule: Schedule) -> str | None:
+    """Return how the run that ended last did; a row of an older release does not say so while all succeeded."""
+    return schedule.last_outcome or ("succeeded" if schedule.success_count else None)
 
 
 _SAME_STATE = (

@@ -127,6 +127,10 @@ class Description:
     """When it was deleted; None unless it is."""
     blocked_reason: str | None = None
     """Which worker lacked what code for the newest run, when that one is blocked."""
+    timing_in_words: str = ""
+    """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
+    last_outcome: str | None = None
+    """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""

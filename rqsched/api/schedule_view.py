@@ -196,3 +196,8 @@ class ScheduleView(ABC):
     def last_success_at(self) -> datetime | None:
         """When a run succeeded last; kept only while it expects successes."""
         return self.state.last_success_at
+
+    @property
+    def last_outcome(self) -> str | None:
+        """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
+        return self.state.last_outcome or ("succeeded" if self.state.success_count else None)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api.build_description import describe as describe_schedule
+from rqsched.api.build_description import last_outcome
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import parsing
 from rqsched.cli.command import command
@@ -28,7 +29,7 @@ from rqsched.cli.schedule_options import (
 )
 from rqsched.cli.session import Session
 from rqsched.cli.target_options import FanOut
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
 from rqsched.core.schedule_options import Options
@@ -258,20 +259,14 @@ def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None
 
 
 def _fields(handle: ScheduleHandle) -> dict[str, Any]:
-    state = handle.state
-    return describe_schedule(state).to_dict() | {"timing": in_words(state.spec), "last_outcome": _last_outcome(state)}
+    return describe_schedule(handle.state).to_dict()
 
 
 def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
     state = handle.state
     status = f"{handle.status}, no success" if handle.overdue_since else handle.status
     shown_first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
-    return *shown_first, _last_outcome(state), in_words(state.spec)
-
-
-def _last_outcome(state: Schedule) -> str | None:
-    """Return how the newest run ended; a row of an older release does not say so while all succeeded."""
-    return state.last_outcome or ("succeeded" if state.success_count else None)
+    return *shown_first, last_outcome(state), in_words(state.spec)
 
 
 @command(app)

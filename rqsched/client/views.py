@@ -411,6 +411,11 @@ class ScheduleView:
         """When a run succeeded last; kept only while it expects successes."""
         return self.description.last_success_at
 
+    @property
+    def last_outcome(self) -> str | None:
+        """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
+        return self.description.last_outcome
+
     def _keep(self, description: Description) -> Self:
         self._description = description
         return self

@@ -206,11 +206,12 @@ def test_list_says_the_timing_in_words_and_how_the_newest_run_ended(cli: Cli) ->
     execute_pending(cli.scheduler)
 
     rows = {row["schedule_id"]: row for row in cli("list", "-o", "jsonl").lines}
-    assert (rows["weekdays"]["timing"], rows["weekdays"]["last_outcome"]) == (
+    assert (rows["weekdays"]["timing_in_words"], rows["weekdays"]["last_outcome"]) == (
         "at 09:00, Monday to Friday, Berlin time",
         "succeeded",
     )
-    assert (rows["broken"]["timing"], rows["broken"]["last_outcome"]) == ("every 10 minutes", "failed")
+    assert (rows["broken"]["timing_in_words"], rows["broken"]["last_outcome"]) == ("every 10 minutes", "failed")
+    assert cli("describe", "broken", "-o", "json").json["last_outcome"] == broken.refresh().last_outcome == "failed"
     assert re.search(r"^broken .* failed +every 10 minutes$", cli("list").out, re.MULTILINE)
 
 

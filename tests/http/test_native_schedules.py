@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rqsched.errors import ScheduleNotFoundError
+from tests.client.test_client import client_of
 from tests.support.env import SECOND
 from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
@@ -25,6 +26,25 @@ def test_create_returns_201_with_the_schedule_and_arms_it(any_web: Web) -> None:
 
 def test_a_created_schedule_can_be_read(web: Web) -> None:
     assert web.create() == web.read()
+
+
+def test_reads_and_lists_say_the_timing_in_words_and_how_the_newest_run_ended(any_web: Web) -> None:
+    any_web.create(interval=None, cron="0 9 * * 1-5", timezone="Europe/Berlin")
+    any_web.create("never", interval="10m")
+    any_web.post(at(operation="trigger/"))
+    any_web.env.execute_pending()
+
+    listed = any_web.get(SCHEDULES).json()["items"]
+    told = {one["schedule_id"]: (one["timing_in_words"], one["last_outcome"]) for one in listed}
+    assert told == {
+        "report": ("at 09:00, Monday to Friday, Berlin time", "succeeded"),
+        "never": ("every 10 minutes", None),
+    }
+    assert (any_web.read()["timing_in_words"], any_web.read()["last_outcome"]) == told["report"]
+    slim = any_web.get(SCHEDULES, params={"fields": "summary"}).json()["items"]
+    assert {one["schedule_id"]: (one["timing_in_words"], one["last_outcome"]) for one in slim} == told
+    near, far = any_web.env.scheduler.get("report"), client_of(any_web).get("report")
+    assert near.last_outcome == far.last_outcome == far.description.last_outcome == "succeeded"
 
 
 def test_the_trailing_slash_is_optional(web: Web) -> None:
