@@ -15,6 +15,7 @@ from rqsched.chain import operations
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
+from rqsched.dashboard import notification_fields
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -60,7 +61,7 @@ def create(visit: Visit) -> Response:
     """Create what the form says; shows it again, with the problem, when something is refused."""
     form = visit.form
     try:
-        options = _options(form)
+        options = _options(form) | notification_fields.options_of(visit, form, None)
         workflow = _registered(visit, form.get("workflow", ""))
         handle = visit.scheduler.create(
             form.get("schedule_id", "").strip(), workflow, _spec(visit, form), namespace=visit.namespace,
@@ -79,7 +80,8 @@ def update(visit: Visit) -> Response:
         spec = None if form.get("kind") == "keep" else _spec(visit, form)
         handle.update(
             _registered(visit, form.get("workflow", "")), spec, context=visit.context,
-            if_version=int(version) if version.isdigit() else None, **_options(form),
+            if_version=int(version) if version.isdigit() else None,
+            **_options(form), **notification_fields.options_of(visit, form, handle.state),
         )  # fmt: skip
     except RqschedError as error:
         return _form(visit, form, handle.state, error)
@@ -108,7 +110,7 @@ def _values(schedule: Schedule) -> dict[str, str]:
         "timeout": str(definition.timeout or ""), "queue": definition.queue or "",
         "description": definition.description or "", "owner": definition.owner or "",
         "jitter": f"{definition.jitter.total_seconds():g}" if definition.jitter else "",
-        "max_runs": str(definition.max_runs or ""),
+        "max_runs": str(definition.max_runs or ""), **notification_fields.shown(schedule),
     }  # fmt: skip
 
 

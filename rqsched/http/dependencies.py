@@ -18,8 +18,9 @@ from starlette.requests import Request
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
+from rqsched.core.notifications import refused_url
 from rqsched.core.schedule_options import require_id
-from rqsched.errors import NamespaceNotFoundError
+from rqsched.errors import InvalidInputError, NamespaceNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.event_feed import EventFeed
@@ -127,6 +128,15 @@ def require_role(principal: Principal, role: Role) -> None:
         raise ForbiddenError(
             f"this requires the role {role.name.lower()!r}; the token has {principal.role.name.lower()!r}."
         )
+
+
+def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
+    """Refuse URLs that would be called from inside the operator's network unless the operator allows their host."""
+    refused = refused_url(notifications, scheduler.settings.notification_hosts)
+    if refused is not None:
+        name, host = refused
+        reason = f"the host {host!r} is not allowed here; the operator lists hosts in RQSCHED_NOTIFICATION_HOSTS"
+        raise InvalidInputError(f"notifications.{name}", reason)
 
 
 def allow(role: Role) -> Callable[..., Awaitable[Call]]:

@@ -14,11 +14,10 @@ from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
-from rqsched.core.notifications import refused_url
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import dies_by_default, require_id
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
-from rqsched.http.dependencies import Admin, Call, Operate, Read
+from rqsched.http.dependencies import Admin, Call, Operate, Read, require_allowed_hosts
 from rqsched.http.native.conditions import AdminAlways, OperateAlways, version_of
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
@@ -164,16 +163,7 @@ def _require_registered(call: Call, declaration: Declaration) -> None:
         if isinstance(name, str) and not operations.is_registered(call.scheduler.runtime, name):
             reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists those you may see."
             raise UnknownWorkflowError(name, reason)
-    _require_allowed(call, options.get("notifications"))
-
-
-def _require_allowed(call: Call, notifications: object) -> None:
-    """Refuse URLs that would be called from inside the operator's network unless the operator allows their host."""
-    refused = refused_url(notifications, call.scheduler.settings.notification_hosts)
-    if refused is not None:
-        name, host = refused
-        reason = f"the host {host!r} is not allowed here; the operator lists hosts in RQSCHED_NOTIFICATION_HOSTS"
-        raise InvalidInputError(f"notifications.{name}", reason)
+    require_allowed_hosts(call.scheduler, options.get("notifications"))
 
 
 @router.get("/{schedule_id}/", response_model=ScheduleResponse)
