@@ -32,7 +32,7 @@ from rqsched.core.ids import LinkId, iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RqschedError
 from rqsched.store import deliveries, listing, reconcile_queries, schema_version
-from rqsched.store.database import Database, DatabaseError, Patience, with_connect_timeout
+from rqsched.store.database import Connection, Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
 from rqsched.transport import telemetry
@@ -172,6 +172,21 @@ def _dead(runtime: Runtime) -> Answer:
         return Level.OK, "no schedule is dead"
     names = ", ".join(f"{schedule.namespace}/{schedule.schedule_id}" for schedule in page.items)
     return Level.WARNING, f"no longer fire because their runs failed: {names}{' ...' if page.next_cursor else ''}"
+
+
+def _events(runtime: Runtime) -> Answer:
+    """Look for events that machines declare and that no registration and no schedule of any namespace sends."""
+    registered = {workflow for workflow, *_ in runtime.workflows.declared().values()}
+    events = [known.name for known in runtime.workflows.all() if known.each is not None]
+
+    def unused(connection: Connection) -> list[str]:
+        rest = (name for name in events if name not in registered)
+        return [name for name in rest if not listing.count_schedules(connection, Filters(workflow=name))]
+
+    names = runtime.database.read(unused)
+    if not names:
+        return Level.OK, f"{len(events)} declared, each registered" if events else "no machine declares any"
+    return Level.WARNING, f"declared and never registered: {', '.join(names)}"
 
 
 def _silent(runtime: Runtime) -> Answer:
@@ -393,6 +408,12 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
             "schema",
             _dead,
             "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.",
+        ),
+        (
+            "events",
+            "schema",
+            _events,
+            "MachineScheduler.register says when such an event is sent; without it, it is sent by hand alone.",
         ),
         ("successes", "schema", _silent, "`rqsched history ID` says what became of its runs; then fix what it runs."),
         (

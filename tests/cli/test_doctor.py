@@ -17,10 +17,13 @@ from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
 from rqsched.core.ids import LinkId
+from rqsched.machines import MachineScheduler
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Transport, job_id_of
+from rqsched.workflows import registry
 from tests.support.cli import HELLO, Cli
+from tests.support.cli_machines import Ticket
 from tests.support.env import block
 from tests.support.narrow import present
 
@@ -63,6 +66,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "links",
             "failed links",
             "depth",
+            "events",
             "successes",
             "notifications",
         ),
@@ -133,6 +137,22 @@ def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> No
     assert "--status blocked" in first["advice"]
     run.cancel()
     assert findings(served, 0)["blocked"]["detail"] == "no run waits for code"
+
+
+def test_events_of_machines_that_are_declared_and_never_registered_are_named(served: Cli) -> None:
+    close, expire = (Ticket.__rqsched_machine__.workflow(event) for event in ("CLOSE", "EXPIRE"))  # type: ignore[attr-defined]
+    finding = findings(served, 0)["events"]
+    assert finding["level"] == "warning"
+    assert finding["detail"].startswith("declared and never registered: ")
+    assert {close, expire} <= set(finding["detail"].partition(": ")[2].split(", "))
+    assert "MachineScheduler.register" in finding["advice"]
+
+    served.scheduler.create("by-hand", close, Every("1h"))
+    MachineScheduler.register(Ticket, "EXPIRE").every("1h")
+    try:
+        assert not {close, expire} & set(findings(served, 0)["events"]["detail"].partition(": ")[2].split(", "))
+    finally:
+        registry.withdraw(expire)
 
 
 def test_dead_schedules_are_named(served: Cli) -> None:
