@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from redis.exceptions import RedisError
 
 from rqsched.core.model import Schedule
+from rqsched.dashboard.system import deserted_queues
 from rqsched.dashboard.visit import Visit
 from rqsched.store import listing, overview
 from rqsched.store.database import Connection
@@ -50,6 +52,7 @@ def _redis(visit: Visit) -> list[Problem]:
     transport = visit.scheduler.runtime.transport
     try:
         alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+        deserted = deserted_queues(visit)
     except (RedisError, OSError) as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         return [
@@ -59,11 +62,25 @@ def _redis(visit: Visit) -> list[Problem]:
             )
         ]  # fmt: skip
     if alive:
-        return []
+        return _deserted(deserted)
     return [
+        *_deserted(deserted),
         Problem(
             "bad", "No dispatcher is alive", "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
             "Start `rqsched worker`.",
+        )
+    ]  # fmt: skip
+
+
+def _deserted(queues: Mapping[str, int]) -> list[Problem]:
+    if not queues:
+        return []
+    names = ", ".join(f"{depth} on `{name}`" for name, depth in sorted(queues.items())[:_NAMED])
+    more = f" and {len(queues) - _NAMED} more queues" if len(queues) > _NAMED else ""
+    return [
+        Problem(
+            "bad", "Jobs wait where no worker listens", f"Nobody takes them: {names}{more}.",
+            "Start `rqsched worker` with their names.",
         )
     ]  # fmt: skip
 

@@ -9,6 +9,8 @@ from statistics import quantiles
 
 from redis.exceptions import RedisError
 from rq import Queue, Worker
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
 from rq.worker import BaseWorker
 from starlette.responses import Response
 
@@ -50,6 +52,8 @@ class LiveQueue:
     """Jobs that wait."""
     workers: int
     """Workers that listen on it."""
+    head_since: datetime | None
+    """Since when the job that is taken next has waited; None when none waits."""
 
 
 def show(visit: Visit) -> Response:
@@ -86,10 +90,30 @@ def _worker(worker: BaseWorker) -> LiveWorker:
 def _queues(visit: Visit, workers: list[LiveWorker]) -> list[LiveQueue]:
     redis = visit.scheduler.runtime.transport.redis
     names = {queue.name for queue in Queue.all(connection=redis)} | {name for one in workers for name in one.queues}
+    queues = [Queue(name, connection=redis) for name in sorted(names)]
     return [
-        LiveQueue(name, Queue(name, connection=redis).count, sum(name in one.queues for one in workers))
-        for name in sorted(names)
+        LiveQueue(queue.name, queue.count, sum(queue.name in one.queues for one in workers), _head_since(queue))
+        for queue in queues
     ]
+
+
+def _head_since(queue: Queue) -> datetime | None:
+    ids = queue.get_job_ids(0, 1)
+    try:
+        at = Job.fetch(ids[0], connection=queue.connection).enqueued_at if ids else None
+    except NoSuchJobError:
+        return None
+    return at and (at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def deserted_queues(visit: Visit) -> dict[str, int]:
+    """Return how many jobs wait on each queue that no worker listens on; dispatchers see to the control queue."""
+    transport = visit.scheduler.runtime.transport
+    return {
+        queue.name: depth
+        for queue in Queue.all(connection=transport.redis)
+        if queue.name != transport.control.name and (depth := queue.count) and not Worker.count(queue=queue)
+    }
 
 
 def _last_hour(visit: Visit) -> dict[str, object]:

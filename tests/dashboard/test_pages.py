@@ -142,3 +142,13 @@ def test_while_redis_is_away_the_pages_say_so_and_show_what_is_stored(
     assert "Redis does not answer" in pages.get("/")
     assert "nightly" in pages.get("/schedules")
     assert "workers and queues cannot be shown" in pages.get("/system")
+
+
+def test_jobs_that_no_worker_takes_are_a_problem_and_show_since_when_they_wait(pages: Pages) -> None:
+    pages.env.create("nightly", queue="letters").trigger()
+    shown = pages.get("/")
+    assert "Jobs wait where no worker listens" in shown
+    assert "1 on <code>letters</code>" in shown
+    (row,) = [line for line in pages.get("/system").split("<tr>") if ">letters</td>" in line]
+    assert '<td class="number">1</td>' in row
+    assert "<time datetime=" in row
