@@ -20,7 +20,6 @@ from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http import durable_workflow, health, native, ojs, openapi, reference
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
-from rqsched.http.bodies import Knows, knows_nobody
 from rqsched.http.conditional import Conditional, allowed_methods
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
@@ -30,6 +29,7 @@ from rqsched.http.metrics import endpoint
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard, render_error
 from rqsched.http.readiness import Readiness
+from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience

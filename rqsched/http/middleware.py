@@ -21,9 +21,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rqsched.http.auth import Authenticator
-from rqsched.http.bodies import Bodies, Knows
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
+from rqsched.http.request_bodies import Bodies, Knows
 from rqsched.http.surface import Surface, surface_of
 
 _log = logging.getLogger(__name__)
