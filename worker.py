@@ -2,8 +2,8 @@
 
 import sys
 
-from rqsched.chain.logs import LogFormat, LogLevel, begin_logging
-from rqsched.chain.worker import serve
+from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
+from rqsched.processes.worker import serve
 
 if __name__ == "__main__":
     begin_logging(LogLevel.INFO, LogFormat.TEXT)

@@ -10,7 +10,10 @@ from typing import Any
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from rqsched.chain import delivering, execution, fanout, firing, ownership, target_execution
+from rqsched.chain import execution, firing, ownership
+from rqsched.chain.fan_out.dispatch import dispatch
+from rqsched.chain.fan_out.execution import execute as execute_target
+from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
@@ -82,9 +85,9 @@ def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: J
         if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
             raise UnknownJobError(f"notification {job} is not in this database")
     elif isinstance(job, BatchJobId):
-        fanout.dispatch(current_runtime(), job)
+        dispatch(current_runtime(), job)
     else:
-        target_execution.execute(current_runtime(), job)
+        execute_target(current_runtime(), job)
     return None
 
 

@@ -12,11 +12,11 @@ import contextlib
 import sys
 
 from rqsched import jobs
-from rqsched.chain.boot import recover_apart
 from rqsched.chain.runtime import current_runtime, import_workflows
-from rqsched.chain.warm_up import warm_up
 from rqsched.config import Settings
 from rqsched.errors import BackendUnavailableError
+from rqsched.processes.boot import recover_apart
+from rqsched.processes.warm_up import warm_up
 from rqsched.store.database import make_engine
 from rqsched.transport.redis_url import as_rq_setting, parse_sentinel
 

@@ -18,13 +18,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from rqsched.chain.kept_dispatcher import KeptDispatcher, make_one_pass_apart
-from rqsched.chain.rq_worker import PatientWorker, end_scheduler_with
 from rqsched.chain.runtime import Runtime, import_workflows, using
-from rqsched.chain.warm_up import warm_up
-from rqsched.chain.worker import prepare
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
+from rqsched.processes.rq_worker import PatientWorker, end_scheduler_with
+from rqsched.processes.warm_up import warm_up
+from rqsched.processes.worker import prepare
 from rqsched.transport.redis_url import url_of
 
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]

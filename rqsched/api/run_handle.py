@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.chain import retrying, settling
-from rqsched.chain.progress import read_progress, read_targets
+from rqsched.chain.fan_out.progress import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run

@@ -15,12 +15,12 @@ from typing import Any
 from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
-from rqsched.chain import start_pings
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out_ends import try_to_end
+from rqsched.chain.fan_out.ends import try_to_end
+from rqsched.chain.fan_out.resolver import find_resolver, name_targets
+from rqsched.chain.notifications import start_pings
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.resolving import find_resolver, name_targets
 from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
 
+from rqsched.chain.fan_out.jobs import promote
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.target_jobs import promote
 from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, Run, RunStatus, Schedule

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
 from rqsched.chain.own_transaction import operate_in
-from rqsched.chain.receivers import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext

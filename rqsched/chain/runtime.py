@@ -15,7 +15,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from rqsched.chain.notifier import Notifier
+from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_ends
 from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rqsched.chain.logs import LogFormat, LogLevel, begin_logging
 from rqsched.cli.session import Verbose
+from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
 
 _PANEL = "Common"
 

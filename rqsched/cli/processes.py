@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from rqsched.chain.logs import TEXT
-from rqsched.chain.worker import serve, serve_dispatcher
-from rqsched.chain.worker_options import WorkerOptions, parse_size
 from rqsched.cli.command import command
 from rqsched.cli.logs import Logs
 from rqsched.cli.session import Verbose
 from rqsched.config import Settings
 from rqsched.dev.run import run_dev
 from rqsched.errors import ConfigError
+from rqsched.processes.logs import TEXT
+from rqsched.processes.worker import serve, serve_dispatcher
+from rqsched.processes.worker_options import WorkerOptions, parse_size
 
 app = typer.Typer(add_completion=False)
 

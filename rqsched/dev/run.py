@@ -23,13 +23,13 @@ from rich.console import Console
 from rqsched import embedded
 from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.supervisor import Supervisor
-from rqsched.chain.worker import supervise
 from rqsched.config import Settings
 from rqsched.core.model import dumps
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.dev.web import web_role
 from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.processes.supervisor import Supervisor
+from rqsched.processes.worker import supervise
 from rqsched.store import schema_version
 
 T = TypeVar("T")

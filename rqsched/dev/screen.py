@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.supervisor import Child
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule
+from rqsched.processes.supervisor import Child
 from rqsched.store import listing
 
 MOST_SCHEDULES = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from rqsched.chain.supervisor import Progress, Role
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
+from rqsched.processes.supervisor import Progress, Role
 
 HOST = "127.0.0.1"
 PORT = 8000

@@ -8,7 +8,7 @@ from typing import Any
 
 import uvicorn
 
-from rqsched.chain.systemd import Systemd
+from rqsched.processes.systemd import Systemd
 
 _GRACE = 30
 """Seconds that requests have to end when the server stops."""

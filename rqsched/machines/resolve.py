@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from rqsched.chain.fanout import batch_of, fan_out
+from rqsched.chain.fan_out.dispatch import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.machines.in_state import InState
 from rqsched.machines.machine import Machine, Resolve

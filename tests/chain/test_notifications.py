@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched.chain import delivering, execution
+from rqsched.chain import execution
+from rqsched.chain.notifications import delivering
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.deliveries import BACKOFF, PING_RETRIES, Delivery, DeliveryStatus

@@ -13,12 +13,13 @@ from rq.registry import FailedJobRegistry
 
 from rqsched import CommandContext, current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain import execution, rq_worker, settling
+from rqsched.chain import execution, settling
 from rqsched.chain.retrying import retry_requeued
 from rqsched.core import audit
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import RunNotFoundError, RunStateError
+from rqsched.processes import rq_worker
 from rqsched.store import dead_letters
 from tests.support.damage import started
 from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, events, newest, run_job_id, statuses

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rqsched.chain.receivers import SENTRY_MISSING
-from rqsched.chain.worker import open_runtime
+from rqsched.chain.notifications.receivers import SENTRY_MISSING
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError
+from rqsched.processes.worker import open_runtime
 from tests.support.env import MINUTE, ONCE, Env, MakeEnv
 from tests.support.receiver import Receiver, receiver
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rqsched import Every, RetryPolicy
-from rqsched.chain import delivering
+from rqsched.chain.notifications import delivering
 from rqsched.core.ids import DeliveryJobId
 from rqsched.testing import run_due
 from tests.support.cli import BOOM, HELLO, Cli

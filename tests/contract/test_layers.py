@@ -18,7 +18,7 @@ LAYERS = (
     {"config", "timing", "signals", "workflows", "embedded"},
     {"store", "transport"},
     {"chain"},
-    {"api"},
+    {"api", "processes"},
     {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables"},
     {"__init__", "machines", "client", "http", "dashboard", "dev", "cli", "contrib"},
 )

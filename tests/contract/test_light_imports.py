@@ -14,7 +14,7 @@ OPTIONAL = {"typer", "rich", "fastapi", "jinja2", "httpx", "psycopg", "statemach
 CORE = [
     "rqsched.api.scheduler",
     "rqsched.aio",
-    "rqsched.chain.worker",
+    "rqsched.processes.worker",
     "rqsched.jobs",
     "rqsched.preload",
     "rqsched.rq",

@@ -15,11 +15,11 @@ from rq.job import Job
 from statemachine import State, StateChart, StateMachine
 
 from rqsched import Once, RetryPolicy
-from rqsched.chain.rq_worker import horse_died
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
+from rqsched.processes.rq_worker import horse_died
 from rqsched.store import fanout_targets
 from rqsched.store.fanout_targets import Batch
 from rqsched.store.tables import targets as rows

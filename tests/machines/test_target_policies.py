@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from rq.job import Job
 
 from rqsched import RetryPolicy, jobs
-from rqsched.chain.rq_worker import horse_died
+from rqsched.chain.fan_out.jobs import fill
 from rqsched.chain.runtime import using
-from rqsched.chain.target_jobs import fill
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.machines import MachineScheduler
+from rqsched.processes.rq_worker import horse_died
 from rqsched.store import fanout_targets
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rqsched.chain import delivering
+from rqsched.chain.notifications import delivering
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
-from rqsched.chain import blocking, fanout
-from rqsched.chain.fan_out_ends import end_if_over
+from rqsched.chain import blocking
+from rqsched.chain.fan_out import dispatch
+from rqsched.chain.fan_out.ends import end_if_over
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, settle_run
@@ -108,7 +109,7 @@ def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Cha
 
 def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
-    for checked, repaired in fanout.repair(runtime, everything=everything):
+    for checked, repaired in dispatch.repair(runtime, everything=everything):
         yield Recovered(checked=checked, targets=repaired)
     for uids in pages(runtime, reconcile_queries.dispatched):
         yield _end_fan_outs(runtime, uids)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rqsched import Every, RetryPolicy
-from rqsched.chain.worker import ROLES
+from rqsched.processes.worker import ROLES
 from tests.support.processes import Process, is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 

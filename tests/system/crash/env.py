@@ -17,8 +17,9 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from rqsched import Scheduler
-from rqsched.chain import delivering, execution, firing
+from rqsched.chain import execution, firing
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.core import audit
 from rqsched.core.ids import DeliveryJobId, LinkId, RetryLinkId, RunJobId, parse_delivery_job_id, parse_run_job_id

@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
-from rqsched.chain import fanout
+from rqsched.chain.fan_out import dispatch
+from rqsched.chain.fan_out.execution import lose
 from rqsched.chain.runtime import using
-from rqsched.chain.target_execution import lose
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS
 from rqsched.machines import MachineScheduler, MachineStates
@@ -182,7 +182,7 @@ def promote(env: CrashEnv) -> None:
 
 def repair(env: CrashEnv) -> None:
     """Do the part of a reconcile pass that looks at targets."""
-    for _ in fanout.repair(env.runtime, everything=True):
+    for _ in dispatch.repair(env.runtime, everything=True):
         pass
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.system.mutation.edits import Edit, Mutation
 
 _CHAIN = "tests/chain/test_"
+_PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
 _OWN = "tests/api/test_own_transaction.py::test_"
@@ -56,7 +57,7 @@ FENCES = (
     ),
     _edit(
         "the scheduler of RQ outlives its worker",
-        "chain/rq_worker.py",
+        "processes/rq_worker.py",
         "    if worker.pid is not None and os.getppid() == worker.pid:\n        die_with_parent(worker.pid)\n",
         "    return\n",
         "tests/system/acceptance/test_worker_supervisor.py::test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it",
@@ -124,36 +125,36 @@ FENCES = (
         "chain/settling.py",
         "return is_same and run.status is RunStatus.RUNNING",
         "return True",
-        _CHAIN + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
+        _PROCESSES + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
     ),
     _edit(
         "a dead runner's run is settled whoever has claimed it",
         "chain/settling.py",
         " and token in {None, run.token}",
         "",
-        _CHAIN + "fork.py::test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone"
+        _PROCESSES + "fork.py::test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone"
         "[sqlite-lose_run]",
     ),
     _edit(
         "a runner is killed whatever it executes by then",
-        "chain/runner_watch.py",
+        "processes/runner_watch.py",
         "if job is None or job.id != job_id or job.pid != pid:",
         "if job is None:",
-        _CHAIN + "runner_watch.py::test_a_runner_that_has_left_the_stopped_job_lives_and_is_not_held[the next job]",
+        _PROCESSES + "runner_watch.py::test_a_runner_that_has_left_the_stopped_job_lives_and_is_not_held[the next job]",
     ),
     _edit(
         "a runner may take for ever",
-        "chain/runner_watch.py",
+        "processes/runner_watch.py",
         "time.monotonic() > job.kill_at",
         "False",
-        _CHAIN + "runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
+        _PROCESSES + "runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
     ),
     _edit(
         "half a note is read",
-        "chain/slot.py",
+        "processes/runner_slot.py",
         "if number % 2 == 0 and",
         "if",
-        _CHAIN + "slot.py::test_a_note_whose_writer_died_halfway_says_nothing_and_the_next_one_is_whole",
+        _PROCESSES + "runner_slot.py::test_a_note_whose_writer_died_halfway_says_nothing_and_the_next_one_is_whole",
     ),
     _edit(
         "a heartbeat counts whoever holds the run",
@@ -537,7 +538,7 @@ RECONCILE = (
     ),
     _edit(
         "a child that stands still is left alone",
-        "chain/supervisor.py",
+        "processes/supervisor.py",
         '            self._signal(partial(self.role.watch.kill, why="it stood still and was killed"))\n',
         "            pass\n",
         _ACCEPTANCE + "worker_supervisor.py::test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on",
@@ -692,7 +693,7 @@ _EACH = "tests/machines/test_target_policies.py::test_"
 FAN_OUT = (
     _edit(
         "a run ends although targets are open",
-        "chain/fan_out_ends.py",
+        "chain/fan_out/ends.py",
         " or fanout_targets.has_open(connection, run_uid)",
         "",
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",

@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from rqsched.chain.logs import JsonLines
+from rqsched.processes.logs import JsonLines
 
 
 def written(message: str, *arguments: object, error: bool = False, **extra: Any) -> dict[str, Any]:

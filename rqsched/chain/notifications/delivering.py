@@ -18,9 +18,9 @@ from functools import partial
 
 from rq.timeouts import get_default_death_penalty_class
 
-from rqsched.chain import receivers
 from rqsched.chain.error_text import describe_error
-from rqsched.chain.notifier import LEASE_SECONDS
+from rqsched.chain.notifications import receivers
+from rqsched.chain.notifications.notifier import LEASE_SECONDS
 from rqsched.chain.runtime import Runtime
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid

@@ -9,8 +9,8 @@ import time
 from redis.exceptions import RedisError
 
 from rqsched.chain.reconcile import recover
-from rqsched.chain.worker import open_runtime
 from rqsched.errors import BackendUnavailableError
+from rqsched.processes.worker import open_runtime
 
 _log = logging.getLogger(__name__)
 

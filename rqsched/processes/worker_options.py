@@ -12,8 +12,8 @@ from typing import Any
 from rq import SimpleWorker, Worker
 from rq.worker import BaseWorker
 
-from rqsched.chain.rq_worker import PatientWorker
 from rqsched.errors import ConfigError
+from rqsched.processes.rq_worker import PatientWorker
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)

@@ -22,9 +22,13 @@ from rq.utils import now as rq_now
 from rq.worker import BaseWorker
 
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.receivers import require_sentry
-from rqsched.chain.rq_commands import CommandListener
-from rqsched.chain.rq_worker import (
+from rqsched.chain.notifications.receivers import require_sentry
+from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.config import Settings
+from rqsched.embedded import resolve_urls
+from rqsched.errors import ConfigError
+from rqsched.processes.rq_commands import CommandListener
+from rqsched.processes.rq_worker import (
     PatientWorker,
     RunWorker,
     end_scheduler_with,
@@ -33,17 +37,13 @@ from rqsched.chain.rq_worker import (
     make_worker,
     take_over_name,
 )
-from rqsched.chain.runner import begin_pulse, make_runner_class, prepare_runner
-from rqsched.chain.runner_watch import RunnerWatch
-from rqsched.chain.runtime import Runtime, import_workflows, using
-from rqsched.chain.slot import Slot
-from rqsched.chain.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
-from rqsched.chain.vital_signs import run_visibly
-from rqsched.chain.warm_up import warm_up
-from rqsched.chain.worker_options import WorkerOptions
-from rqsched.config import Settings
-from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError
+from rqsched.processes.runner import begin_pulse, make_runner_class, prepare_runner
+from rqsched.processes.runner_slot import Slot
+from rqsched.processes.runner_watch import RunnerWatch
+from rqsched.processes.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
+from rqsched.processes.vital_signs import run_visibly
+from rqsched.processes.warm_up import warm_up
+from rqsched.processes.worker_options import WorkerOptions
 from rqsched.store import schema_version
 from rqsched.transport.client import connect
 

@@ -6,7 +6,7 @@ before, however few they are, and nothing waits or counts. SQL first, Redis seco
 left out. With `max_parallel` only so many are on the queue, and each that ends puts the next one there.
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
-`target_execution`.
+`execution`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from rqsched.chain import target_jobs
+from rqsched.chain.fan_out.execution import decide_lost
+from rqsched.chain.fan_out.jobs import PAGE, batch_job, enqueue, fill, jobs_of, promote
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.target_execution import decide_lost
-from rqsched.chain.target_jobs import PAGE, batch_job, fill, jobs_of
 from rqsched.core.ids import BatchJobId
 from rqsched.core.target_ends import TargetEnd, end_blocked
 from rqsched.errors import RunNotFoundError
@@ -135,7 +134,7 @@ def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     yield from _end_overdue(runtime, now)
     given_up = runtime.database.transact(lambda connection: target_repairs.give_up(connection, now))
     yield given_up, given_up
-    while promoted := target_jobs.promote(runtime):
+    while promoted := promote(runtime):
         yield promoted, promoted
         if promoted < PAGE:
             break
@@ -146,7 +145,7 @@ def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
     while True:
         page = partial(target_repairs.pending, before=before, after=cursor, limit=PAGE)
         rows, cursor = runtime.database.read(page)
-        yield len(rows), target_jobs.enqueue(runtime, rows)
+        yield len(rows), enqueue(runtime, rows)
         if cursor is None:
             return
 

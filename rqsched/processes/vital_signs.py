@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rqsched.chain.liveness import LivenessSocket, run_folder
-from rqsched.chain.supervisor import Supervisor
-from rqsched.chain.systemd import Systemd
 from rqsched.config import Settings
+from rqsched.processes.ping_socket import LivenessSocket, run_folder
+from rqsched.processes.supervisor import Supervisor
+from rqsched.processes.systemd import Systemd
 
 _log = logging.getLogger(__name__)
 

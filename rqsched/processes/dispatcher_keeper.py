@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import ForkProcess
 
-from rqsched.chain.supervisor import FORK, Role, Supervisor, part_from_parent, show_name, start_undisturbed
-from rqsched.chain.worker import DISPATCHER_SILENCE, be_dispatcher, dispatch_once
+from rqsched.processes.supervisor import FORK, Role, Supervisor, part_from_parent, show_name, start_undisturbed
+from rqsched.processes.worker import DISPATCHER_SILENCE, be_dispatcher, dispatch_once
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from rqsched.chain.fanout import batch_of, fan_out
+from rqsched.chain.fan_out.dispatch import batch_of, fan_out
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import ARGUMENT_BYTES, json_text

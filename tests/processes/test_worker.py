@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rqsched.chain.supervisor import Silence, restart_delay
+from rqsched.processes.supervisor import Silence, restart_delay
 
 SIGKILL, CRASHED = -9, 1
 

@@ -13,11 +13,11 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out_ends import try_to_end
+from rqsched.chain.fan_out.ends import try_to_end
+from rqsched.chain.fan_out.jobs import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.target_jobs import enqueue_soon
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed

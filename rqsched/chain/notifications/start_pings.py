@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rqsched.chain import delivering
+from rqsched.chain.notifications import delivering
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import DeliveryJobId
 from rqsched.core.model import Run, Schedule

@@ -31,11 +31,11 @@ from rq.results import Result
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from rqsched.chain.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.slot import Job, Slot
-from rqsched.chain.supervisor import Progress
 from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
+from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
+from rqsched.processes.runner_slot import Job, Slot
+from rqsched.processes.supervisor import Progress
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rqsched.chain.slot import Cause, Job, Note, Slot
+from rqsched.processes.runner_slot import Cause, Job, Note, Slot
 from tests.store.children import in_children
 
 JOB = Job("run-1", 7, "default", is_ours=True, kill_at=1.5, execution_id="e", token="t")

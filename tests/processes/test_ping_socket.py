@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.chain.liveness import Answer, LivenessSocket, ask_all, run_folder
+from rqsched.processes.ping_socket import Answer, LivenessSocket, ask_all, run_folder
 from tests.support.processes import wait_until
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rqsched.chain.liveness import LivenessSocket
+from rqsched.processes.ping_socket import LivenessSocket
 LivenessSocket(Path(sys.argv[1]), "worker")
 os.kill(os.getpid(), signal.SIGKILL)
 """

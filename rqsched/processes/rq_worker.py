@@ -23,11 +23,12 @@ from rq import Queue, Worker
 from rq.job import Job
 from rq.worker import BaseWorker
 
-from rqsched.chain import settling, target_execution
+from rqsched.chain import settling
+from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.supervisor import Progress, die_with_parent
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
 from rqsched.transport.commands import QUIET_SECONDS, AskingPubSub
 from rqsched.transport.requeue import mark_failed
@@ -289,7 +290,7 @@ def horse_died(
             if settling.has_failed_finally(change, died.uid):
                 mark_failed(job)
         elif isinstance(died, TargetJobId):
-            target_execution.lose(runtime, died, reason, token=token, is_final=is_stopped)
+            lose_target(runtime, died, reason, token=token, is_final=is_stopped)
     except Exception:  # noqa: BLE001
         _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:

@@ -11,8 +11,8 @@ from sqlalchemy.engine.interfaces import CacheStats
 
 from rqsched.chain.execution import execute
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.warm_up import warm_up
 from rqsched.config import Settings
+from rqsched.processes.warm_up import warm_up
 from rqsched.store.tables import metadata
 from tests.store.children import in_children
 from tests.support.env import Env, job_id

@@ -22,9 +22,9 @@ from rq.defaults import DEFAULT_WORKER_TTL
 from rq.scheduler import RQScheduler
 from rq.utils import now, utcformat
 
-from rqsched.chain.rq_worker import end_scheduler_with
-from rqsched.chain.slot import Slot
-from rqsched.chain.supervisor import Progress
+from rqsched.processes.rq_worker import end_scheduler_with
+from rqsched.processes.runner_slot import Slot
+from rqsched.processes.supervisor import Progress
 from rqsched.transport.commands import AskingPubSub
 from rqsched.transport.transport import is_transient
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rqsched.chain.slot import Cause, Job, Slot
-from rqsched.chain.supervisor import Watch
+from rqsched.processes.runner_slot import Cause, Job, Slot
+from rqsched.processes.supervisor import Watch
 
 _log = logging.getLogger(__name__)
 

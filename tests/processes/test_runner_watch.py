@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rqsched.chain.runner_watch import RunnerWatch
-from rqsched.chain.slot import Cause, Job, Slot
-from rqsched.chain.supervisor import FORK
+from rqsched.processes.runner_slot import Cause, Job, Slot
+from rqsched.processes.runner_watch import RunnerWatch
+from rqsched.processes.supervisor import FORK
 from tests.support.processes import wait_until
 
 

@@ -1,0 +1,1 @@
+"""Notifications: what a change owes is written in its transaction (`notifier`), and brought by jobs (`delivering`)."""
