@@ -100,9 +100,12 @@ def _execute_on(scheduler: Scheduler, redis: Redis, names: Sequence[str]) -> int
 
 
 class _QuietWorker(SimpleWorker):
-    """RQ's worker without its command listener, which takes up to a second to stop and has no use in a test."""
+    """RQ's worker without its command listener, which takes up to a second to stop, and without signal handlers."""
 
     executed = 0
+
+    def _install_signal_handlers(self) -> None:
+        """Leave the handlers of the process that tests: else Ctrl-C would not end it after this worker."""
 
     def subscribe(self) -> None:
         """Start no listener."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_execute_pending_runs_what_the_runs_start_and_counts_it(any_env: Env) ->
 
     assert statuses(schedule) == ["succeeded"] * 3
     assert execute_pending(any_env.scheduler) == 0
+
+
+def test_a_process_that_executed_runs_keeps_its_signal_handlers(
+    rqsched_scheduler: Scheduler, rqsched_clock: ManualClock
+) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    rqsched_scheduler.create("greet", "tests.support.env.module_level", Every("1h"), args=["you"])
+    rqsched_clock.advance(timedelta(hours=1))
+    assert [row["outcome"] for row in run_due(rqsched_scheduler)] == ["triggered"]
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_execute_pending_may_be_limited_to_some_queues(env: Env) -> None:

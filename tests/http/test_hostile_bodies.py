@@ -27,6 +27,7 @@ ROUTES = [
     ),
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/",
     "POST /api/v1/runs/retry/",
+    "POST /api/v1/bulk/{operation}/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",
     *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),

@@ -47,6 +47,8 @@ ONCE = RetryPolicy(max_retries=0, then="continue")
 class _Worker(SimpleWorker):
     """RQ's worker without its ear for commands, whose end takes up to a second; no test commands this one."""
 
+    def _install_signal_handlers(self) -> None: ...  # those of pytest stay, and what is forked inherits no other
+
     def subscribe(self) -> None: ...
 
     def unsubscribe(self) -> None: ...
