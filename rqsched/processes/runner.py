@@ -34,7 +34,7 @@ from rq.worker import BaseWorker
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
-from rqsched.processes.runner_slot import Job, Slot
+from rqsched.processes.runner_slot import Cause, Job, Slot
 from rqsched.processes.supervisor import Progress
 
 _log = logging.getLogger(__name__)
@@ -177,10 +177,10 @@ class Runner(PatientWorker):
         """Settle what the runner before in this slot died with, at SQL and at RQ."""
         job, cause = self.slot.job, self.slot.cause
         if job is not None and job.is_ours:
-            why = cause.why if cause is not None and cause.pid == job.pid else "its runner died"
-            is_stopped = cause is not None and cause.pid == job.pid and cause.is_stopped
+            if cause is None or not cause.is_of(job):
+                cause = Cause(job.pid, "its runner died", job.id)
             with self._outlived("the end of a job whose runner died"):
-                self._bury(job, why, is_stopped=is_stopped)
+                self._bury(job, cause.why, is_stopped=cause.is_stopped)
         take_over_name(self)
         self.slot.job = None
 

@@ -80,6 +80,10 @@ class Cause:
     is_stopped: bool = False
     """Whether a person stopped the job by RQ's command."""
 
+    def is_of(self, job: Job) -> bool:
+        """Return whether this is why that job ended: a runner outlives the work horse that was killed for another."""
+        return self.pid == job.pid and self.job_id == job.id
+
 
 class Slot:
     """One runner's place: its name at RQ, and three notes, each written by one process."""

@@ -63,7 +63,7 @@ class RunnerWatch(Watch):
         if job is None:
             return
         cause = self._slot.cause
-        if cause is None or cause.pid != job.pid:
+        if cause is None or not cause.is_of(job):
             self._slot.cause = Cause(job.pid, f"its runner died {_describe(status)}", job.id)
 
     def prepares_last(self) -> bool:

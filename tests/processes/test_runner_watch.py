@@ -140,6 +140,24 @@ def test_the_cause_of_a_death_is_that_which_the_supervisor_had_and_else_its_stat
     assert slot.cause.why == "its runner died (signal 9)"
 
 
+def test_a_runner_that_dies_after_the_work_horse_of_another_job_was_stopped_is_not_taken_for_stopped(
+    runner: ForkProcess,
+) -> None:
+    horse = FORK.Process(target=_wait)
+    horse.start()
+    wait_until(lambda: os.getpgid(horse.pid or 0) == horse.pid, what="its group")
+    slot = Slot("here")
+    slot.job = job_of(runner, "theirs", is_ours=False, horse_pid=horse.pid)
+    ask(slot, "stop-job", "theirs")
+    look(slot, runner)
+    horse.join(30)
+    slot.job = job_of(runner, "run-1")
+
+    RunnerWatch(slot).note_end(-9)
+
+    assert slot.cause == Cause(slot.job.pid, "its runner died (signal 9)", "run-1")
+
+
 def test_a_last_runner_is_needed_only_for_a_run_of_ours_that_was_left(runner: ForkProcess) -> None:
     slot = Slot("here")
     watch = RunnerWatch(slot)

@@ -285,6 +285,21 @@ def test_a_job_that_is_not_ours_has_a_work_horse_that_can_be_stopped_while_its_r
     assert not is_gone(runner)
 
 
+def test_a_run_whose_runner_died_after_another_jobs_work_horse_was_stopped_is_attempted_again(live: LiveEnv) -> None:
+    start_runners(live, 1)
+    with redis_of(live) as redis:
+        job = Queue("default", connection=redis).enqueue(time.sleep, 300)
+        wait_until(lambda: job.get_status() is JobStatus.STARTED, timeout=SOON, what="its start")
+        send_stop_job_command(redis, job.id)
+        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
+    run = hold(live, retry=LATER)
+
+    runner_of(live, run).kill()
+
+    live.wait_for_status(run, "retrying", timeout=SOON)
+    live.check()
+
+
 @each_model
 def test_a_worker_that_is_asked_to_end_finishes_the_runs_of_its_runners(live: LiveEnv, words: Sequence[str]) -> None:
     worker = start_runners(live, 2, *words)
