@@ -120,7 +120,13 @@ class _Pool(ConnectionPool):
     def get_connection(self, *names: Any, **options: Any) -> Any:
         """Return a connection of the pool; raises RedisAwayError at once while the breaker is open."""
         self._breaker.require_closed()
-        return super().get_connection(*names, **options)
+        try:
+            return super().get_connection(*names, **options)
+        except RedisAwayError:
+            raise
+        except (RedisConnectionError, RedisTimeoutError) as error:  # redis-py 6 greets a server outside its retry
+            self._breaker.open(error)
+            raise
 
 
 class _SentinelPool(_Pool, SentinelConnectionPool):

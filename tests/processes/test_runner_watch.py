@@ -30,6 +30,7 @@ def runner() -> Iterator[ForkProcess]:
 
 
 def _wait() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever a worker in the process of the tests has left
     os.setsid()
     while True:
         signal.pause()
