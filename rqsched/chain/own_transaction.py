@@ -98,7 +98,7 @@ class Touched:
         runtime = self._runtime
         try:
             found = runtime.database.read(self._as_it_is, patience=_ONCE)
-            runtime.publish([replace(change, events=()) for change in found])
+            runtime.follow([replace(change, events=()) for change in found])
             runtime.notifier.dispatch(runtime.notifier.owed(self._changes), runtime.now())
             runtime.tell(found)
         except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours

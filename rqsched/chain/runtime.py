@@ -142,20 +142,25 @@ class Runtime:
         Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
         raised then, so that the link that asked for it is delivered again.
         """
-        failure: RedisError | None = None
-        try:
-            self.transport.follow(changes, now=self.now())
-            self.notifier.follow(changes, self.now())
-        except RedisError as error:
-            _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-            failure = error if is_transient(error) else None  # what will not pass, only reconcile tries again
-            if failure is not None:
-                self._keep_unfollowed(changes, failure)
+        failure = self.follow(changes)
         self.tell(changes)
         if failure is not None and must:
             raise RedisUnavailableError(
                 f"Redis does not answer ({type(failure).__name__}); links follow later."
             ) from failure
+
+    def follow(self, changes: Sequence[Change]) -> RedisError | None:
+        """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away."""
+        try:
+            self.transport.follow(changes, now=self.now())
+            self.notifier.follow(changes, self.now())
+        except RedisError as error:
+            _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+            if not is_transient(error):
+                return None  # what will not pass, only reconcile tries again
+            self._keep_unfollowed(changes, error)
+            return error
+        return None
 
     def tell(self, changes: Iterable[Change]) -> None:
         """Log what operators must hear of, and call the subscribers with the events of committed Changes."""

@@ -299,6 +299,18 @@ def test_run_that_a_transaction_cancels_loses_its_job_at_its_commit(app: Applica
     assert len(app.env.queued()) == 1
 
 
+def test_end_of_a_run_that_a_transaction_cancels_is_logged_once(
+    app: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="rqsched.runs")
+    schedule = create(app)
+    run = present(schedule.trigger().run)
+    with app.engine.begin() as connection:
+        schedule.trigger("cancel_other", connection=connection)
+    ends = [one.getMessage() for one in caplog.records if vars(one).get("action") == "run_ended"]
+    assert ends == [f"run cancelled: default/report, run {run.uid}, attempt 1"]
+
+
 def test_two_schedulers_of_one_transaction_publish_each_its_own(app: Application, make_env: MakeEnv) -> None:
     settings = app.env.scheduler.settings
     other = make_env(
