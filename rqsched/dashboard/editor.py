@@ -196,8 +196,11 @@ def _number(text: Mapping[str, str], name: str) -> int | None:
 
 
 def _workflows(visit: Visit) -> list[str]:
-    recorded = visit.read(registered_workflows.read_all)
-    return sorted({*recorded, *(known.name for known in visit.scheduler.runtime.workflows.all())})
+    """Return the names that are proposed: all for who sees every namespace, else those that this one uses."""
+    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.workflows.all())}
+    if visit.principal.namespaces is None:
+        return sorted(known)
+    return sorted(known & visit.read(lambda connection: registered_workflows.names_in_use(connection, visit.namespace)))
 
 
 def _registered(visit: Visit, name: str) -> str:

@@ -186,9 +186,9 @@ class EventFeed:
         """Return who reads now; with nobody, the thread is told to end."""
         with self._lock:
             readers = [] if self._is_closed else list(self._readers)
+            self._wake.clear()  # also with readers: the last one may have gone and another come since the last look
             if not readers:
                 self._thread = None
-                self._wake.clear()
             return readers
 
     def _poll(self, readers: Sequence[Reader], seen: dict[tuple[str, int], datetime], since: datetime) -> None:

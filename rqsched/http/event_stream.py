@@ -223,13 +223,16 @@ class EventStream(Response):
                 return
 
     async def _live(self) -> AsyncIterator[bytes]:
-        ends_at = time.monotonic() + self._feed.limits.stream_seconds
-        while not self._reader.is_over and (left := ends_at - time.monotonic()) > 0:
-            found = await self._reader.take(min(left, self._feed.limits.heartbeat))
-            if chunk := self._render(self._cursor.take(found)):
+        limits, sent_at = self._feed.limits, time.monotonic()
+        ends_at = sent_at + limits.stream_seconds
+        while not self._reader.is_over and (now := time.monotonic()) < ends_at:
+            found = await self._reader.take(max(0.0, min(ends_at, sent_at + limits.heartbeat) - now))
+            chunk = self._render(self._cursor.take(found))
+            if not chunk and time.monotonic() - sent_at >= limits.heartbeat:
+                chunk = _HEARTBEAT  # also while events come of which the reader wants none
+            if chunk:
                 yield chunk
-            elif not found:
-                yield _HEARTBEAT
+                sent_at = time.monotonic()
 
     def _render(self, events: list[FoundEvent]) -> bytes:
         types = self._event_types

@@ -45,7 +45,7 @@ class Bodies:
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         announced = headers.get("content-length", "0")
-        size = int(announced[:20]) if announced.isdigit() else 0
+        size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
         if size > self._limits.body_bytes:
             raise TooLargeError(self._limits.body_bytes)
         if self._is_known(connection, surface):

@@ -191,6 +191,17 @@ def test_a_tenant_sees_its_namespace_only(guarded: Pages) -> None:
     tenant.get("/schedules?namespace=default", status=404)
 
 
+def test_the_form_proposes_to_a_tenant_only_workflows_that_its_schedules_use(guarded: Pages) -> None:
+    def proposed() -> str:
+        return tenant.get("/schedules/new").partition('<datalist id="workflows">')[2].partition("</datalist>")[0]
+
+    tenant = log_in(guarded, "tenant")
+    name = guarded.env.scheduler.get("nightly").workflow
+    assert name not in proposed()
+    guarded.env.create("own", namespace="tenant")
+    assert f'"{name}"' in proposed()
+
+
 def test_a_session_ends_with_its_time_and_with_the_log_out(guarded: Pages) -> None:
     reader = log_in(guarded, "reader")
     guarded.env.clock.advance(11 * HOUR)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -15,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.http import Limits
+from rqsched.http.event_feed import EventFeed, Reader
 from tests.support.env import MINUTE
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to
@@ -160,6 +163,30 @@ def test_a_stream_shows_the_types_that_are_asked_for(quick: Web, url: str) -> No
     assert {kind for _, kind in types_of(lines.data)} == {"SchedulePaused"}
 
 
+def test_a_stream_is_not_silent_while_events_come_of_which_it_shows_none(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": Limits(rate=0, stream_poll=0.05, heartbeat=1.5)})
+    web.create("a")
+    with ExitStack() as stack:
+        url = stack.enter_context(served(web.app))
+        lines = stack.enter_context(reading(url + STREAM, params={"event_type": "RunFailed"}))
+        done = threading.Event()
+        stack.callback(done.set)
+
+        def work() -> None:
+            while not done.wait(0.02):
+                web.post(at("a", "pause/"))
+                web.post(at("a", "resume/"))
+
+        busy = threading.Thread(target=work)
+        busy.start()
+        stack.callback(busy.join, PATIENCE)
+        stack.callback(done.set)
+        start = lines.heartbeats
+        lines.wait_for(lambda found: found.heartbeats >= start + 3, "signs of life")
+        assert busy.is_alive()
+        assert lines.data == []
+
+
 def test_a_tenant_sees_its_own_events_only(make_web: MakeWeb) -> None:
     tokens = [
         {"name": name, "role": "admin", "namespaces": [name], "token": f"secret-of-the-tenant-{name}"}
@@ -202,6 +229,34 @@ def test_many_readers_cost_one_poll(quick: Web, url: str) -> None:
             assert types_of(those.data) == [("a", "ScheduleCreated")]
     wait_until(lambda: not any(t.name == "rqsched-events" for t in threading.enumerate()), timeout=PATIENCE,
                what="the poll ends with its last reader")  # fmt: skip
+
+
+def test_a_reader_that_comes_as_the_last_one_goes_is_no_reason_to_poll_without_a_pause(web: Web) -> None:
+    engine, polls = web.env.runtime.database.engine, list[str]()
+
+    def note(*arguments: Any) -> None:
+        polls.append(arguments[2])
+
+    async def come_and_go() -> None:
+        feed = EventFeed(web.env.runtime, Limits(stream_poll=PATIENCE))
+        for _ in range(20):
+            reader = Reader("default", web.env.runtime.now())
+            feed.subscribe(reader)
+            feed.unsubscribe(reader)
+        feed.subscribe(Reader("default", web.env.runtime.now()))
+        try:
+            await asyncio.to_thread(wait_until, pauses, timeout=PATIENCE / 2, what="the poll waits for its turn")
+        finally:
+            feed.close()
+
+    def pauses() -> bool:
+        before = len(polls)
+        time.sleep(0.5)
+        return 0 < before == len(polls)
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    asyncio.run(come_and_go())
+    sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_reader_that_does_not_read_is_let_go_and_costs_the_others_nothing(make_web: MakeWeb) -> None:
