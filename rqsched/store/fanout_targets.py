@@ -186,9 +186,11 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
     The run's first target is locked meanwhile: two that look at once would both see the same places free.
     """
-    mutex = sa.select(targets.c.max_parallel).where(targets.c.run_uid == run_uid)
-    most = connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update()).scalar()
-    if most is None:
+    mutex = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid)
+    connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update())
+    # Not the first target's limit: the schedule may have got one only after an attempt that named some of them.
+    first = first_waiting(connection, run_uid)
+    if first is None or (most := first[1]) is None:
         return []
     is_taken = targets.c.status.in_([TargetStatus.PENDING.value, TargetStatus.RUNNING.value])
     taken = sa.select(sa.func.count()).where(targets.c.run_uid == run_uid, is_taken)

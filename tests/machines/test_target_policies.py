@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,12 +16,13 @@ from rq.job import Job
 from rqsched import RetryPolicy, jobs
 from rqsched.chain.fan_out.jobs import fill
 from rqsched.chain.runtime import using
-from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.core.ids import BatchJobId, RetryLinkId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.processes.rq_worker import horse_died
 from rqsched.store import fanout_targets
+from rqsched.store.fanout_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level
@@ -239,6 +241,17 @@ def test_a_place_that_a_crash_left_empty_is_filled_once(any_env: Env) -> None:
     assert case.count(run) == {"lost": 2, "pending": 3, "waiting": 2}
     execute_pending(any_env.scheduler)
     assert run.refresh().target_counts == {"lost": 2, "succeeded": 5}
+
+
+def test_targets_named_after_the_schedule_got_a_limit_are_handled_too(any_env: Env) -> None:
+    now, database = any_env.clock.now(), any_env.runtime.database
+    before = Batch(new_uid(now), "note", now, timeout=60)
+    database.transact(lambda c: fanout_targets.record(c, before, ["a-1"], 1, now))
+    database.transact(lambda c: fanout_targets.record(c, replace(before, max_parallel=1), ["a-2", "a-3"], 2, now))
+    taken, _ = database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(before.run_uid, 1), 1, now))
+    assert [target.target_id for target in taken] == ["a-1"]
+    database.transact(lambda c: c.execute(sa.update(rows).values(status="succeeded").where(rows.c.number == 1)))
+    assert fill(any_env.runtime, before.run_uid) == 1
 
 
 def test_a_report_of_a_dead_horse_that_comes_twice_takes_one_place(any_env: Env) -> None:
