@@ -86,7 +86,12 @@ def csrf_of(request: Request) -> str:
 
 
 def require_csrf(request: Request, given: str) -> None:
-    """Refuse a form that no page of ours was the origin of; raises ForbiddenError."""
+    """Refuse a form that no page of ours was the origin of; raises ForbiddenError.
+
+    A neighbouring subdomain may set cookies of ours: what the browser says of the page that sent the form counts, too.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
+        raise ForbiddenError("a page of another site may not make changes.")
     known = request.cookies.get(CSRF, "")
     if not known or not hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass")):
         raise ForbiddenError("the form is too old, or cookies are blocked; load the page again and repeat it.")

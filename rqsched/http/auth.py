@@ -24,6 +24,8 @@ from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
 
+_FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
+"""What a proxy adds: its own peer, not the one we see, is who asks."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -188,6 +190,8 @@ def is_loopback(host: str) -> bool:
 
 def _require_local(connection: HTTPConnection) -> None:
     """Refuse peers on other machines, and web pages of other sites in a local browser (rebinding, cross-site forms)."""
+    if any(name in connection.headers for name in _FORWARDED):
+        raise ForbiddenError("a proxy forwards this request, so it may come from anywhere; set RQSCHED_TOKENS.")
     peer = connection.client.host if connection.client else ""
     if _is_address(peer) and not is_loopback(peer):
         raise ForbiddenError("no token is configured, so only this machine may connect; set RQSCHED_TOKENS.")

@@ -298,3 +298,12 @@ def test_the_failed_targets_of_a_run_are_shown_and_retried_from_its_page(pages: 
     execute_pending(env.scheduler)
     assert run.refresh().target_counts == {"succeeded": 2}
     assert "retry_failed_targets" not in pages.get(f"/runs/{run.uid}")
+
+
+def test_a_page_of_a_neighbouring_site_changes_nothing_with_a_session_either(guarded: Pages) -> None:
+    handle = guarded.env.scheduler.get("nightly")
+    operator = log_in(guarded, "operator")
+    operator.web.headers["sec-fetch-site"] = "same-site"
+    answer = operator.send("/schedules/nightly/do", csrf=operator.cookies["rqsched_csrf"], action="pause")
+    assert answer.status_code == 403
+    assert handle.refresh().status == "active"

@@ -217,3 +217,8 @@ def test_an_application_may_provide_its_own_authentication(make_web: MakeWeb) ->
     assert web.post(SCHEDULES, body, headers={"x-user": "ann"}).status_code == 201
     problem(web.post(SCHEDULES, body, headers={"x-user": "bob"}), 403, "forbidden")
     problem(web.get(SCHEDULES), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
+def test_without_tokens_nobody_is_served_through_a_proxy(web: Web, header: str) -> None:
+    problem(web.get(SCHEDULES, headers={header: "127.0.0.1"}), 403, "forbidden")
