@@ -45,7 +45,7 @@ ENTRIES = (
     Entry("upsert", "schedules", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
     Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
     Entry("update", "schedules", _SCHEDULES, "Change the given options and leave the rest."),
-    Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created."),
+    Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
     Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
     Entry("delete", "lifecycle", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
     Entry("pause", "lifecycle", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
