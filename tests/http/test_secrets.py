@@ -11,6 +11,7 @@ import pytest
 
 from rqsched.config import Settings
 from rqsched.http.auth import Tokens
+from rqsched.http.limits import Limits
 from rqsched.store.database import Patience
 from rqsched.store.tables import audit_events
 from tests.support.population import documented_operations, populate, request
@@ -31,7 +32,7 @@ def shown(web: Web) -> str:
 
 
 def test_a_token_appears_in_no_response_log_or_audit_event(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
-    web = make_web(tokens=ENTRIES)
+    web = make_web(tokens=ENTRIES, app={"limits": Limits(stream_seconds=0.1, failure_rate=0)})
     right, wrong = web.acting_as(TOKEN), web.acting_as(WRONG)
     with caplog.at_level(logging.DEBUG):
         known = populate(right)

@@ -210,6 +210,9 @@ class NetworkTransport(Transport):
         self._answer()
         return is_there
 
+    def mark_failed(self, run: Run) -> None:
+        """Jobs are ids alone here: there is no hash to mark, and nobody who requeues."""
+
     def _withdraw(self, before: Run, after: Run) -> None:
         job_id = str(job_id_of(before))
         if before.status is RunStatus.PENDING and after.status is RunStatus.CANCELLED and job_id in self._network.jobs:
