@@ -15,6 +15,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import IO, cast
 
 from rq import Worker
@@ -138,7 +139,16 @@ def _is_process(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended and waits for its parent to notice; False where the system does not say."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in {"Z", "X"}
 
 
 def _make_one_pass() -> None:
