@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -24,14 +21,14 @@ from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes
-from rqsched.store.database import Connection, Patience
+from rqsched.store.database import Connection
 from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import (
     FannedOut,
@@ -111,7 +108,7 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
         workflow = runtime.resolve(claim.run.workflow)
         found = workflow, find_resolver(runtime, claim.schedule, workflow)
     except WorkflowNotFoundError as error:
-        change = block_run(runtime, claim.run, error.reason, patience=_patience(runtime))
+        change = block_run(runtime, claim.run, error.reason, patience=runtime.end_patience)
         if has_failed_finally(change, claim.run.uid):
             _mark_failed(rq_job)
             raise
@@ -140,7 +137,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     now = runtime.now()
     token = new_uid(now)
     runtime.on_claim(token)
-    start = {"token": token, "started_at": now, "worker": f"{socket.gethostname()}:{os.getpid()}"[-255:]}
+    start = {"token": token, "started_at": now, "worker": process_name()}
 
     def work(connection: Connection) -> Claim | None:
         started = changes.start_run(connection, job.uid, job.attempt, job.delivery, start)
@@ -258,13 +255,9 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
             claim.run.uid,
             attempt_result,
             fence=is_mine,
-            patience=_patience(runtime),
+            patience=runtime.end_patience,
             schedule_uid=claim.schedule.uid,
         )
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
-
-
-def _patience(runtime: Runtime) -> Patience:
-    return Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +34,7 @@ from rqsched.errors import (
 )
 from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
-from rqsched.store.database import Database
+from rqsched.store.database import Database, Patience
 from rqsched.transport.breaker import Breaker, RedisAwayError
 from rqsched.transport.client import connect
 from rqsched.transport.transport import Transport, is_transient
@@ -117,6 +119,11 @@ class Runtime:
         if clock.is_due(self.settings.clock_refresh) and not (clock.is_measured and self.database.is_in_transaction):
             self.measure_clock()
         return clock.now()
+
+    @property
+    def end_patience(self) -> Patience:
+        """How long the end of an attempt is written through an outage of SQL."""
+        return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
 
     def use_clock(self, clock: Clock) -> None:
         """Take the time from another clock (a tick at a given time, a test)."""
@@ -289,6 +296,11 @@ class Runtime:
         self.database.close()
         for redis in (self.transport.redis, *self.transport.connections.values()):
             redis.close()
+
+
+def process_name() -> str:
+    """Return the name of this process, as the column `worker` holds it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-255:]
 
 
 def _do_nothing(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.cli import parsing
 from rqsched.cli.command import command
+from rqsched.cli.outcomes import told
 from rqsched.cli.output import notice, progress_bar
 from rqsched.cli.schedule_options import Overlap, ScheduleId
 from rqsched.cli.session import Session
@@ -86,7 +88,7 @@ def _show(session: Session, handle: ScheduleHandle, rows: Iterable[BackfillRow],
         writer.table(COLUMNS, [(r.occurrence_at, r.outcome, r.instance_id, r.reason) for r in rows[:_SHOWN]])
     if len(rows) > _SHOWN:
         writer.say(f"... and {len(rows) - _SHOWN} more; --output jsonl shows all.")
-    counts = ", ".join(f"{count} {name}" for name, count in _counts(rows).items()) or "no occurrences"
+    counts = told(Counter(row.outcome for row in rows)) or "no occurrences"
     writer.say(f"{'Dry run' if outcome == 'dry_run' else 'Backfill'} of {handle.schedule_id}: {counts}.")
 
 
@@ -95,13 +97,6 @@ def _report(handle: ScheduleHandle, rows: list[BackfillRow], outcome: str) -> di
         "schedule_id": handle.schedule_id,
         "outcome": outcome,
         "fires_attempted": len(rows),
-        "counts": _counts(rows),
+        "counts": Counter(row.outcome for row in rows),
         "results": [row.to_dict() for row in rows],
     }
-
-
-def _counts(rows: list[BackfillRow]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.outcome] = counts.get(row.outcome, 0) + 1
-    return counts

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rqsched.api.bulk import DEFAULT_BOUND, BulkRow
-from rqsched.cli import parsing
-from rqsched.cli.command import CONFLICT, command
+from rqsched.api.bulk import DEFAULT_BOUND
+from rqsched.cli import outcomes, parsing
+from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
 from rqsched.cli.schedule_options import Note, Texts
 from rqsched.cli.session import Session
@@ -19,7 +17,7 @@ from rqsched.core.model import ScheduleStatus
 
 app = typer.Typer(add_completion=False)
 
-COLUMNS = ("Schedule", "Outcome", "Reason")
+COLUMNS = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason"}
 
 
 class Operation(StrEnum):
@@ -77,21 +75,4 @@ def bulk(
         text=text,
         overdue=overdue,
     )
-    _show(session, rows, dry_run=dry_run)
-
-
-def _show(session: Session, rows: Sequence[BulkRow], *, dry_run: bool) -> None:
-    writer, fields = session.writer, [row.to_dict() for row in rows]
-    counts = Counter(row.outcome for row in rows)
-    if writer.is_lines:
-        writer.lines(fields)
-    elif not writer.is_table:
-        report: dict[str, Any] = {"outcome": "dry_run" if dry_run else "done", "counts": counts, "results": fields}
-        writer.json(report)
-    else:
-        if rows:
-            writer.table(COLUMNS, [(row.schedule_id, row.outcome, row.reason) for row in rows])
-        told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no schedules"
-        writer.say(f"{'Dry run' if dry_run else 'Done'}: {told}.")
-    if "skipped" in counts:
-        raise typer.Exit(CONFLICT)
+    outcomes.show(session.writer, "Done", rows, COLUMNS, noun="schedules", dry_run=dry_run)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.chain.retrying import DEFAULT_BOUND, RetryRow
-from rqsched.cli import parsing
-from rqsched.cli.command import CONFLICT, command
+from rqsched.cli import outcomes, parsing
+from rqsched.cli.command import command
 from rqsched.cli.session import Session
 from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
 
 app = typer.Typer(add_completion=False)
 
-COLUMNS = ("Schedule", "Instance", "Outcome", "Reason")
+COLUMNS = {"Schedule": "schedule_id", "Instance": "instance_id", "Outcome": "outcome", "Reason": "reason"}
 
 
 @command(app)
@@ -102,19 +102,4 @@ def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_target
 
 
 def _show(session: Session, rows: Sequence[RetryRow], *, dry_run: bool) -> None:
-    writer, fields = session.writer, [row.to_dict() for row in rows]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.outcome] = counts.get(row.outcome, 0) + 1
-    if writer.is_lines:
-        writer.lines(fields)
-    elif not writer.is_table:
-        report: dict[str, Any] = {"outcome": "dry_run" if dry_run else "retried", "counts": counts, "results": fields}
-        writer.json(report)
-    else:
-        if rows:
-            writer.table(COLUMNS, [(row.schedule_id, row.instance_id, row.outcome, row.reason) for row in rows])
-        told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no runs"
-        writer.say(f"{'Dry run' if dry_run else 'Retried'}: {told}.")
-    if "skipped" in counts:
-        raise typer.Exit(CONFLICT)
+    outcomes.show(session.writer, "Retried", rows, COLUMNS, noun="runs", dry_run=dry_run)

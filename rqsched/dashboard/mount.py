@@ -23,11 +23,8 @@ from rqsched.dashboard.session import sessions
 from rqsched.errors import ConfigError
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import Wiring
-from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard
-from rqsched.http.readiness import Readiness
 from rqsched.http.surface import DEFAULT
 
 if TYPE_CHECKING:
@@ -124,14 +121,7 @@ class _Mounted:
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],
             middleware=[guard],
         )
-        pages.state.rqsched = Wiring(
-            scheduler,
-            authenticator,
-            TokenBuckets(self._limits.rate, self._limits.burst),
-            Meter(scheduler.runtime),
-            Readiness(scheduler.runtime),
-            EventFeed(scheduler.runtime, replace(self._limits, streams=0)),
-        )
+        pages.state.rqsched = Wiring.of(scheduler, authenticator, replace(self._limits, streams=0))
         return pages
 
 

@@ -23,12 +23,9 @@ from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
 from rqsched.http.conditional import Conditional, allowed_methods
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
-from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics import endpoint
-from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import Guard, render_error
-from rqsched.http.readiness import Readiness
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
@@ -67,14 +64,7 @@ def create_app(
     tokens = Tokens.of(settings or scheduler.settings)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
     pages, knows = _dashboard(scheduler, authenticator)
-    app.state.rqsched = Wiring(
-        scheduler,
-        authenticator,
-        TokenBuckets(limits.rate, limits.burst),
-        Meter(scheduler.runtime),
-        Readiness(scheduler.runtime),
-        EventFeed(scheduler.runtime, limits),
-    )
+    app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
     for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)
     app.router.routes += [reference.route(app), *pages]

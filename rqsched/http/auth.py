@@ -24,6 +24,8 @@ from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
 
+PRINCIPAL = "rqsched.principal"
+"""Where a request's scope holds its principal, once it is known."""
 _FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
 """What a proxy adds: its own peer, not the one we see, is who asks."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -149,7 +151,13 @@ class Authenticator:
         self._failures = failures
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
-        """Return the principal; raises UnauthorizedError or ForbiddenError."""
+        """Return the principal, found once for a request; raises UnauthorizedError or ForbiddenError."""
+        found: Principal | None = connection.scope.get(PRINCIPAL)
+        if found is None:
+            found = connection.scope[PRINCIPAL] = self._find(connection)
+        return found
+
+    def _find(self, connection: HTTPConnection) -> Principal:
         if self._authenticate is not None and (principal := self._authenticate(connection)) is not None:
             return principal
         if self.tokens:

@@ -24,9 +24,9 @@ from rqsched.errors import InvalidInputError, NamespaceNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.event_feed import EventFeed
-from rqsched.http.limits import TokenBuckets
+from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.collector import Meter
-from rqsched.http.middleware import ADDED_HEADERS, PRINCIPAL, tag_of
+from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
 
 
@@ -46,6 +46,18 @@ class Wiring:
     """Which backends respond."""
     feed: EventFeed
     """Audit events as they are recorded."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
+        """Return what serves `scheduler` within `limits`."""
+        return cls(
+            scheduler,
+            authenticator,
+            TokenBuckets(limits.rate, limits.burst),
+            Meter(scheduler.runtime),
+            Readiness(scheduler.runtime),
+            EventFeed(scheduler.runtime, limits),
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,6 @@ async def principal_of(request: Request) -> Principal:
     """Authenticate and count the request against the principal's rate; raises HttpError."""
     wiring = wiring_of(request)
     principal = wiring.authenticator.principal_of(request)
-    request.scope[PRINCIPAL] = principal.name
     allowance = wiring.buckets.take(principal.name)
     if allowance is not None:
         request.scope[ADDED_HEADERS] = allowance.headers

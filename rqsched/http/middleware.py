@@ -20,7 +20,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rqsched.http.auth import Authenticator
+from rqsched.http.auth import PRINCIPAL, Authenticator, Principal
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.request_bodies import Bodies, Knows
@@ -32,8 +32,6 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
 """Where a request's scope holds headers that its response gets, whatever becomes of it."""
-PRINCIPAL = "rqsched.principal"
-"""Where a request's scope holds the name of its principal, once it is known."""
 IS_HEAD = "rqsched.head"
 """Where a request's scope says that its caller wants the headers only."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -101,11 +99,12 @@ class Guard:
         headers = Headers(scope=scope)
         tag = Tag(_request_id(headers), surface)
         scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
-        sender = _Sender(send, HTTPConnection(scope), tag)
+        connection = HTTPConnection(scope)
+        sender = _Sender(send, connection, tag)
         begun = monotonic()
         try:
             _require_no_nul(scope)
-            receive = await self._bodies.read(HTTPConnection(scope), surface, receive)
+            receive = await self._bodies.read(connection, surface, receive)
             if scope["method"] in _READING:
                 await self._app(scope, receive, sender)
             else:
@@ -165,13 +164,16 @@ class _Sender:
 
     def log(self, seconds: float) -> None:
         """Write the line of this request; without its query, which may hold what is secret."""
+        if not _access.isEnabledFor(logging.INFO):
+            return
         scope = self._connection.scope
+        principal: Principal | None = scope.get(PRINCIPAL)
         fields = {
             "method": scope["method"],
             "path": quote(str(scope["path"]), safe="/:@-._~!$&'()*+,;="),
             "status": self._status,
             "seconds": round(seconds, 4),
-            "principal": scope.get(PRINCIPAL, "-"),
+            "principal": principal.name if principal else "-",
             "peer": self._connection.client.host if self._connection.client else "-",
             "request_id": self._tag.request_id,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -43,11 +44,20 @@ _SETTINGS = {
 }
 
 
+_PORTS = range(15_000, 30_000)
+"""Below what the kernel gives to outgoing connections (from 32 768): none takes the port of a server that restarts."""
+_random = random.SystemRandom()  # no test's seed makes two processes choose alike
+
+
 def free_port() -> int:
     """A loopback port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", _random.choice(_PORTS)))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
 
 
 @dataclass

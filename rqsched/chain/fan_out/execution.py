@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from redis.exceptions import RedisError
@@ -17,13 +15,13 @@ from rqsched.chain.fan_out.ends import try_to_end
 from rqsched.chain.fan_out.jobs import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.runtime import Runtime, process_name
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.store import changes, fanout_targets
-from rqsched.store.database import Connection, Patience
+from rqsched.store.database import Connection
 from rqsched.store.fanout_targets import Target
 from rqsched.transport.transport import Arm
 from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
@@ -42,7 +40,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     workflow this process cannot find is given back, for a worker that can. Raises UnknownJobError when this database
     has no such target.
     """
-    token, worker = new_uid(runtime.now()), f"{socket.gethostname()}:{os.getpid()}"[-255:]
+    token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
     claim = partial(fanout_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
     claimed = runtime.database.transact(claim)
@@ -133,7 +131,7 @@ def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types:
         now = runtime.now()
         return end_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
 
-    _finish(runtime, target, token, runtime.database.transact(decide, patience=_patience(runtime)))
+    _finish(runtime, target, token, runtime.database.transact(decide, patience=runtime.end_patience))
 
 
 def _read_policy(connection: Connection, target: Target) -> Schedule | None:
@@ -151,7 +149,7 @@ def _read_run(connection: Connection, target: Target) -> tuple[Schedule, Run] | 
 def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
     """Record what follows through an SQL outage as long as a run's may last."""
     finish = partial(fanout_targets.finish, target=target, token=token, end=end, now=runtime.now())
-    _follow(runtime, target, end, *runtime.database.transact(finish, patience=_patience(runtime)))
+    _follow(runtime, target, end, *runtime.database.transact(finish, patience=runtime.end_patience))
 
 
 def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool, following: list[Target]) -> None:
@@ -174,10 +172,6 @@ def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
             runtime.transport.arm([Arm(link, retry_at)], now=runtime.now())
     except RedisError as error:
         _log.warning("target %s is left to reconcile: %s", target.uid, error, extra={"action": "follow_failed"})
-
-
-def _patience(runtime: Runtime) -> Patience:
-    return Patience(total=runtime.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
 
 
 def decide_lost(connection: Connection, target: Target, error: str, now: datetime) -> TargetEnd:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -21,7 +19,7 @@ from rq.timeouts import get_default_death_penalty_class
 from rqsched.chain.error_text import describe_error
 from rqsched.chain.notifications import receivers
 from rqsched.chain.notifications.notifier import LEASE_SECONDS
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.runtime import Runtime, process_name
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
 from rqsched.store import deliveries
@@ -76,7 +74,7 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
     if found is None:
         return None
     until = now + timedelta(seconds=runtime.notifier.seconds(found) + LEASE_SECONDS)
-    worker = f"{socket.gethostname()}:{os.getpid()}"[-255:]
+    worker = process_name()
     delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
     if delivery is None:
         return None
