@@ -35,8 +35,8 @@ from rqsched import Cron
 from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import Batch
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import runs, targets
 from rqsched.store.tables import schedules as schedules_table
 from rqsched.testing import ManualClock
@@ -91,7 +91,7 @@ def sizes(place: Lab, kind: str, schedules: int, count: int) -> dict[str, int]:
         now = runtime.now()
         batch = Batch(new_uid(now), "sweep", now, 60, new_uid(now))
         names = [f"customer-{number}" for number in range(TARGETS)]
-        runtime.database.transact(partial(fanout_targets.record, batch=batch, named=names, first=1, now=now))
+        runtime.database.transact(partial(fan_out_targets.record, batch=batch, named=names, first=1, now=now))
         ended = sa.update(targets).values(status="succeeded", queued_at=now, deadline_at=now, ended_at=now)
         runtime.database.transact(lambda connection: connection.execute(ended))
         if kind == "postgres":

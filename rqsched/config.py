@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from rqsched.core.nearest import did_you_mean
+from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.retention import HOW_TO_SAY, Retention
 from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import to_span

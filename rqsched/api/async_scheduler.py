@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from rqsched.api.own_transaction import is_async
+from rqsched.api.caller_transaction import is_async
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.api.scheduler import Scheduler

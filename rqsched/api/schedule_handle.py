@@ -12,15 +12,15 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from rqsched.api.build_description import describe, upcoming
-from rqsched.api.description import Description
-from rqsched.api.own_transaction import (
-    CallersTransaction,
+from rqsched.api.caller_transaction import (
+    CallerTransaction,
     ConnectionLike,
     SessionLike,
     WritingOptions,
-    callers_transaction,
+    caller_transaction,
     told_apart,
 )
+from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations
@@ -160,7 +160,7 @@ class ScheduleHandle(ScheduleView):
         self,
         decide: operations.Decide,
         version: int | None,
-        within: CallersTransaction | None,
+        within: CallerTransaction | None,
         *,
         stops: bool = False,
     ) -> ScheduleHandle:
@@ -182,7 +182,7 @@ class ScheduleHandle(ScheduleView):
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active."""
         require_note(note)
         require_note(reason, "reason")
-        within = callers_transaction(connection, session)
+        within = caller_transaction(connection, session)
         return self._operate(
             lambda _, schedule, operation: lifecycle.decide_pause(
                 schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
@@ -205,7 +205,7 @@ class ScheduleHandle(ScheduleView):
         """Fire again; see CatchUp for where it continues. Raises ScheduleStateError unless paused."""
         require_note(note)
         mode = None if catch_up is None else CatchUp.of(catch_up)
-        within = callers_transaction(connection, session)
+        within = caller_transaction(connection, session)
         return self._operate(
             lambda connection, schedule, operation: lifecycle.decide_resume(
                 schedule,
@@ -231,7 +231,7 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
         require_note(note)
-        within = callers_transaction(connection, session)
+        within = caller_transaction(connection, session)
         return self._operate(
             lambda connection, schedule, operation: lifecycle.decide_restart(
                 schedule,
@@ -310,7 +310,7 @@ class ScheduleHandle(ScheduleView):
         A purge is a transaction of its own: in yours, delete, and purge after the commit.
         """
         require_note(reason, "reason")
-        within = callers_transaction(connection, session)
+        within = caller_transaction(connection, session)
         if purge and within is not None:
             raise InvalidInputError("purge", "is a transaction of its own; delete in yours, and purge after its commit")
         if within is not None or self.refresh().state.status is not ScheduleStatus.DELETED or not purge:
@@ -349,7 +349,7 @@ class ScheduleHandle(ScheduleView):
             is_forced=force,
             idempotency_key=key,
             context=context,
-            within=callers_transaction(connection, session),
+            within=caller_transaction(connection, session),
         )
         return trigger_result(self._runtime, outcome)
 

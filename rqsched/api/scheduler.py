@@ -10,26 +10,26 @@ from typing import Any, TypeAlias, Unpack, cast
 
 from rqsched import signals
 from rqsched.api.bulk import BulkOperations
-from rqsched.api.declarations import SYNC, Declaration, Declarations, Declaring, Synced, require_distinct
-from rqsched.api.list_filters import ListFilters, to_filters
-from rqsched.api.own_transaction import (
-    CallersTransaction,
+from rqsched.api.caller_transaction import (
+    CallerTransaction,
     ConnectionLike,
     SessionLike,
     WritingOptions,
-    callers_transaction,
+    caller_transaction,
     told_apart,
 )
+from rqsched.api.declarations import SYNC, Declaration, Declarations, Declaring, Synced, require_distinct
+from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import fire_due, operations, pruning, reconcile, retrying
+from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
-from rqsched.chain.own_transaction import read_in
 from rqsched.chain.pruning import Pruned, Pruning
 from rqsched.chain.reconcile import Progress, Recovered
+from rqsched.chain.resync import resync_redis
 from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, import_workflows
-from rqsched.chain.unfollowed import follow_unfollowed
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -103,7 +103,7 @@ class Scheduler(BulkOperations, Declaring):
         self.runtime = Runtime(
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
-        self.runtime.on_redis_back = partial(follow_unfollowed, self.runtime)
+        self.runtime.on_redis_back = partial(resync_redis, self.runtime)
         try:
             self._check_schema()
         except Exception:
@@ -347,7 +347,7 @@ class Scheduler(BulkOperations, Declaring):
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
         """Find a schedule that is not deleted, also one of your own transaction; raises ScheduleNotFoundError."""
-        within = callers_transaction(connection, session)
+        within = caller_transaction(connection, session)
         return self._found(changes.find_named, schedule_id, namespace, within)
 
     def _found(
@@ -355,7 +355,7 @@ class Scheduler(BulkOperations, Declaring):
         find: Callable[[Connection, str, str], Schedule | None],
         schedule_id: str,
         namespace: str | None,
-        within: CallersTransaction | None = None,
+        within: CallerTransaction | None = None,
     ) -> ScheduleHandle:
         where = self._namespace(namespace)
         if not (is_id(schedule_id) and is_id(where)):  # no row can have it, and a driver may refuse it as a value

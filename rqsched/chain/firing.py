@@ -19,7 +19,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.overlap import may_end_others
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.store import changes, fanout_targets
+from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
 
@@ -127,7 +127,7 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
 def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
     """Let the targets of a run be tried again that are due; the link is due again with the next of them."""
     promote(runtime, run_uid)
-    next_at = runtime.database.read(lambda connection: fanout_targets.next_promotion(connection, run_uid))
+    next_at = runtime.database.read(lambda connection: fan_out_targets.next_promotion(connection, run_uid))
     return replace(fired, again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
 
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from rqsched.chain.caller_transaction import operate_in
 from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
-from rqsched.chain.own_transaction import operate_in
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -35,7 +35,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, idempotency, pruning, registered_workflows
-from rqsched.store.callers import CallersTransaction
+from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
 from rqsched.workflows import ROUTING, load_path
@@ -85,7 +85,7 @@ def operate(
     *,
     version: int | None = None,
     stops: bool = False,
-    within: CallersTransaction | None = None,
+    within: CallerTransaction | None = None,
 ) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
@@ -113,7 +113,7 @@ def operate(
     return operate_in(within, runtime, work, lambda change: [change]).after
 
 
-def create(runtime: Runtime, request: Request, *, within: CallersTransaction | None = None) -> Schedule:
+def create(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
 
     Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
@@ -172,13 +172,13 @@ def _created(runtime: Runtime, request: Request, uid: str) -> Change:
     )
 
 
-def upsert(runtime: Runtime, request: Request, *, within: CallersTransaction | None = None) -> tuple[Schedule, str]:
+def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
     """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
     return upsert_together(runtime, [request], within=within)[0]
 
 
 def upsert_together(
-    runtime: Runtime, requests: Sequence[Request], *, within: CallersTransaction | None = None
+    runtime: Runtime, requests: Sequence[Request], *, within: CallerTransaction | None = None
 ) -> list[tuple[Schedule, str]]:
     """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
 
@@ -309,7 +309,7 @@ def trigger(
     is_forced: bool = False,
     idempotency_key: str | None = None,
     context: CommandContext | None = None,
-    within: CallersTransaction | None = None,
+    within: CallerTransaction | None = None,
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 

@@ -21,7 +21,7 @@ from rqsched.errors import (
     RunNotFoundError,
     RunStateError,
 )
-from rqsched.store import changes, dead_letters, fanout_targets, listing
+from rqsched.store import changes, dead_letters, fan_out_targets, listing
 from rqsched.store.database import Connection
 from rqsched.store.listing import FailedRuns
 
@@ -98,7 +98,7 @@ def retry_run(
 
 def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
     """Undo what the end of runs left behind that are run again: failed targets wait again, no dead letter stays."""
-    fanout_targets.wait_again(connection, run_uids)
+    fan_out_targets.wait_again(connection, run_uids)
     dead_letters.take_off(connection, run_uids)
 
 

@@ -42,7 +42,7 @@ from rqsched.workflows import ROUTING, Registry, Workflow, WorkflowNotFoundError
 
 _log = logging.getLogger(__name__)
 
-_MOST_UNFOLLOWED = 10_000
+_MOST_OUT_OF_SYNC = 10_000
 MANY_WAITING = 2
 """When more runs than this wait for the one ahead of them, that is logged as a warning."""
 
@@ -75,7 +75,7 @@ class Runtime:
         self._breakers: list[Breaker] = []
         self.on_redis_back: Callable[[], None] = _do_nothing
         """Called from a thread when a Redis that was away answers again."""
-        self.unfollowed: set[str] = set()
+        self.out_of_sync: set[str] = set()
         """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
         self._redis_timeout = redis_timeout
         self._database_id: str | None = None
@@ -165,7 +165,7 @@ class Runtime:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
             if not is_transient(error):
                 return None  # what will not pass, only reconcile tries again
-            self._keep_unfollowed(changes, error)
+            self._keep_out_of_sync(changes, error)
             return error
         return None
 
@@ -175,12 +175,12 @@ class Runtime:
             _log_events(change)
             self._notify(change)
 
-    def _keep_unfollowed(self, changes: Sequence[Change], error: RedisError) -> None:
+    def _keep_out_of_sync(self, changes: Sequence[Change], error: RedisError) -> None:
         """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
         if not self._breakers:
             return
-        if len(self.unfollowed) < _MOST_UNFOLLOWED:
-            self.unfollowed.update(change.after.uid for change in changes)
+        if len(self.out_of_sync) < _MOST_OUT_OF_SYNC:
+            self.out_of_sync.update(change.after.uid for change in changes)
         if isinstance(error, RedisAwayError) and not any(breaker.is_open for breaker in self._breakers):
             self.on_redis_back()  # it came back between the call and this line
 

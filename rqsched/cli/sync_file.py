@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
-from rqsched.core.nearest import did_you_mean
+from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.policy import RetryPolicy, no_retry
 from rqsched.core.schedule_options import OPTIONS_KNOWN, Options
 from rqsched.errors import InvalidInputError, InvalidPolicyError

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from rqsched.errors import ConfigError, InvalidInputError
-from rqsched.store.borrowed import borrowing_engine
 from rqsched.store.database import Connection, Engine
+from rqsched.store.existing_connection import engine_over
 
 F = TypeVar("F", bound=Callable[[], None])
 
@@ -67,10 +67,10 @@ def _require_usable(django: Any) -> None:
 
 @lru_cache
 def _engine(using: str) -> Engine:
-    def borrow() -> Any:
+    def current() -> Any:
         raw = connections[using].connection
         if not type(raw).__module__.startswith("psycopg.") and type(raw).__module__ != "psycopg":
             raise ConfigError("Django uses psycopg2 here; install psycopg 3, which Django prefers then.")
         return raw
 
-    return borrowing_engine(borrow)
+    return engine_over(current)

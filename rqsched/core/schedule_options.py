@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
+from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.model import Definition, dump_spec
-from rqsched.core.nearest import did_you_mean
 from rqsched.core.notifications import OPTIONS, workflow_name
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import (

@@ -14,7 +14,7 @@ from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.machines.in_state import InState
 from rqsched.machines.machine import Machine, Resolve
 from rqsched.store import machine_states
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from rqsched.workflows import FannedOut, current_run
 
 

@@ -18,8 +18,8 @@ from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch
 from rqsched.machines.send import sender
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import Batch
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.machine_states import KEPT_AS
 from rqsched.timing import Timing
 from rqsched.workflows import Registry, import_failure, make_workflow, registry
@@ -201,12 +201,12 @@ class MachineScheduler:
     @staticmethod
     def count(scheduler: Scheduler, run_uid: str) -> dict[str, int]:
         """Count the targets of a run by status; see TargetStatus."""
-        return scheduler.runtime.database.read(lambda connection: fanout_targets.count(connection, run_uid))
+        return scheduler.runtime.database.read(lambda connection: fan_out_targets.count(connection, run_uid))
 
     @staticmethod
     def targets(
         scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[dict[str, Any]]:
         """Read a page of a run's targets: number, target_id, status, error, ended_at; those after a number."""
-        page = partial(fanout_targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
+        page = partial(fan_out_targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
         return scheduler.runtime.database.read(page)

@@ -16,7 +16,7 @@ from rqsched.core.ids import BatchJobId
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.store.changes import one_of
-from rqsched.store.fanout_targets import TARGET, Target, end_values, has_ended_in_vain, is_running
+from rqsched.store.fan_out_targets import TARGET, Target, end_values, has_ended_in_vain, is_running
 from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, targets
 
 GIVEN_UP = "its run ended before it began"

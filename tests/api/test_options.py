@@ -15,8 +15,8 @@ from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import Batch
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets
 from rqsched.workflows import FannedOut
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
@@ -127,7 +127,7 @@ def fan_out(env: Env, schedule: ScheduleHandle) -> None:
         run, now = current_run(), env.clock.now()
         batch = Batch(run.uid, "note", run.occurrence_at, 5, schedule.uid)
         ended = sa.update(targets).where(targets.c.run_uid == run.uid).values(status="failed", ended_at=now)
-        env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, ["one"], 1, now))
+        env.runtime.database.transact(lambda c: fan_out_targets.record(c, batch, ["one"], 1, now))
         env.runtime.database.transact(lambda c: c.execute(ended))
         return FannedOut(targets=1)
 
@@ -141,7 +141,7 @@ def overlap_until(env: Env, schedule: ScheduleHandle) -> None:
     def sweep() -> FannedOut:
         run, now = current_run(), env.clock.now()
         batch = Batch(run.uid, "note", run.occurrence_at, 5, schedule.uid)
-        env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, ["one"], 1, now))
+        env.runtime.database.transact(lambda c: fan_out_targets.record(c, batch, ["one"], 1, now))
         return FannedOut(targets=1)
 
     env.register("note", sweep)

@@ -50,7 +50,7 @@ def test_operation_on_hanging_redis_is_stored_and_redis_follows_by_itself(
         run = present(schedule.trigger().run)
         assert away(web_rig)
     wait_for_redis(web_rig)
-    wait_until(lambda: not web_rig.runtime.unfollowed, timeout=60, what="Redis to follow")
+    wait_until(lambda: not web_rig.runtime.out_of_sync, timeout=60, what="Redis to follow")
     wait_until(lambda: any(created.uid in link for link in web_rig.armed()), timeout=60, what="the link")
     stored = web_rig.runtime.database.read(lambda c: present(changes.find_run(c, run.uid)))
     wait_until(lambda: web_rig.queued() == [str(job_id_of(stored))], timeout=60, what="the run's job")

@@ -16,7 +16,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.fan_out.resolver import iter_chunks
 from rqsched.errors import InvalidInputError, InvalidPolicyError, RunCancelled, UnknownWorkflowError
-from rqsched.store import fanout_targets
+from rqsched.store import fan_out_targets
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow, registry
@@ -56,7 +56,7 @@ class Reminders:
         return [args[0] for args, _ in self.calls]
 
     def count(self, run: RunHandle) -> dict[str, int]:
-        return self.env.runtime.database.read(lambda c: fanout_targets.count(c, run.uid))
+        return self.env.runtime.database.read(lambda c: fan_out_targets.count(c, run.uid))
 
 
 @pytest.fixture

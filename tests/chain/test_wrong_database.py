@@ -14,7 +14,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.fan_out.dispatch import fan_out
 from rqsched.core.ids import derived_uid, new_uid
 from rqsched.errors import WrongDatabaseError
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from rqsched.transport import telemetry
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id, statuses
 from tests.support.narrow import present, text

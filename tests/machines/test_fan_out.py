@@ -20,8 +20,8 @@ from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.processes.rq_worker import horse_died
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import Batch
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
@@ -265,10 +265,10 @@ def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: M
         batch = Batch(run.uid, f"machine:{case.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
         far = replace(batch, connection="eu" if id_ == "far" else None)
         env.runtime.database.transact(
-            partial(fanout_targets.record, batch=far, named=["a-1"], first=1, now=env.clock.now())
+            partial(fan_out_targets.record, batch=far, named=["a-1"], first=1, now=env.clock.now())
         )
         job = BatchJobId(run.uid, 1)
-        env.runtime.database.transact(partial(fanout_targets.take_chunk, job=job, limit=1, now=env.clock.now()))
+        env.runtime.database.transact(partial(fan_out_targets.take_chunk, job=job, limit=1, now=env.clock.now()))
     env.advance(MINUTE)
 
     env.scheduler.recover()
@@ -375,7 +375,7 @@ def test_a_target_whose_work_horse_died_is_lost_at_once_and_the_others_continue(
     target = parse_target_job_id(any_env.queued()[0])
     assert isinstance(target, TargetJobId)
     now = any_env.clock.now()
-    any_env.runtime.database.transact(lambda c: fanout_targets.claim(c, target, new_uid(now), now))
+    any_env.runtime.database.transact(lambda c: fan_out_targets.claim(c, target, new_uid(now), now))
 
     horse_died(any_env.runtime, Job.create(module_level, id=str(target), connection=any_env.redis))
     any_env.execute_pending()
@@ -538,7 +538,7 @@ def test_a_run_with_many_targets_is_pruned_in_small_steps(any_env: Env) -> None:
     batch = Batch(many.uid, "x", now, 1, many.state.schedule_uid)
     ended = sa.update(rows).where(rows.c.run_uid == many.uid).values(status="succeeded", ended_at=now)
     names = [f"b-{number}" for number in range(1_099)]
-    any_env.runtime.database.transact(lambda c: fanout_targets.record(c, batch, names, 2, now))
+    any_env.runtime.database.transact(lambda c: fan_out_targets.record(c, batch, names, 2, now))
     any_env.runtime.database.transact(lambda c: c.execute(ended))
     any_env.advance(timedelta(days=100))
     assert any_env.scheduler.prune(dry_run=True).targets == 1_100

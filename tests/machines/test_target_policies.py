@@ -21,8 +21,8 @@ from rqsched.core.model import TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.processes.rq_worker import horse_died
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import Batch
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level
@@ -73,7 +73,7 @@ def claim_next(env: Env) -> TargetJobId:
     job = parse_target_job_id(env.redis.lpop("rq:queue:default").decode())  # type: ignore[union-attr]
     assert isinstance(job, TargetJobId)
     now = env.clock.now()
-    claim = partial(fanout_targets.claim, job=job, token=new_uid(now), now=now)
+    claim = partial(fan_out_targets.claim, job=job, token=new_uid(now), now=now)
     assert env.runtime.database.transact(claim) is not None
     return job
 
@@ -246,9 +246,9 @@ def test_a_place_that_a_crash_left_empty_is_filled_once(any_env: Env) -> None:
 def test_targets_named_after_the_schedule_got_a_limit_are_handled_too(any_env: Env) -> None:
     now, database = any_env.clock.now(), any_env.runtime.database
     before = Batch(new_uid(now), "note", now, timeout=60)
-    database.transact(lambda c: fanout_targets.record(c, before, ["a-1"], 1, now))
-    database.transact(lambda c: fanout_targets.record(c, replace(before, max_parallel=1), ["a-2", "a-3"], 2, now))
-    taken, _ = database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(before.run_uid, 1), 1, now))
+    database.transact(lambda c: fan_out_targets.record(c, before, ["a-1"], 1, now))
+    database.transact(lambda c: fan_out_targets.record(c, replace(before, max_parallel=1), ["a-2", "a-3"], 2, now))
+    taken, _ = database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(before.run_uid, 1), 1, now))
     assert [target.target_id for target in taken] == ["a-1"]
     database.transact(lambda c: c.execute(sa.update(rows).values(status="succeeded").where(rows.c.number == 1)))
     assert fill(any_env.runtime, before.run_uid) == 1
@@ -259,9 +259,9 @@ def test_a_report_of_a_dead_horse_that_comes_twice_takes_one_place(any_env: Env)
     run = start(case)
     job = claim_next(any_env)
     token, now = column(any_env, run, "token", status="running")[0], any_env.clock.now()
-    target = present(any_env.runtime.database.read(lambda c: fanout_targets.find_running(c, job)))
+    target = present(any_env.runtime.database.read(lambda c: fan_out_targets.find_running(c, job)))
     die(any_env, job)
-    end = partial(fanout_targets.finish, target=target, token=token, end=TargetEnd(TargetStatus.SUCCEEDED), now=now)
+    end = partial(fan_out_targets.finish, target=target, token=token, end=TargetEnd(TargetStatus.SUCCEEDED), now=now)
     assert any_env.runtime.database.transact(end) == (False, []), "its process was only slow"
     assert case.count(run) == {"lost": 1, "pending": 1, "waiting": 1}
 

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from rqsched.core.model import Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.errors import DatabaseLimitError
-from rqsched.store import changes, fanout_targets, reconcile_queries, schema_version, target_repairs
+from rqsched.store import changes, fan_out_targets, reconcile_queries, schema_version, target_repairs
 from rqsched.store.database import Database, Patience, without_limits
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import runs, targets
 from rqsched.store.target_repairs import EndStep
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, count, created, find_run, run_of
@@ -136,14 +136,14 @@ def test_pending_run_that_is_being_claimed_gets_no_new_delivery(
 
 def test_silent_targets_are_lost_but_those_held(postgres_database: Database, impatient: Database) -> None:
     batch = Batch(run_uid="r" * 26, workflow="handle", at=NOW, timeout=1)
-    postgres_database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW))
+    postgres_database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b"], 1, NOW))
     running = {"status": TargetStatus.RUNNING.value, "deadline_at": NOW}
     postgres_database.transact(lambda c: c.execute(sa.update(targets).values(**running)))
     with postgres_database.engine.begin() as connection:
         connection.execute(sa.update(targets).where(targets.c.target_id == "a").values(token="t"))
         step = EndStep(lambda connection, target: TargetEnd(TargetStatus.LOST, "gone"), LATER, 10)
         assert impatient.transact(lambda c: target_repairs.end_silent(c, LATER, step)) == [batch.run_uid]
-    assert postgres_database.read(lambda c: fanout_targets.count(c, batch.run_uid)) == {"running": 1, "lost": 1}
+    assert postgres_database.read(lambda c: fan_out_targets.count(c, batch.run_uid)) == {"running": 1, "lost": 1}
 
 
 def settings(database: Database, names: tuple[str, ...] = (*LIMITS, "tcp_user_timeout")) -> list[str]:

@@ -14,7 +14,7 @@ from rqsched import jobs
 from rqsched.chain.fan_out.dispatch import fan_out
 from rqsched.chain.reconcile import recover
 from rqsched.core.ids import derived_uid, iso_utc, new_uid
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from rqsched.transport.job_label import function_of
 from tests.support.env import MINUTE, ONCE, Env, MakeEnv, link_id, run_job_id
 from tests.support.narrow import present

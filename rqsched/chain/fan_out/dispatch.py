@@ -25,9 +25,9 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
 from rqsched.core.target_ends import TargetEnd, end_blocked
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes, fanout_targets, target_repairs
+from rqsched.store import changes, fan_out_targets, target_repairs
 from rqsched.store.database import Connection
-from rqsched.store.fanout_targets import Batch, RunName, Target
+from rqsched.store.fan_out_targets import Batch, RunName, Target
 from rqsched.store.target_repairs import EndStep
 
 _log = logging.getLogger(__name__)
@@ -73,21 +73,21 @@ def fan_out(
     Repeated after a crash it adds what is missing and dispatches nothing twice. When an earlier attempt has named them
     all, `chunks` is not looked at. `checkpoint` is called between chunks.
     """
-    number = 1 + runtime.database.read(lambda connection: fanout_targets.last_number(connection, batch.run_uid))
+    number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
     for chunk in () if batch.is_named else chunks:
-        record = partial(fanout_targets.record, batch=batch, named=chunk, first=number, now=runtime.now())
+        record = partial(fan_out_targets.record, batch=batch, named=chunk, first=number, now=runtime.now())
         runtime.database.transact(record)
         number += len(chunk)
         if checkpoint is not None:
             checkpoint()
     dispatch_first(runtime, batch.run_uid)
-    counts = runtime.database.read(lambda connection: fanout_targets.count(connection, batch.run_uid))
+    counts = runtime.database.read(lambda connection: fan_out_targets.count(connection, batch.run_uid))
     return sum(counts.values())
 
 
 def dispatch_first(runtime: Runtime, run_uid: str) -> None:
     """Put the first waiting targets of a run on their queue; does nothing when none waits."""
-    first = runtime.database.read(lambda connection: fanout_targets.first_waiting(connection, run_uid))
+    first = runtime.database.read(lambda connection: fan_out_targets.first_waiting(connection, run_uid))
     if first is None:
         return
     number, max_parallel = first
@@ -105,12 +105,12 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     """
 
     def take(connection: Connection) -> tuple[list[Target], int | None, dict[str, RunName]]:
-        chunk, following = fanout_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
-        return chunk, following, fanout_targets.names_of(connection, [job.run_uid]) if chunk else {}
+        chunk, following = fan_out_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
+        return chunk, following, fan_out_targets.names_of(connection, [job.run_uid]) if chunk else {}
 
     chunk, following, names = runtime.database.transact(take)
     if not chunk:
-        if not runtime.database.read(lambda connection: fanout_targets.exists_of(connection, job.run_uid)):
+        if not runtime.database.read(lambda connection: fan_out_targets.exists_of(connection, job.run_uid)):
             raise UnknownJobError("no such target in this database.")
         return 0
     jobs = jobs_of(runtime, chunk, names)
@@ -162,7 +162,7 @@ def _end_overdue(runtime: Runtime, now: datetime) -> Iterator[tuple[int, int]]:
     timeout = runtime.settings.blocked_timeout
 
     def blocked_for_too_long(connection: Connection, target: Target) -> TargetEnd:
-        reason = fanout_targets.read_error(connection, target.uid) or ""
+        reason = fan_out_targets.read_error(connection, target.uid) or ""
         return end_blocked(target.blocked_at, reason, now=now, timeout=timeout)
 
     silent_since = now - runtime.settings.completion_outage - _LOST_AFTER

@@ -13,7 +13,7 @@ from rqsched.chain.settling import settle_run
 from rqsched.core.model import Change, Run, RunStatus, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes, fanout_targets
+from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def is_dispatched(run: Run) -> bool:
 
 def _read_end(connection: Connection, run_uid: str) -> AttemptResult | None:
     run = changes.find_run(connection, run_uid)
-    if run is None or not is_dispatched(run) or fanout_targets.has_open(connection, run_uid):
+    if run is None or not is_dispatched(run) or fan_out_targets.has_open(connection, run_uid):
         return None
-    counts = fanout_targets.count(connection, run_uid)
-    error = fanout_targets.first_error(connection, run_uid)
+    counts = fan_out_targets.count(connection, run_uid)
+    error = fan_out_targets.first_error(connection, run_uid)
     return AttemptResult(AttemptOutcome.TARGETS_ENDED, result=run.result, error=error, target_counts=dumps(counts))

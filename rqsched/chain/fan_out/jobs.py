@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import fanout_targets
-from rqsched.store.fanout_targets import RunName, Target
+from rqsched.store import fan_out_targets
+from rqsched.store.fan_out_targets import RunName, Target
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobSpec
 
@@ -31,7 +31,7 @@ def enqueue(runtime: Runtime, pending: Sequence[Target]) -> int:
     """
     if not pending:
         return 0
-    names = runtime.database.read(partial(fanout_targets.names_of, run_uids=[target.run_uid for target in pending]))
+    names = runtime.database.read(partial(fan_out_targets.names_of, run_uids=[target.run_uid for target in pending]))
     grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
     for target in pending:
         grouped[target.queue, target.connection].append(target)
@@ -74,7 +74,7 @@ def batch_job(job: BatchJobId) -> JobSpec:
 def fill(runtime: Runtime, run_uid: str) -> int:
     """Put targets of a run with `max_parallel` in the places that are free; returns how many."""
     now, most = runtime.now(), runtime.settings.target_chunk
-    taken = runtime.database.transact(lambda connection: fanout_targets.take_free(connection, run_uid, most, now))
+    taken = runtime.database.transact(lambda connection: fan_out_targets.take_free(connection, run_uid, most, now))
     if taken:
         enqueue_soon(runtime, taken)
     return len(taken)
@@ -86,7 +86,7 @@ def promote(runtime: Runtime, run_uid: str | None = None) -> int:
     Returns how many there were; with PAGE of them there may be more.
     """
     now = runtime.now()
-    ready, limited = runtime.database.transact(lambda c: fanout_targets.promote(c, now, PAGE, run_uid))
+    ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, now, PAGE, run_uid))
     if ready:
         enqueue_soon(runtime, ready)
     for uid in sorted({target.run_uid for target in limited}):

@@ -21,7 +21,7 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.fan_out.dispatch import fan_out
 from rqsched.chain.runtime import using
 from rqsched.core.ids import new_uid
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow

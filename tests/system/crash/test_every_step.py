@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.invariants import i7_redis_follows_sql
 from tests.support.sizes import IS_PROOF
+from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.cases import Ended, run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import FLOWS, START, Flow
-from tests.system.crash.own_transaction import OWN_TRANSACTION
 from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, follows_a_read
 
 pytestmark = [
@@ -78,7 +78,7 @@ def _case(kind: str, flow: Flow) -> Any:
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 
 
-ALL_FLOWS = [*OWN_TRANSACTION, *FLOWS]
+ALL_FLOWS = [*CALLER_TRANSACTION, *FLOWS]
 # The last flow takes longest: it is started first.
 CASES = [_case(kind, flow) for flow in reversed(ALL_FLOWS) for kind in ("sqlite", "postgres")]
 

@@ -11,7 +11,7 @@ _CHAIN = "tests/chain/test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
-_OWN = "tests/api/test_own_transaction.py::test_"
+_OWN = "tests/api/test_caller_transaction.py::test_"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
@@ -273,7 +273,7 @@ ORDER = (
     ),
     _edit(
         "an owner's operation is published before it is committed",
-        "chain/own_transaction.py",
+        "chain/caller_transaction.py",
         "        result = _despite_others(runtime, work, creates)\n        runtime.publish(changes_of(result))\n"
         "        return result\n",
         "        def early(connection: Connection) -> T:\n"
@@ -286,7 +286,7 @@ ORDER = (
     ),
     _edit(
         "what is written in the caller's transaction is published before its COMMIT, and not after it",
-        "store/callers.py",
+        "store/caller_transaction.py",
         '("begin", _at_begin), ("rollback", _at_rollback)',
         '("commit", _at_begin), ("rollback", _at_rollback)',
         _OWN + "schedule_of_a_connections_transaction_is_written_and_published_with_its_commit[sqlite]",
@@ -295,7 +295,7 @@ ORDER = (
     ),
     _edit(
         "after the caller's commit what was decided is published, not what SQL says",
-        "chain/own_transaction.py",
+        "chain/caller_transaction.py",
         "found = runtime.database.read(self._as_it_is, patience=_ONCE)",
         "found = self._changes",
         _OWN + "what_was_undone_by_a_savepoint_is_not_published[sqlite]",
@@ -304,7 +304,7 @@ ORDER = (
     ),
     _edit(
         "an operation in the caller's transaction on SQLite begins without a write",
-        "store/callers.py",
+        "store/caller_transaction.py",
         "        if is_writing and is_sqlite(connection):",
         "        if False:",
         _OWN + "connection_that_is_rolled_back_after_its_commit_publishes_what_it_committed[sqlite]",
@@ -312,14 +312,14 @@ ORDER = (
     ),
     _edit(
         "an operation is written on a connection to another database",
-        "store/callers.py",
+        "store/caller_transaction.py",
         "            _require_database(connection, database_id)\n",
         "",
         _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
     ),
     _edit(
         "an operation that fails leaves a part of it in the caller's transaction",
-        "store/callers.py",
+        "store/caller_transaction.py",
         "        with connection.begin_nested():\n",
         "        if True:\n",
         _OWN + "operation_that_fails_half_way_leaves_nothing_in_the_transaction[sqlite]",
@@ -694,7 +694,7 @@ FAN_OUT = (
     _edit(
         "a run ends although targets are open",
         "chain/fan_out/ends.py",
-        " or fanout_targets.has_open(connection, run_uid)",
+        " or fan_out_targets.has_open(connection, run_uid)",
         "",
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
@@ -714,21 +714,21 @@ FAN_OUT = (
     ),
     _edit(
         "a job of an earlier delivery claims a target",
-        "store/fanout_targets.py",
+        "store/fan_out_targets.py",
         "targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_free)",
         "targets.c.uid == job.uid, is_free)",
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
     ),
     _edit(
         "places that are taken count as free",
-        "store/fanout_targets.py",
+        "store/fan_out_targets.py",
         "free = min(most - connection.execute(taken).scalar_one(), limit)",
         "free = min(most, limit)",
         _EACH + "a_place_that_a_crash_left_empty_is_filled_once[sqlite]",
     ),
     _edit(
         "a target that lost its process takes a second place with it",
-        "store/fanout_targets.py",
+        "store/fan_out_targets.py",
         "is_limited = target.max_parallel is not None and has_place",
         "is_limited = target.max_parallel is not None",
         _EACH + "a_report_of_a_dead_horse_that_comes_twice_takes_one_place[sqlite]",

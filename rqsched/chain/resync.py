@@ -1,4 +1,4 @@
-"""What Redis missed while it was away from a process with a breaker, and how it is made to follow when it is back."""
+"""Make a Redis that was away follow what it missed, in a process with a breaker. The others leave it to reconcile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _CHUNK = 200
 
 
-def follow_unfollowed(runtime: Runtime) -> None:
+def resync_redis(runtime: Runtime) -> None:
     """Make Redis follow the schedules it missed, and have a worker make a pass of reconcile at once for all else.
 
     What fails is left to that pass, or to the next time that Redis comes back.
@@ -26,10 +26,10 @@ def follow_unfollowed(runtime: Runtime) -> None:
     missed: list[str] = []
     try:
         runtime.transport.ask_for_pass()
-        while missed := _take(runtime.unfollowed):
+        while missed := _take(runtime.out_of_sync):
             runtime.transport.follow(_as_they_are(runtime, missed), now=runtime.now())
     except (RedisError, BackendUnavailableError) as error:
-        runtime.unfollowed.update(missed)
+        runtime.out_of_sync.update(missed)
         _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
 
 

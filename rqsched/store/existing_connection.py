@@ -1,7 +1,7 @@
-"""SQLAlchemy over a psycopg connection that somebody else holds, such as Django's: statements, and nothing else.
+"""SQLAlchemy over an existing psycopg connection that its holder keeps, such as Django's: statements only.
 
-Beginning, ending and closing are left to whoever holds it. Connections are lent one by one and not kept, so that the
-one of today is used, and none crosses a fork.
+Its holder begins, ends and closes it. A connection is asked for at each use and not kept: the current one is used, and
+none crosses a fork.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-_NAME = "rqsched_borrowed"
+_NAME = "rqsched_existing"
 
 
-class BorrowedDialect(psycopg_dialect):
+class ExistingConnectionDialect(psycopg_dialect):
     """The dialect of psycopg without what begins, ends, closes or changes a connection."""
 
     supports_statement_cache = True
@@ -28,19 +28,19 @@ class BorrowedDialect(psycopg_dialect):
         return None
 
     def _leave(self, *_: Any, **__: Any) -> None:
-        """Do nothing: that is for whoever holds the connection."""
+        """Do nothing: that is for the holder of the connection."""
 
     do_begin = do_commit = do_rollback = do_close = do_terminate = _leave
 
 
-registry.register(f"postgresql.{_NAME}", __name__, BorrowedDialect.__name__)
+registry.register(f"postgresql.{_NAME}", __name__, ExistingConnectionDialect.__name__)
 
 
-def borrowing_engine(borrow: Callable[[], Any]) -> Engine:
-    """Open an engine whose connections `borrow` returns, each time it is asked."""
+def engine_over(current: Callable[[], Any]) -> Engine:
+    """Open an engine whose connection is the one that `current` returns, each time that one is needed."""
     return sa.create_engine(
         f"postgresql+{_NAME}://",
-        creator=borrow,
+        creator=current,
         poolclass=NullPool,
         pool_reset_on_return=None,
         use_native_hstore=False,

@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from rqsched.core.schedule_options import CommonOptions
-from rqsched.store.callers import CallersTransaction, ConnectionLike, SessionLike, callers_transaction, is_async
+from rqsched.store.caller_transaction import (
+    CallerTransaction,
+    ConnectionLike,
+    SessionLike,
+    caller_transaction,
+    is_async,
+)
 
 __all__ = [
-    "CallersTransaction",
+    "CallerTransaction",
     "ConnectionLike",
     "SessionLike",
     "WritingOptions",
-    "callers_transaction",
+    "caller_transaction",
     "is_async",
     "told_apart",
 ]
@@ -28,9 +34,9 @@ class WritingOptions(CommonOptions, total=False):
 
 def told_apart(
     options: Mapping[str, Any], session: SessionLike | None
-) -> tuple[CallersTransaction | None, dict[str, Any]]:
+) -> tuple[CallerTransaction | None, dict[str, Any]]:
     """Return the caller's transaction, if one is given, and the options without it."""
     given = options.get("connection")
     if given is None or isinstance(given, str):
-        return callers_transaction(None, session), dict(options)
-    return callers_transaction(given, session), {name: value for name, value in options.items() if name != "connection"}
+        return caller_transaction(None, session), dict(options)
+    return caller_transaction(given, session), {name: value for name, value in options.items() if name != "connection"}

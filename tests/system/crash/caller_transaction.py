@@ -54,7 +54,7 @@ def until_through(write: Callable[[CrashEnv, sa.Engine], None]) -> Callable[[Cra
     return act
 
 
-OWN_TRANSACTION = [
+CALLER_TRANSACTION = [
     Flow("create, update and trigger in a caller's transaction", waiting(), until_through(of_connection)),
     Flow("create, update and trigger in a session, after a savepoint", waiting(), until_through(of_session)),
 ]

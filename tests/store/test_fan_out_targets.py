@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_ends import TargetEnd
-from rqsched.store import fanout_targets, machine_states, target_repairs
+from rqsched.store import fan_out_targets, machine_states, target_repairs
 from rqsched.store.database import Database
-from rqsched.store.fanout_targets import Batch
+from rqsched.store.fan_out_targets import Batch
 from tests.store.samples import LATER, NOW
 from tests.store.test_indexes import Ask, uses
 
@@ -22,21 +22,21 @@ ASKED: dict[str, tuple[Ask, str]] = {
     "targets to deliver again": (lambda c: target_repairs.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
     "fan-outs to continue": (lambda c: target_repairs.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
     "the next targets of a run": (
-        lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
+        lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",
     ),
     "the targets of a run by status": (
-        lambda c: fanout_targets.count(c, RUN),
+        lambda c: fan_out_targets.count(c, RUN),
         "ix_rqsched_targets_batch|uq_rqsched_targets_run_uid_target_id",
     ),
-    "a target by its uid": (lambda c: fanout_targets.claim(c, TargetJobId(RUN), RUN, NOW), "pk_rqsched_targets"),
-    "targets to try again": (lambda c: fanout_targets.promote(c, NOW, 500), "ix_rqsched_targets_open"),
+    "a target by its uid": (lambda c: fan_out_targets.claim(c, TargetJobId(RUN), RUN, NOW), "pk_rqsched_targets"),
+    "targets to try again": (lambda c: fan_out_targets.promote(c, NOW, 500), "ix_rqsched_targets_open"),
     "targets of a run to try again": (
-        lambda c: fanout_targets.next_promotion(c, RUN),
+        lambda c: fan_out_targets.next_promotion(c, RUN),
         "ix_rqsched_targets_batch|ix_rqsched_targets_open|uq_rqsched_targets_run_uid_target_id",
     ),
     "the next targets in the places that are free": (
-        lambda c: fanout_targets.take_waiting(c, RUN, 5, NOW),
+        lambda c: fan_out_targets.take_waiting(c, RUN, 5, NOW),
         "ix_rqsched_targets_batch",
     ),
     "the states of a machine": (
@@ -63,8 +63,8 @@ def fill(database: Database) -> None:
     def write(connection: sa.Connection) -> None:
         for run in range(20):
             batch = Batch(new_uid(NOW), "w", NOW, timeout=60)
-            fanout_targets.record(connection, batch, [f"{run}-{number}" for number in range(100)], 1, NOW)
-            fanout_targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
+            fan_out_targets.record(connection, batch, [f"{run}-{number}" for number in range(100)], 1, NOW)
+            fan_out_targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
         for machine in ("Order", "Ticket"):
             machine_states.put(connection, machine, {f"o-{n}": f"state-{n % 3}" for n in range(500)}, NOW)
         if not database.is_sqlite:
@@ -75,28 +75,28 @@ def fill(database: Database) -> None:
 
 def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    database.transact(lambda c: fanout_targets.record(c, batch, ["a"], 1, NOW))
-    assert database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
-    chunk, following = database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
+    database.transact(lambda c: fan_out_targets.record(c, batch, ["a"], 1, NOW))
+    assert database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
+    chunk, following = database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
     assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
     job, found = TargetJobId(chunk[0].uid), (chunk[0], None)
 
-    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) == found
-    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) == found, "its answer was lost"
-    assert database.transact(lambda c: fanout_targets.claim(c, job, "theirs", NOW)) is None
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) == found
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) == found, "its answer was lost"
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "theirs", NOW)) is None
     failed, done = TargetEnd(TargetStatus.FAILED), TargetEnd(TargetStatus.SUCCEEDED)
-    database.transact(lambda c: fanout_targets.finish(c, chunk[0], "theirs", failed, NOW))
-    assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
-    end = partial(fanout_targets.finish, target=chunk[0], token="mine", end=done, now=NOW)
+    database.transact(lambda c: fan_out_targets.finish(c, chunk[0], "theirs", failed, NOW))
+    assert database.read(lambda c: fan_out_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
+    end = partial(fan_out_targets.finish, target=chunk[0], token="mine", end=done, now=NOW)
     assert database.transact(end) == (False, []), "another one waits"
-    assert database.read(lambda c: fanout_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
-    assert database.transact(lambda c: fanout_targets.claim(c, job, "mine", NOW)) is None, "an ended one stays ended"
+    assert database.read(lambda c: fan_out_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) is None, "an ended one stays ended"
 
 
 def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b", "c"], 1, NOW))
-    taken = [database.transact(lambda c: fanout_targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
+    database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b", "c"], 1, NOW))
+    taken = [database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 2, NOW)) for _ in range(2)]
     assert [([target.target_id for target in chunk], following) for chunk, following in taken] == [
         (["a", "b"], 3),
         ([], None),
@@ -118,6 +118,6 @@ def test_a_state_is_replaced_once_also_when_the_answer_was_lost(database: Databa
 
 def test_targets_named_again_are_numbered_after_those_that_are_known(database: Database) -> None:
     batch = Batch(RUN, "w", NOW, timeout=60)
-    assert database.read(lambda c: fanout_targets.last_number(c, RUN)) == 0
-    database.transact(lambda c: fanout_targets.record(c, batch, ["a", "b"], 1, NOW))
-    assert database.read(lambda c: fanout_targets.last_number(c, RUN)) == 2
+    assert database.read(lambda c: fan_out_targets.last_number(c, RUN)) == 0
+    database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b"], 1, NOW))
+    assert database.read(lambda c: fan_out_targets.last_number(c, RUN)) == 2

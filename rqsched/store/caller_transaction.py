@@ -57,7 +57,7 @@ class Waiting(dict[object, Callable[[], None]]):
                 publish()
 
 
-class CallersTransaction(Protocol):
+class CallerTransaction(Protocol):
     """A transaction that the application began and will end."""
 
     def connection(self) -> AbstractContextManager[Connection]:
@@ -68,14 +68,14 @@ class CallersTransaction(Protocol):
 
 
 SessionLike: TypeAlias = (
-    "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallersTransaction"
+    "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallerTransaction"
 )
 """What `session=` takes; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
 ConnectionLike: TypeAlias = "Connection | AsyncConnection"
 """What `connection=` takes beside the name of a Redis."""
 
 
-def callers_transaction(connection: object = None, session: object = None) -> CallersTransaction | None:
+def caller_transaction(connection: object = None, session: object = None) -> CallerTransaction | None:
     """Return the transaction that a caller names, by its connection or its session; None without either.
 
     Raises InvalidTypeError for both, and for anything else.
@@ -90,7 +90,7 @@ def callers_transaction(connection: object = None, session: object = None) -> Ca
     if isinstance(given, Connection):
         return _OfConnection(given)
     if _has_methods(given, "connection", "when_over"):
-        return cast("CallersTransaction", given)
+        return cast("CallerTransaction", given)
     if _has_methods(given, "connection", "flush"):
         return _OfSession(cast("Session | scoped_session[Any]", given))
     raise InvalidTypeError(

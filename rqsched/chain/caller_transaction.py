@@ -21,7 +21,7 @@ from rqsched.core.model import OPEN, Change, Run, Schedule, changed
 from rqsched.core.payload import dumps
 from rqsched.store import changes as store
 from rqsched.store import listing
-from rqsched.store.callers import CallersTransaction, perform
+from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError, Patience
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _ONCE = Patience(total=timedelta(milliseconds=1))
 
 
 def operate_in(
-    within: CallersTransaction | None,
+    within: CallerTransaction | None,
     runtime: Runtime,
     work: Callable[[Connection], T],
     changes_of: Callable[[T], Sequence[Change]],
@@ -54,7 +54,7 @@ def operate_in(
     return result
 
 
-def read_in(within: CallersTransaction | None, runtime: Runtime, work: Callable[[Connection], T]) -> T:
+def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[Connection], T]) -> T:
     """Read on a snapshot of our own, or in the caller's transaction, which sees what it wrote itself."""
     if within is None:
         return runtime.database.read(work)
