@@ -102,8 +102,11 @@ def web(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", exists=True, dir_okay=False, help="Its private key, PEM.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, metavar="N", help="Serve in N processes; one that ends is replaced.")
+    ] = 1,
     max_connections: Annotated[
-        int | None, typer.Option("--max-connections", min=1, help="Beyond so many at once the answer is 503.")
+        int | None, typer.Option("--max-connections", min=1, help="Beyond so many at a process the answer is 503.")
     ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")
@@ -116,9 +119,17 @@ def web(
         raise ConfigError("--tls-cert and --tls-key go together: give both, or neither.")
     logs.begin()
     logging.getLogger("rqsched.http.access").disabled = not access_log
-    _http_serve()(
-        host, port, ssl_certfile=tls_cert, ssl_keyfile=tls_key, limit_concurrency=max_connections
-    )  # fmt: skip
+    serve_http = _http_serve()
+    raise typer.Exit(
+        serve_http(
+            host,
+            port,
+            workers=workers,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+            limit_concurrency=max_connections,
+        )
+    )
 
 
 @command(app)
@@ -136,7 +147,7 @@ def dev(
     raise typer.Exit(run_dev(Settings(), seconds=seconds))
 
 
-def _http_serve() -> Callable[..., None]:
+def _http_serve() -> Callable[..., int]:
     """Import what the `http` extra brings; raises ConfigError that says how to install it."""
     try:
         from rqsched.http import serve  # noqa: PLC0415 - an optional extra

@@ -29,6 +29,7 @@ from rqsched.http.middleware import Guard, render_error
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
+from rqsched.http.workers import serve_with_workers
 from rqsched.store.database import Patience
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
@@ -45,12 +46,14 @@ def create_app(
     settings: Settings | None = None,
     limits: Limits | None = None,
     authenticate: Authenticate | None = None,
+    recover: bool = True,
 ) -> FastAPI:
     """Create the ASGI application; without a scheduler it creates one from `RQSCHED_*` and closes it at shutdown.
 
     >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
 
-    Served alone it recovers at boot. A mounted application gets no lifespan: call `scheduler.recover()` yourself.
+    Served alone it recovers at boot, unless `recover` is False: of several processes one is enough. A mounted
+    application gets no lifespan: call `scheduler.recover()` yourself.
     `authenticate` is your own authentication: it returns a Principal for a request, or None to let tokens decide.
     Raises ConfigError for invalid settings or tokens.
     """
@@ -59,7 +62,7 @@ def create_app(
     limits = limits or Limits()
     app = FastAPI(
         title="rqsched", version=rqsched.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        dependencies=[Depends(bearer)], lifespan=_lifespan(scheduler, owned=owned),
+        dependencies=[Depends(bearer)], lifespan=_lifespan(scheduler, owned=owned, recover=recover),
     )  # fmt: skip
     tokens = Tokens.of(settings or scheduler.settings)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
@@ -105,11 +108,14 @@ def _from_env(settings: Settings | None) -> Scheduler:
     return scheduler
 
 
-def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    scheduler: Scheduler, *, owned: bool, recover: bool
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
-        recover_beside(scheduler)
+        if recover:
+            recover_beside(scheduler)
         yield
         if owned:
             scheduler.close()
@@ -117,10 +123,13 @@ def _lifespan(scheduler: Scheduler, *, owned: bool) -> Callable[[FastAPI], Abstr
     return lifespan
 
 
-def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, **options: Any) -> None:
+def serve(
+    host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | None = None, workers: int = 1, **options: Any
+) -> int:
     """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's. Requests are logged by `rqsched.http.access`.
 
-    Raises ConfigError when `host` is not loopback and no token is configured, before anything is opened.
+    With more than one of `workers`, so many processes serve the same address, and one that ends is replaced. Returns
+    the exit code. Raises ConfigError when `host` is not loopback and no token is configured, before anything is opened.
     """
     settings = settings or Settings()
     if not Tokens.of(settings) and not is_loopback(host):
@@ -128,5 +137,15 @@ def serve(host: str = "127.0.0.1", port: int = 8000, *, settings: Settings | Non
             f"cannot serve {host!r} without tokens: everyone who can reach it could run code. "
             "Set RQSCHED_TOKENS, or serve 127.0.0.1."
         )
-    app = create_app(settings=settings)
-    serve_visibly(uvicorn.Config(app, host=host, port=port, **_QUIET | options))
+    if workers < 1:
+        raise ConfigError(f"workers: {workers} is not a number of processes; give 1 or more.")
+
+    def configure(app: FastAPI) -> uvicorn.Config:
+        return uvicorn.Config(app, host=host, port=port, **_QUIET | options)
+
+    if workers > 1:
+        return serve_with_workers(
+            workers, lambda recover: configure(create_app(settings=settings, recover=recover)), settings
+        )
+    serve_visibly(configure(create_app(settings=settings)))
+    return 0

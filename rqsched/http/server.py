@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,15 +30,19 @@ def serve_visibly(config: uvicorn.Config) -> None:
     run_server(config, systemd)
 
 
-def run_server(config: uvicorn.Config, systemd: Systemd | None = None) -> None:
+def run_server(
+    config: uvicorn.Config, systemd: Systemd | None = None, *, sockets: Sequence[socket.socket] | None = None
+) -> None:
     """Serve an application of ours until a signal; streams end at once, other requests have 30 s.
+
+    It listens where `config` says, or on `sockets` that are bound already.
 
     The process ends when it cannot begin, as uvicorn's own command does.
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
     server = _Server(config, systemd or Systemd({}))
-    server.run()
+    server.run(None if sockets is None else [*sockets])
     if not server.started:
         sys.exit(_FAILED_TO_START)
 
@@ -57,3 +63,8 @@ class _Server(uvicorn.Server):
 def close_streams(app: Any) -> None:
     """End every stream of events of an application that `create_app` made, before the server that mounts it stops."""
     app.state.rqsched.feed.close()
+
+
+def close_scheduler(app: Any) -> None:
+    """Close the scheduler of an application that `create_app` made and that will not be served."""
+    app.state.rqsched.scheduler.close()

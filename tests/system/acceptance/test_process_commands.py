@@ -197,7 +197,11 @@ def hear(listening: socket.socket, state: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("words", [["worker"], ["dispatcher"], ["web", "--port", "0"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words",
+    [["worker"], ["dispatcher"], ["web", "--port", "0"], ["web", "--port", "0", "--workers", "2"]],
+    ids=["worker", "dispatcher", "web", "several-webs"],
+)
 def test_systemd_is_told_of_a_start_that_it_lives_and_of_its_end(
     visible: LiveEnv, systemd: socket.socket, words: list[str]
 ) -> None:
