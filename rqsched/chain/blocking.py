@@ -14,7 +14,7 @@ from rqsched.chain.settling import change_run, settle_run
 from rqsched.core.blocked import decide_block, out_of_time
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes
+from rqsched.store import claims
 from rqsched.store.database import Patience
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) ->
 def unblock_run(runtime: Runtime, run: Run) -> None:
     """Forget that a run was blocked: this process has found its workflow. With SQL away the run's end does so."""
     try:
-        runtime.database.transact(lambda connection: changes.unblock_run(connection, run.uid, run.token))
+        runtime.database.transact(lambda connection: claims.unblock_run(connection, run.uid, run.token))
     except BackendUnavailableError as error:
         _log.warning("run %s still shows as blocked: %s", run.uid, error, extra={"action": "unblock_failed"})
 

@@ -27,7 +27,7 @@ from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
-from rqsched.store import changes
+from rqsched.store import changes, claims
 from rqsched.store.database import Connection
 from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import (
@@ -140,7 +140,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     start = {"token": token, "started_at": now, "worker": process_name()}
 
     def work(connection: Connection) -> Claim | None:
-        started = changes.start_run(connection, job.uid, job.attempt, job.delivery, start)
+        started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start)
         if started is None:
             return None
         run, schedule = started
@@ -183,7 +183,7 @@ def _checkpoint(runtime: Runtime, claim: Claim) -> None:
 def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
     """Show that the run lives; returns the status it has once it is no longer this process's."""
     try:
-        return runtime.database.transact(lambda c: changes.record_heartbeat(c, claim.run.uid, claim.token))
+        return runtime.database.transact(lambda c: claims.record_heartbeat(c, claim.run.uid, claim.token))
     except BackendUnavailableError:
         _log.warning("no heartbeat of run %s: SQL does not answer", claim.run.uid, extra={"action": "heartbeat_failed"})
         return None

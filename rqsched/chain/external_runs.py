@@ -18,7 +18,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptResult
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes, external_runs
+from rqsched.store import changes, claims
 from rqsched.store.database import Connection
 
 
@@ -53,16 +53,16 @@ def claim(
 
     def work(connection: Connection) -> list[Claimed]:
         is_again = next(tries) > 1
-        found = external_runs.held_by(connection, token) if is_again else []
+        found = claims.external_held_by(connection, token) if is_again else []
         if not found:
             default = runtime.settings.default_queue
-            uids = external_runs.lock_waiting(
+            uids = claims.lock_waiting_external(
                 connection, queues, namespace=namespace, default_queue=default, limit=count
             )
             now = runtime.now()
             start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
             start["held_until"] = _held_until(runtime, now, held_for)
-            found = external_runs.start(connection, uids, {"status": RunStatus.RUNNING.value} | start)
+            found = claims.start_external(connection, uids, {"status": RunStatus.RUNNING.value} | start)
             starts = [runtime.notifier.write_start(connection, schedule, run, now) for run, schedule in found]
             owed[:] = [uid for uids in starts for uid in uids]
         return [Claimed(run, schedule) for run, schedule in found]
@@ -113,7 +113,7 @@ def heartbeat(
     def work(connection: Connection) -> set[str]:
         now = runtime.now()
         held_until = _held_until(runtime, now, held_for)
-        return external_runs.record_heartbeats(
+        return claims.record_external_heartbeats(
             connection, distinct, worker_id=worker_id, namespace=namespace, now=now, held_until=held_until
         )
 

@@ -21,7 +21,7 @@ from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes
+from rqsched.store import changes, claims
 from rqsched.store.database import Connection, DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def warm_up(runtime: Runtime) -> None:
 
 def _rehearse(connection: Connection) -> None:
     schedule, run = _sample(_THEN)
-    changes.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
+    claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)

@@ -20,8 +20,6 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
 from rqsched.store.rows import (
-    RUN_COLUMNS,
-    SCHEDULE_COLUMNS,
     SELECT_RUNS,
     SELECT_SCHEDULES,
     run_differences,
@@ -197,14 +195,14 @@ def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tup
     if schedule is None:
         return None
     named = {"schedule_uid": schedule_uid, "run_uid": run_uid}
-    found = [to_run(row) for row in connection.execute(_UNFINISHED_WITH, named)]
+    found = [to_run(row) for row in connection.execute(UNFINISHED_WITH, named)]
     mine = next((run for run in found if run.uid == run_uid and run.status is RunStatus.RUNNING), None)
     if mine is None:
         return None
     return schedule, mine, [run for run in found if run is not mine] + _first_waiting(connection, schedule)
 
 
-_UNFINISHED_WITH = SELECT_RUNS.where(
+UNFINISHED_WITH = SELECT_RUNS.where(
     runs.c.schedule_uid == sa.bindparam("schedule_uid"),
     IS_OPEN,
     IS_UNFINISHED,
@@ -360,103 +358,6 @@ def event_rows(change: Change) -> list[dict[str, Any]]:
         }
         for index, event in enumerate(change.events)
     ]
-
-
-def start_run(
-    connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]
-) -> tuple[Run, Schedule] | None:
-    """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
-
-    One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
-    the same again.
-    """
-    given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
-    given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
-    if not is_sqlite(connection):
-        row = connection.execute(_START_RETURNING, given).first()
-    elif connection.execute(_START, given).rowcount:
-        row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
-    else:
-        row = None
-    return None if row is None else (to_run(row[: len(RUN_COLUMNS)]), to_schedule(row[len(RUN_COLUMNS) :]))
-
-
-_START_GIVES = ("token", "started_at", "worker")
-
-
-def _is_startable() -> sa.ColumnElement[bool]:
-    is_pending = runs.c.status == constant(RunStatus.PENDING)
-    is_mine = (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.token == sa.bindparam("b_token"))
-    is_asked = sa.and_(
-        runs.c.uid == sa.bindparam("b_uid"),
-        runs.c.attempt == sa.bindparam("b_attempt"),
-        runs.c.delivery == sa.bindparam("b_delivery"),
-    )
-    return is_asked & (is_pending | is_mine)
-
-
-_START = (
-    sa.update(runs)
-    .where(_is_startable())
-    .values(
-        status=RunStatus.RUNNING.value,
-        sightings=0,
-        seen_beat=None,
-        seen_at=None,
-        **{name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES},
-    )
-)
-_START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
-_STARTED = (
-    sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
-    .join_from(runs, schedules, schedules.c.uid == runs.c.schedule_uid)
-    .where(runs.c.uid == sa.bindparam("b_uid"))
-)
-"""SQLite returns no columns of the other table."""
-
-
-def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None:
-    """Execute what a claim, a heartbeat and an end read and lock, for a `uid` that nothing has: all of it is compiled.
-
-    What an end writes is not among it, see `write`.
-    """
-    start_run(connection, uid, 1, 1, start)
-    if is_sqlite(connection):
-        connection.execute(_STARTED, {"b_uid": uid})
-    record_heartbeat(connection, uid, uid)
-    lock_running(connection, uid, uid)
-    connection.execute(_UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})
-
-
-def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
-    """Forget that a running run was blocked, while `token` holds it."""
-    is_held = runs.c.token == token, runs.c.uid == run_uid, runs.c.status == "running"
-    connection.execute(sa.update(runs).where(*is_held).values(blocked_at=None, blocked_reason=None))
-
-
-def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
-    """Record a heartbeat of a running run; returns None while `token` holds it, else the run's status."""
-    beaten = connection.execute(_BEAT, {"b_uid": run_uid, "b_token": token})
-    if beaten.rowcount == 1:
-        return None
-    status = connection.execute(sa.select(runs.c.status).where(runs.c.uid == run_uid)).scalar_one_or_none()
-    return str(status or "deleted")
-
-
-_BEAT = (
-    sa.update(runs)
-    .where(
-        runs.c.uid == sa.bindparam("b_uid"),
-        runs.c.token == sa.bindparam("b_token"),
-        runs.c.status == constant(RunStatus.RUNNING),
-    )
-    .values(beat=runs.c.beat + 1)
-)
-
-
-def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
-    """Return the number of a run's heartbeats; None when there is no such run."""
-    return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:

@@ -13,7 +13,7 @@ from rqsched.chain import firing
 from rqsched.chain.backfill import DEFAULT_BOUND, Range, get_backfill, open_backfill
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes
+from rqsched.store import claims
 from rqsched.store.database import Database, Patience
 from rqsched.store.tables import runs, schedules
 from tests.support.env import MINUTE, NOON, SECOND, Env, MakeEnv, link_id, newest
@@ -81,7 +81,7 @@ def test_lost_run_that_is_held_is_settled_by_a_later_pass(env: Env) -> None:
     schedule = env.create()
     run = env.fire_next(schedule)
     start = {"token": "t", "started_at": env.clock.now()}
-    env.runtime.database.transact(lambda c: changes.start_run(c, run.uid, 1, 1, start))
+    env.runtime.database.transact(lambda c: claims.start_run(c, run.uid, 1, 1, start))
     env.runtime.database.transact(lambda c: c.execute(sa.update(runs).values(sightings=3, seen_at=NOON + MINUTE)))
     with held(env, schedules, schedule.uid):
         recovered = env.recover()

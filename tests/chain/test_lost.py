@@ -13,7 +13,7 @@ from rqsched.core.audit import Event
 from rqsched.core.model import Change, RunStatus
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import AttemptOutcome, AttemptResult
-from rqsched.store import changes
+from rqsched.store import claims
 from rqsched.store.tables import runs
 from tests.support.damage import HOUR, repaired, started
 from tests.support.env import MINUTE, ONCE, SECOND, Env, statuses
@@ -51,7 +51,7 @@ def test_a_run_with_heartbeats_is_never_lost(env: Env) -> None:
     _, run = started(env)
     token = token_of(run)
     for _ in range(8):
-        env.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token))
+        env.runtime.database.transact(lambda c: claims.record_heartbeat(c, run.uid, token))
         env.recover()
         env.advance(15 * SECOND)
 
@@ -63,7 +63,7 @@ def test_a_heartbeat_resets_the_count_of_sightings(any_env: Env) -> None:
     seen = []
     for i in range(8):
         if i == 3:
-            any_env.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
+            any_env.runtime.database.transact(lambda c: claims.record_heartbeat(c, run.uid, token_of(run)))
         any_env.recover()
         seen.append(run.refresh().status)
         any_env.advance(15 * SECOND)
@@ -78,7 +78,7 @@ def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(env: Env) -> Non
     token = token_of(awake)
 
     def wake_up(change: Change, event: Event) -> None:
-        env.runtime.database.transact(lambda c: changes.record_heartbeat(c, awake.uid, token))
+        env.runtime.database.transact(lambda c: claims.record_heartbeat(c, awake.uid, token))
 
     env.runtime.subscribers.append(wake_up)
 
@@ -138,7 +138,7 @@ def test_flushing_redis_loses_no_run_that_executes(env: Env) -> None:
     """RQ's hash is gone while the horse lives: it is no evidence."""
     schedule, run = started(env)
     for _ in range(6):
-        env.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
+        env.runtime.database.transact(lambda c: claims.record_heartbeat(c, run.uid, token_of(run)))
         env.redis.flushall()
         env.recover()
         env.advance(15 * SECOND)
@@ -156,7 +156,7 @@ def test_an_outage_of_sql_loses_no_run(env: Env) -> None:
     env.recover()
 
     assert run.refresh().status == "running"
-    env.runtime.database.transact(lambda c: changes.record_heartbeat(c, run.uid, token_of(run)))
+    env.runtime.database.transact(lambda c: claims.record_heartbeat(c, run.uid, token_of(run)))
     for _ in range(3):
         env.advance(15 * SECOND)
         env.recover()

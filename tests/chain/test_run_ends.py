@@ -15,7 +15,7 @@ from rqsched.chain import execution, settling
 from rqsched.chain.execution import claim_run
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
-from rqsched.store import changes, schema_version
+from rqsched.store import claims, schema_version
 from rqsched.store.database import Database, Patience
 from tests.support.env import ONCE, Env, MakeEnv, job_id, newest, run_target, statuses
 from tests.support.processes import wait_until
@@ -104,7 +104,7 @@ def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(env: Env) -> None:
 
 
 def heartbeat_of(env: Env, uid: str) -> int:
-    return env.runtime.database.read(lambda connection: changes.read_heartbeat(connection, uid)) or 0
+    return env.runtime.database.read(lambda connection: claims.read_heartbeat(connection, uid)) or 0
 
 
 def test_an_executing_run_sends_heartbeats(make_env: MakeEnv, database_url: str) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rqsched.core.model import Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.errors import DatabaseLimitError
-from rqsched.store import changes, fan_out_targets, reconcile_queries, schema_version, target_repairs
+from rqsched.store import changes, claims, fan_out_targets, reconcile_queries, schema_version, target_repairs
 from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import runs, targets
@@ -81,7 +81,7 @@ def test_schedule_is_left_out_where_one_of_the_runs_to_lock_is_held(
 def test_runs_to_lock_are_read_as_they_are_when_they_are_locked(postgres_database: Database) -> None:
     schedule, [run] = schedule_with_runs(postgres_database, RunStatus.PENDING)
     start = {"token": "t", "started_at": NOW}
-    postgres_database.transact(lambda c: changes.start_run(c, run.uid, run.attempt, run.delivery, start))
+    postgres_database.transact(lambda c: claims.start_run(c, run.uid, run.attempt, run.delivery, start))
     locked = postgres_database.transact(lambda c: changes.lock_open_runs(c, {schedule.uid: [run]}))
     assert [(one.status, one.token) for one in locked[schedule.uid]] == [(RunStatus.RUNNING, "t")]
 

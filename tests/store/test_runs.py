@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.store import changes, metadata, registered_workflows
+from rqsched.store import changes, claims, metadata, registered_workflows
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, find_run, run_of, write
@@ -68,7 +68,7 @@ def test_a_run_is_found_by_its_number_within_its_schedule(database: Database) ->
 
 def test_writing_a_run_keeps_the_heartbeats_recorded_meanwhile(database: Database) -> None:
     run = started_run(database)
-    database.transact(lambda connection: changes.record_heartbeat(connection, run.uid, START["token"]))
+    database.transact(lambda connection: claims.record_heartbeat(connection, run.uid, START["token"]))
     schedule = database.read(lambda connection: changes.find(connection, run.schedule_uid))
     assert schedule is not None
     ended = replace(run, status=RunStatus.SUCCEEDED, ended_at=LATER)
@@ -85,7 +85,7 @@ def pending_run(database: Database) -> Run:
 def start(database: Database, run: Run, **others: Any) -> bool:
     asked = {"attempt": run.attempt, "delivery": run.delivery, **START, **others}
     attempt, delivery = asked.pop("attempt"), asked.pop("delivery")
-    work = partial(changes.start_run, run_uid=run.uid, attempt=attempt, delivery=delivery, start=asked)
+    work = partial(claims.start_run, run_uid=run.uid, attempt=attempt, delivery=delivery, start=asked)
     return database.transact(work) is not None
 
 
@@ -144,7 +144,7 @@ def beats(database: Database, run: Run) -> int:
 
 
 def beat(database: Database, uid: str, token: str = START["token"]) -> str | None:
-    return database.transact(lambda connection: changes.record_heartbeat(connection, uid, token))
+    return database.transact(lambda connection: claims.record_heartbeat(connection, uid, token))
 
 
 def test_each_heartbeat_of_the_process_that_holds_the_run_counts(database: Database) -> None:

@@ -17,7 +17,7 @@ from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes, reconcile_queries
+from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
         is_silent = current.heartbeat_at == run.heartbeat_at and current.dispatched_at is None
         return is_same and current.status is RunStatus.RUNNING and is_silent
 
-    if runtime.database.read(lambda connection: changes.read_heartbeat(connection, run.uid)) != heartbeat:
+    if runtime.database.read(lambda connection: claims.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
     change = settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True)

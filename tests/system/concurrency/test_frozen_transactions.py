@@ -23,7 +23,7 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId
-from rqsched.store import changes, reconcile_queries
+from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from tests.store.children import FORK
@@ -105,14 +105,14 @@ def hold_schedules(connection: Connection, here: Scene) -> None:
 
 def hold_claim(connection: Connection, here: Scene) -> None:
     run, start = here.run_of(here.queued), {"token": "x" * 26, "started_at": here.scheduler.runtime.now()}
-    assert changes.start_run(connection, run.uid, 1, 1, start | {"worker": "frozen"})
+    assert claims.start_run(connection, run.uid, 1, 1, start | {"worker": "frozen"})
 
 
 def hold_heartbeats(connection: Connection, here: Scene) -> None:
     for schedule in (here.busy, here.replacing):
         uid = here.run_of(schedule).uid
         token = connection.execute(sa.select(runs.c.token).where(runs.c.uid == uid)).scalar_one()
-        assert changes.record_heartbeat(connection, uid, token) is None
+        assert claims.record_heartbeat(connection, uid, token) is None
 
 
 def hold_comparison(connection: Connection, here: Scene) -> None:

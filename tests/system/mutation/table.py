@@ -95,7 +95,7 @@ FENCES = (
     ),
     _edit(
         "a run starts whatever delivery asks",
-        "store/changes.py",
+        "store/claims.py",
         '        runs.c.attempt == sa.bindparam("b_attempt"),\n'
         '        runs.c.delivery == sa.bindparam("b_delivery"),\n',
         "",
@@ -104,7 +104,7 @@ FENCES = (
     ),
     _edit(
         "a run starts whatever its status",
-        "store/changes.py",
+        "store/claims.py",
         "    return is_asked & (is_pending | is_mine)\n",
         "    return is_asked\n",
         _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
@@ -158,7 +158,7 @@ FENCES = (
     ),
     _edit(
         "a heartbeat counts whoever holds the run",
-        "store/changes.py",
+        "store/claims.py",
         '        runs.c.token == sa.bindparam("b_token"),\n        runs.c.status == constant(RunStatus.RUNNING),\n',
         "        runs.c.status == constant(RunStatus.RUNNING),\n",
         _STORE + "runs.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
@@ -399,7 +399,7 @@ FOLLOWING = (
 ANSWERS = (
     _edit(
         "a start does not look for its own token",
-        "store/changes.py",
+        "store/claims.py",
         "    return is_asked & (is_pending | is_mine)\n",
         "    return is_asked & is_pending\n",
         _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
@@ -495,8 +495,8 @@ RECONCILE = (
     _edit(
         "reconcile loses a run that beats",
         "chain/reconcile/runs.py",
-        "changes.read_heartbeat(connection, run.uid)) != heartbeat:\n",
-        "changes.read_heartbeat(connection, run.uid)) == -1:\n",
+        "claims.read_heartbeat(connection, run.uid)) != heartbeat:\n",
+        "claims.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
     ),
     _edit(

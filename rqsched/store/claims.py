@@ -1,0 +1,189 @@
+"""Claims in SQL: a pending run becomes one process's or one external worker's, who keeps it alive by heartbeats.
+
+A claim is one conditional update, fenced by a token that the claimer has drawn. Every function works inside the
+caller's transaction. What the end of a claimed run reads and writes is in `changes`, the claims of targets are in
+`fan_out_targets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.model import Run, RunStatus, Schedule
+from rqsched.store.bulk import is_sqlite
+from rqsched.store.changes import UNFINISHED_WITH, lock_running, one_of
+from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
+
+
+def start_run(
+    connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]
+) -> tuple[Run, Schedule] | None:
+    """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
+
+    One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
+    the same again.
+    """
+    given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
+    given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
+    if not is_sqlite(connection):
+        row = connection.execute(_START_RETURNING, given).first()
+    elif connection.execute(_START, given).rowcount:
+        row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
+    else:
+        row = None
+    return None if row is None else (to_run(row[: len(RUN_COLUMNS)]), to_schedule(row[len(RUN_COLUMNS) :]))
+
+
+_START_GIVES = ("token", "started_at", "worker")
+
+
+def _is_startable() -> sa.ColumnElement[bool]:
+    is_pending = runs.c.status == constant(RunStatus.PENDING)
+    is_mine = (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.token == sa.bindparam("b_token"))
+    is_asked = sa.and_(
+        runs.c.uid == sa.bindparam("b_uid"),
+        runs.c.attempt == sa.bindparam("b_attempt"),
+        runs.c.delivery == sa.bindparam("b_delivery"),
+    )
+    return is_asked & (is_pending | is_mine)
+
+
+_START = (
+    sa.update(runs)
+    .where(_is_startable())
+    .values(
+        status=RunStatus.RUNNING.value,
+        sightings=0,
+        seen_beat=None,
+        seen_at=None,
+        **{name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES},
+    )
+)
+_START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
+_STARTED = (
+    sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
+    .join_from(runs, schedules, schedules.c.uid == runs.c.schedule_uid)
+    .where(runs.c.uid == sa.bindparam("b_uid"))
+)
+"""SQLite returns no columns of the other table."""
+
+
+def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
+    """Forget that a running run was blocked, while `token` holds it."""
+    is_held = runs.c.token == token, runs.c.uid == run_uid, runs.c.status == "running"
+    connection.execute(sa.update(runs).where(*is_held).values(blocked_at=None, blocked_reason=None))
+
+
+def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
+    """Record a heartbeat of a running run; returns None while `token` holds it, else the run's status."""
+    beaten = connection.execute(_BEAT, {"b_uid": run_uid, "b_token": token})
+    if beaten.rowcount == 1:
+        return None
+    status = connection.execute(sa.select(runs.c.status).where(runs.c.uid == run_uid)).scalar_one_or_none()
+    return str(status or "deleted")
+
+
+_BEAT = (
+    sa.update(runs)
+    .where(
+        runs.c.uid == sa.bindparam("b_uid"),
+        runs.c.token == sa.bindparam("b_token"),
+        runs.c.status == constant(RunStatus.RUNNING),
+    )
+    .values(beat=runs.c.beat + 1)
+)
+
+
+def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
+    """Return the number of a run's heartbeats; None when there is no such run."""
+    return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
+
+
+def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None:
+    """Execute what a claim, a heartbeat and an end read and lock, for a `uid` that nothing has: all of it is compiled.
+
+    What an end writes is not among it, see `write`.
+    """
+    start_run(connection, uid, 1, 1, start)
+    if is_sqlite(connection):
+        connection.execute(_STARTED, {"b_uid": uid})
+    record_heartbeat(connection, uid, uid)
+    lock_running(connection, uid, uid)
+    connection.execute(UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})
+
+
+_IS_WAITING = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "external")
+_IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.executor == "external")
+
+
+def lock_waiting_external(
+    connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, limit: int
+) -> list[str]:
+    """Lock waiting runs of these queues, skipping those that others hold.
+
+    The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
+    queue waits on `default_queue`.
+    """
+    queue = sa.func.coalesce(runs.c.queue, default_queue)
+    order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
+    statement = (
+        sa.select(runs.c.uid)
+        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace))
+        .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
+        .limit(limit)
+        .with_for_update(key_share=True, skip_locked=True, of=runs)
+    )
+    return list(connection.execute(statement).scalars())
+
+
+def start_external(
+    connection: Connection, uids: Sequence[str], values: Mapping[str, Any]
+) -> list[tuple[Run, Schedule]]:
+    """Write the start of locked runs; returns them in the order of the uids, each with its schedule."""
+    if not uids:
+        return []
+    update = sa.update(runs).where(one_of(runs.c.uid, uids, connection)).values(**values).returning(*RUN_COLUMNS)
+    started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
+    return _with_schedules(connection, [started[uid] for uid in uids])
+
+
+def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Schedule]]:
+    """Return the active runs that a claim with this token started, each with its schedule."""
+    statement = SELECT_RUNS.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
+    return _with_schedules(connection, [to_run(row) for row in connection.execute(statement)])
+
+
+def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[tuple[Run, Schedule]]:
+    uids = sorted({run.schedule_uid for run in found})
+    statement = SELECT_SCHEDULES.where(one_of(schedules.c.uid, uids, connection))
+    known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
+    return [(run, known[run.schedule_uid]) for run in found]
+
+
+def record_external_heartbeats(
+    connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str, now: datetime, held_until: datetime
+) -> set[str]:
+    """Record that a worker executes these runs until then; returns the uids of those that are still its own.
+
+    What was claimed without the name of a worker belongs to whoever names it.
+    """
+    is_named = one_of(runs.c.uid, uids, connection)
+    is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)
+    mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
+    # In the order in which all runs are locked: two heartbeats, or one and a fire that cancels, never deadlock.
+    locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
+    alive = list(connection.execute(locked).scalars())
+    values = {"heartbeat_at": now, "held_until": held_until}
+    connection.execute(sa.update(runs).where(one_of(runs.c.uid, alive, connection)).values(**values))
+    return set(alive)
+
+
+def _is_in(namespace: str) -> sa.ColumnElement[bool]:
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    return sa.select(schedules.c.uid).where(*is_parent).exists()
