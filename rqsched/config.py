@@ -45,6 +45,7 @@ NO_CLUSTER = (
 """Why Redis Cluster is refused, and what to do instead."""
 _VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
+_OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
 """Every version of RQ reads a dotted path; the older ones do not know the short names."""
@@ -332,7 +333,7 @@ class Settings(BaseSettings):
         if value is None or re.match(r"^sqlite(\+pysqlite)?://", value):
             return value
         if not _POSTGRESQL.match(value):
-            raise ValueError("write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH")
+            raise ValueError(_about_database_url(value))
         return _POSTGRESQL.sub("postgresql+psycopg://", value)
 
     @field_validator("imports")
@@ -401,6 +402,18 @@ class Settings(BaseSettings):
     def serializer_for(self, queue: str) -> str:
         """Return the dotted path of the serializer that jobs of this queue are written with."""
         return serializer_path(self.queue_serializers.get(queue, self.serializer))
+
+
+def _about_database_url(value: str) -> str:
+    other = _OTHER_DRIVER.match(value)
+    if other is None:
+        return "write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH"
+    if other["database"] == "sqlite":
+        return "rqsched opens SQLite with Python's sqlite3; write sqlite:/// and the same path"
+    return (
+        "rqsched opens its connections to PostgreSQL with psycopg 3, whatever your application uses; write "
+        "postgresql:// and the same address, with libpq's options (sslmode=require, not ssl=require)"
+    )
 
 
 def _is_json_list(text: str) -> bool:

@@ -17,8 +17,10 @@ from typing import Any, TypeVar, cast
 import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
+from psycopg.conninfo import make_conninfo
 from sqlalchemy.engine import Engine
 
+from rqsched.errors import ConfigError
 from rqsched.store.session_limits import SESSION
 
 _log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ ANSWER_SECONDS = 10.0
 """After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
 so that a server that lives always answers first."""
 _REFUSED = "startup parameter"
+_OF_PSYCOPG = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"}
+"""Options of a connection that psycopg takes itself; the others are libpq's."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -66,12 +70,27 @@ def session_options() -> str:
 
 
 def make_engine(url: str) -> Engine:
-    """Open an engine whose connections are bounded; none is made before it is used."""
+    """Open an engine whose connections are bounded; none is made before it is used.
+
+    Raises ConfigError for an option that no connection could be made with.
+    """
     engine = sa.create_engine(
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
     )
+    _require_known_options(engine)
     sa.event.listen(engine, "do_connect", _connector())
     return engine
+
+
+def _require_known_options(engine: Engine) -> None:
+    options = engine.dialect.create_connect_args(engine.url)[1]
+    try:
+        make_conninfo("", **{name: value for name, value in options.items() if name not in _OF_PSYCOPG})
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            f"RQSCHED_DATABASE_URL cannot be used: {str(error).strip()}; behind ? stand the options of libpq, such as "
+            "sslmode=require."
+        ) from None
 
 
 def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]:

@@ -33,12 +33,17 @@ def database_of(engine: Engine) -> Database:
 
 def _require_usable(engine: object) -> None:
     if not isinstance(engine, Engine):
-        hint = "; give its sync_engine's URL to create_engine()" if hasattr(engine, "sync_engine") else ""
-        raise ConfigError(f"engine: {type(engine).__name__} is not a synchronous SQLAlchemy Engine{hint}.")
+        hint = "; give database_url: an AsyncScheduler takes your asynchronous sessions all the same"
+        raise ConfigError(
+            f"engine: {type(engine).__name__} is not a synchronous SQLAlchemy Engine"
+            f"{hint if hasattr(engine, 'sync_engine') else ''}."
+        )
     name, driver = engine.dialect.name, engine.dialect.driver
     if _DRIVERS.get(name) != driver:
+        usable = " or ".join(f"{database}+{own}" for database, own in _DRIVERS.items())
         raise ConfigError(
-            f"engine: {name}+{driver} cannot be used; open it as postgresql+psycopg://, or give database_url."
+            f"engine: {name}+{driver} cannot be used; open it as {usable}, or give database_url. A Session of this "
+            "engine may be given as session= all the same."
         )
     if (name == "sqlite" and not engine.url.database) or ":memory:" in str(engine.url):
         raise ConfigError("engine: a SQLite database in memory is seen by its own connection only; use a file.")

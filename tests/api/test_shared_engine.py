@@ -131,7 +131,10 @@ def test_engine_that_cannot_work_is_refused_with_the_reason(redis_url: str, sqli
     refused: list[tuple[Any, str]] = [
         (sa.create_engine("sqlite://"), "in memory"),
         (sa.create_engine(sqlite_url, poolclass=StaticPool), "StaticPool lends the same connection"),
-        (create_async_engine("postgresql+psycopg://nobody@127.0.0.1:9/none"), "AsyncEngine is not a synchronous"),
+        (
+            create_async_engine("postgresql+psycopg://nobody@127.0.0.1:9/none"),
+            "AsyncEngine is not a synchronous .*; give database_url: an AsyncScheduler takes your asynchronous",
+        ),
         (sa.create_mock_engine("mysql://", print), "MockConnection is not"),
         ("sqlite://", "str is not"),
     ]

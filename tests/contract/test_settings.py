@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from rq.serializers import resolve_serializer
 
-from rqsched import config
+from rqsched import Scheduler, config
 from rqsched.config import Settings, export, provide
 from rqsched.errors import ConfigError
+from rqsched.store.database import make_engine
 
 SECRET = "hunter2"
 
@@ -82,6 +83,39 @@ def test_postgres_is_always_reached_through_psycopg_3(scheme: str) -> None:
 
     assert settings.database_url == f"postgresql+psycopg://u:{SECRET}@h/d"
     assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    {
+        "postgresql+asyncpg": "psycopg 3, whatever your application uses; write postgresql:// .*sslmode=require",
+        "postgres+psycopg2": "psycopg 3, whatever your application uses; write postgresql://",
+        "sqlite+aiosqlite": "with Python's sqlite3; write sqlite:///",
+        "mysql+pymysql": "write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH",
+    }.items(),
+)
+def test_url_of_another_driver_is_refused_with_what_to_write(scheme: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        Settings(database_url=f"{scheme}://u:{SECRET}@h/d", redis_url="redis://h:6379/0")
+
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["ssl=require", "async_fallback=true"])
+def test_option_that_only_another_driver_knows_is_refused_before_anything_is_connected(option: str) -> None:
+    url = f"postgresql://u:{SECRET}@h/d?{option}"
+
+    with pytest.raises(ConfigError, match=r"RQSCHED_DATABASE_URL cannot be used: .* options of libpq") as refused:
+        Scheduler(database_url=url, redis_url="redis://h:6379/0")
+
+    assert SECRET not in str(refused.value)
+
+
+def test_options_of_libpq_and_psycopg_stand_behind_the_url() -> None:
+    hosts = "host=h1:5432&host=h2:5433&target_session_attrs=read-write"
+    url = f"postgresql+psycopg://u:{SECRET}@/d?{hosts}&sslmode=require&application_name=x&prepare_threshold=5"
+
+    assert make_engine(url).url.query["sslmode"] == "require"
 
 
 def test_postgres_without_a_redis_url_is_refused() -> None:
