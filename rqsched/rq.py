@@ -16,13 +16,15 @@ import rq
 import rq.worker
 from redis import Redis
 from redis.exceptions import RedisError
-from redis.sentinel import SentinelConnectionPool
+from rq import Queue
+from rq.job import Job
 
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings, export
-from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.errors import BackendUnavailableError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
 from rqsched.processes.rq_worker import PatientWorker, end_scheduler_with
+from rqsched.processes.spawned_horse import client_for_horse
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.worker import prepare
 from rqsched.transport.redis_url import url_of
@@ -47,7 +49,6 @@ class _WithDispatcher(PatientWorker):
         belongs to another database. While a server is merely away it starts, and waits.
         """
         if self._spawns:
-            _require_address(self.connection)
             export()
         self.runtime = _open_runtime(self.connection)
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
@@ -95,14 +96,14 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
 
     _spawns = True
 
-
-def _require_address(connection: Redis) -> None:
-    """Raise ConfigError where RQ's SpawnWorker would let its horses look for Redis on their own machine."""
-    if isinstance(connection.connection_pool, SentinelConnectionPool):
-        raise ConfigError(
-            "RQ's SpawnWorker tells its horses one address, and Sentinels name it anew after a failover; take "
-            "rqsched.rq.Worker or rqsched.rq.SimpleWorker."
-        )
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        """Start the horse; where Sentinels name the server, it asks them itself."""
+        own = self.connection
+        self.connection = client_for_horse(own)
+        try:
+            super().fork_work_horse(job, queue)
+        finally:
+            self.connection = own
 
 
 def _open_runtime(connection: Redis) -> Runtime:

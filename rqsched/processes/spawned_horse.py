@@ -1,0 +1,53 @@
+"""A work horse that RQ's SpawnWorker starts anew, where Sentinels name the server: it asks them itself.
+
+RQ writes the options of its connection into the source of the horse, and those of a pool behind Sentinels name no
+address. So RQ is lent a client whose options are an expression there, which opens a pool behind the same Sentinels.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from redis import Connection, ConnectionPool, Redis
+from redis.sentinel import SentinelConnectionPool
+
+from rqsched.transport.client import connect
+from rqsched.transport.redis_url import url_of
+
+_URL = "RQ_HORSE_REDIS_URL"
+"""Where the horse finds the URL: its source is shown by `ps`, and a URL may hold a password."""
+
+
+def client_for_horse(redis: Redis) -> Redis:
+    """Return the client that RQ's SpawnWorker starts a horse with: behind Sentinels another, in place of `redis`."""
+    if not isinstance(redis.connection_pool, SentinelConnectionPool):
+        return redis
+    os.environ[_URL] = url_of(redis)
+    return Redis(connection_pool=cast("ConnectionPool", _Described(redis.connection_pool)))
+
+
+def open_pool() -> ConnectionPool:
+    """Open the pool of this horse; nothing is connected yet."""
+    return connect(os.environ[_URL]).connection_pool
+
+
+class _OpenedThere:
+    """The pool of the horse, as its source says it."""
+
+    def __repr__(self) -> str:
+        return f"__import__({__name__!r}, fromlist=[{open_pool.__name__!r}]).{open_pool.__name__}()"
+
+
+class _Described:
+    """A pool that lends its connections (a command may come meanwhile), and describes itself to the horse's source."""
+
+    connection_class = Connection
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        protocol = {name: value for name, value in pool.connection_kwargs.items() if name == "protocol"}
+        self.connection_kwargs = {**protocol, "connection_pool": _OpenedThere()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
