@@ -10,14 +10,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
+from rqsched.core.backoff import offer_delay
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 
-FIRST_DELAY = timedelta(seconds=5)
-"""After how long a run is offered again that was blocked for the first time; the delay doubles each time."""
-LONGEST_DELAY = timedelta(seconds=60)
-"""The longest such delay."""
 MAX_REASON = 2_000
 """Characters of the reason that are kept."""
 
@@ -41,7 +38,7 @@ def decide_block(
         token=None,
         worker=None,
         started_at=None,
-        queued_at=now + block_delay(now - blocked_at),
+        queued_at=now + offer_delay(now - blocked_at),
         blocked_at=blocked_at,
         blocked_reason=_cut(f"{run.worker}: {reason}"),
     )
@@ -65,11 +62,6 @@ def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
     seconds = f"{timeout.total_seconds():.15g}"
     error = f"no worker could find its workflow within {seconds} s (RQSCHED_BLOCKED_TIMEOUT): {reason}"
     return AttemptResult(AttemptOutcome.FAILED, error=error, is_final=True)
-
-
-def block_delay(blocked_for: timedelta) -> timedelta:
-    """Double with each time without counting them: 5 s after 0 s, 10 s after 5 s, 20 s after 15 s."""
-    return min(FIRST_DELAY + blocked_for, LONGEST_DELAY)
 
 
 def _cut(reason: str) -> str:

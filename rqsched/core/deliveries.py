@@ -16,18 +16,14 @@ from urllib.parse import quote
 
 from rqsched.core import audit
 from rqsched.core.audit import Event
+from rqsched.core.backoff import DELIVERY_BACKOFF, backoff
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden
-from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import has_failed_last
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron
 
-BACKOFF = RetryPolicy(
-    base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
-)
-"""How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
 PING_RETRIES = 3
 """How often a heartbeat or check-in is repeated: one that comes late says what is no longer true."""
 MAX_ERROR = 600
@@ -312,7 +308,7 @@ def _delivery(
 
 def next_attempt_at(delivery: Delivery, now: datetime) -> datetime | None:
     """Return when a delivery whose attempt failed is tried again; None when it is given up."""
-    retries = PING_RETRIES if delivery.kind in PINGS else BACKOFF.max_retries
+    retries = PING_RETRIES if delivery.kind in PINGS else DELIVERY_BACKOFF.max_retries
     if delivery.attempt > retries:
         return None
-    return now + BACKOFF.delay(delivery.attempt, interval=timedelta(minutes=1), salt=delivery.uid)
+    return now + backoff(DELIVERY_BACKOFF, delivery.attempt, interval=timedelta(minutes=1), salt=delivery.uid)

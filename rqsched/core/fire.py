@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
+from rqsched.core.backoff import FIRE_BACKOFF, backoff
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.occurrences import (
@@ -22,12 +23,8 @@ from rqsched.core.occurrences import (
     stored_due_of,
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
-from rqsched.core.policy import RetryPolicy
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 from rqsched.core.skips import skip, skip_gaps
-
-FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
-"""How a schedule whose fire itself fails is kept from being tried in a tight loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Chan
     """Record that evaluating a schedule raised: its occurrence stays due and is tried again after a backoff."""
     builder = ChangeBuilder(schedule, now=now)
     failures = schedule.fire_failures + 1
-    retry_at = now + FIRE_BACKOFF.delay(failures, interval=timedelta(seconds=1))
+    retry_at = now + backoff(FIRE_BACKOFF, failures, interval=timedelta(seconds=1))
     builder.set(fire_failures=failures, due_at=retry_at, last_error=error)
     builder.record(
         audit.FIRE_FAILED,

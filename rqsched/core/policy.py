@@ -11,17 +11,10 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, TypeVar
 
-import tenacity
-
-from rqsched.core.jitter import fraction
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
 
-MAX_BASE = timedelta(hours=1)
-"""An interval longer than this does not stretch the first retry (Pipelit document)."""
-CAP_FACTOR = 10
-"""The backoff's cap as a multiple of its base, unless a cap is given (Pipelit document)."""
 MAX_DELAY = timedelta(days=366)
 """The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
 SKIP_TOLERANCE = timedelta(seconds=60)
@@ -143,7 +136,7 @@ class OverlapUntil(StrEnum):
 class RetryPolicy:
     """How often and how late a failed attempt is repeated.
 
-    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter`.
+    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter` (`core/backoff.py`).
     """
 
     max_retries: int = 3
@@ -188,14 +181,6 @@ class RetryPolicy:
         _require(
             limit is None or _is_count(limit, 1), "retry.max_consecutive_failures", "must be a whole number from 1"
         )
-
-    def delay(self, attempt: int, *, interval: timedelta, salt: str = "") -> timedelta:
-        """Compute the wait after failed attempt `attempt` (1 is the first) of a schedule with this `interval`."""
-        base = self.base or min(interval, MAX_BASE)
-        cap = self.cap or CAP_FACTOR * base
-        wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=self.factor, max=cap.total_seconds())
-        seconds = wait(_at_attempt(attempt))
-        return timedelta(seconds=seconds) + self.jitter * fraction("retry", salt, attempt)
 
     def kills_after(self, consecutive_failures: int) -> bool:
         """Return whether so many failed runs in a row kill the schedule."""
@@ -322,14 +307,6 @@ class Policies:
         """Whether what waits goes on when the schedule is deleted."""
         return self.on_delete == "keep_runs"
 
-    def retry_delay(self, attempt: int, *, interval: timedelta, salt: str) -> timedelta:
-        """Compute the wait after failed attempt `attempt`: the retry policy's delay, spread."""
-        delay = self.retry.delay(attempt, interval=interval, salt=salt)
-        if not self.retry_spread:
-            return delay
-        spread = delay * (1 + self.retry_spread * (2 * fraction("spread", salt, attempt) - 1))
-        return spread if self.retry.cap is None else min(spread, self.retry.cap)
-
     def is_final(self, error_types: Iterable[str]) -> bool:
         """Return whether an error that goes by one of these names is not tried again."""
         kinds = tuple(error_types)
@@ -399,12 +376,6 @@ def _span(seconds: float | None) -> timedelta | None:
 
 def _names(entry: str, kind: str) -> bool:
     return kind.startswith(entry[:-1]) if entry.endswith(".*") else kind == entry
-
-
-def _at_attempt(attempt: int) -> tenacity.RetryCallState:
-    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
-    state.attempt_number = attempt
-    return state
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rqsched.core import audit
+from rqsched.core.backoff import backoff, base_of
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.fan_out import describe_failures, has_failed
 from rqsched.core.ids import iso_utc
@@ -155,8 +156,8 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     error = _cut(attempt_result.error) or attempt_result.outcome.value
     builder.set(error_count=schedule.error_count + 1, last_error=error)
     if run.attempt <= retry.max_retries and not is_final and not is_withdrawn(schedule):
-        delay = policies.retry_delay(run.attempt, interval=schedule.spec.backoff_base(), salt=run.uid)
-        retry_at = builder.now + delay
+        interval, spread = base_of(schedule.spec), policies.retry_spread
+        retry_at = builder.now + backoff(retry, run.attempt, interval=interval, salt=run.uid, spread=spread)
         unblocked = {"blocked_at": None, "blocked_reason": None}
         builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error, **unblocked)
         outcome = attempt_result.outcome.value

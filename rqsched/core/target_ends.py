@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rqsched.core.blocked import block_delay, out_of_time
+from rqsched.core.backoff import backoff, base_of, offer_delay
+from rqsched.core.blocked import out_of_time
 from rqsched.core.model import OPEN_TARGETS, Schedule, TargetStatus
 from rqsched.core.policy import Policies
 from rqsched.core.settle import is_withdrawn
@@ -50,7 +51,7 @@ def end_failed(
     status, error = (TargetStatus.LOST if is_lost else TargetStatus.FAILED), cut(error)
     if schedule is None or is_withdrawn(schedule) or not _is_tried_again(schedule.policies, attempt, error_types):
         return TargetEnd(status, error)
-    delay = schedule.policies.target_retry.delay(attempt, interval=schedule.spec.backoff_base(), salt=uid)
+    delay = backoff(schedule.policies.target_retry, attempt, interval=base_of(schedule.spec), salt=uid)
     return TargetEnd(TargetStatus.RETRYING, error, now + delay)
 
 
@@ -66,7 +67,7 @@ def end_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, time
     since = blocked_at or now
     if now - since >= timeout:
         return TargetEnd(TargetStatus.FAILED, cut(out_of_time(reason, timeout).error or reason))
-    return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + block_delay(now - since), since)
+    return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + offer_delay(now - since), since)
 
 
 def cut(error: str) -> str:

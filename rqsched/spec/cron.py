@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidCronError
 from rqsched.spec.cron_days import EVERY_DAY, DayRule
-from rqsched.spec.zones import FIRST_YEAR, spans_from, spans_until
+from rqsched.spec.zones import spans_from, spans_until
 
 ALIASES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
@@ -35,19 +35,6 @@ _LONGEST_TEXT = 255
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 # Every weekday falls on 29 February once in 28 years, so 50 years from any date tell whether an expression ever fires.
 _EPOCH = date(2000, 1, 1)
-_DAWN = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
-
-
-class Gap(NamedTuple):
-    """A reading of the local clock that an expression names and a change of offset skipped.
-
-    `core/skips.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
-    """
-
-    occurrence_at: datetime
-    """Aware UTC: the instant at which the reading would have been shown, had the clock not changed."""
-    reading: datetime
-    """Naive local: what the clock would have shown."""
 
 
 class _Field(NamedTuple):
@@ -101,7 +88,7 @@ class CronExpression:
             start = max(begin + _SECOND, span.start) + span.offset
             if not self.is_every_hour:
                 start = max(start, span.seen_until)
-            for reading in self._readings(start, span.local_end):
+            for reading in self.readings(start, span.local_end):
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
     def descending(self, until: datetime, zone: ZoneInfo) -> Iterator[datetime]:
@@ -127,27 +114,8 @@ class CronExpression:
             total += self._count_readings(start, end + _SECOND) if start <= end else 0
         return total
 
-    def gaps_between(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
-        """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
-
-        An expression of all 24 hours counts real hours, of which none is missing, and has no gaps.
-        """
-        if self.is_every_hour:
-            return
-        # A gap as wide as a day (Apia, 2011) may begin a day before `after` and still hold instants after it.
-        for span in spans_from(zone, max(after, _DAWN).replace(tzinfo=None) - 2 * _DAY):
-            if span.start > until.replace(tzinfo=None):
-                return
-            if span.seen_until >= span.local_start:
-                continue
-            before = span.seen_until - span.start
-            for reading in self._readings(span.seen_until, span.local_start):
-                occurrence_at = (reading - before).replace(tzinfo=UTC)
-                if after < occurrence_at <= until:
-                    yield Gap(occurrence_at, reading)
-
-    def _readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive readings in [start, end)."""
+    def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """Yield the naive local readings in [start, end) that it names, whether a clock shows them or not."""
         day = self.days.on_or_after(start.date()) if start < end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidDurationError, InvalidSpecError
-from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
+from rqsched.spec.gaps import Gap, cron_gaps
 from rqsched.spec.members import (
     Cron,
     Every,
@@ -36,7 +36,6 @@ from rqsched.spec.zones import require_timezone
 __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CRON_BACKOFF, _LONGEST_BACKOFF = timedelta(seconds=60), timedelta(hours=1)
 _MOST_GAPS = 1000
 _Answer = TypeVar("_Answer")
 
@@ -132,11 +131,6 @@ class Spec(Timeline):
         """The first cron expression, None when there is none."""
         return next((member.expression for member in self.members if isinstance(member, Cron)), None)
 
-    def backoff_base(self) -> timedelta:
-        """Return the first delay of a retry: the smallest interval up to one hour, 60 s for crons and instants."""
-        steps = (_CRON_BACKOFF if isinstance(m, Once) else m.every or _CRON_BACKOFF for m in self.members)
-        return min(*steps, _LONGEST_BACKOFF)
-
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
         """Return the first `limit` readings of the crons that changes of offset skipped in (after, until].
 
@@ -147,7 +141,7 @@ class Spec(Timeline):
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
-        gaps = {gap for c in crons for gap in islice(c.expression.gaps_between(after, until, c.zone), limit)}
+        gaps = {gap for c in crons for gap in islice(cron_gaps(c.expression, c.zone, after, until), limit)}
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
 
     def describe(self) -> str:

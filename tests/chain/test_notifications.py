@@ -18,7 +18,8 @@ from rqsched.chain import execution
 from rqsched.chain.notifications import delivering
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
-from rqsched.core.deliveries import BACKOFF, PING_RETRIES, Delivery, DeliveryStatus
+from rqsched.core.backoff import DELIVERY_BACKOFF
+from rqsched.core.deliveries import PING_RETRIES, Delivery, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
@@ -169,7 +170,7 @@ def test_a_failed_attempt_is_repeated_after_growing_delays_and_then_given_up(
     env.register("alert", refuse)
     fail_once(env, on_failure="alert")
     waits = []
-    for _ in range(BACKOFF.max_retries):
+    for _ in range(DELIVERY_BACKOFF.max_retries):
         [row] = rows(env)
         with pytest.raises(ValueError, match="no"):
             attempt(env.runtime, row)

@@ -11,6 +11,7 @@ import pytest
 from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.core import audit
+from rqsched.core.backoff import backoff
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
@@ -236,7 +237,7 @@ def test_jitter_spreads_retries_evenly_and_the_same_each_time(env: Env) -> None:
 
     assert all(MINUTE <= wait <= MINUTE + 30 * SECOND for wait in waits)
     assert len(set(waits)) == 5
-    assert waits == [policy.delay(1, interval=HOUR, salt=run.uid) for run in found]
+    assert waits == [backoff(policy, 1, interval=HOUR, salt=run.uid) for run in found]
 
 
 def exhaust(env: Env, schedule: ScheduleHandle) -> RunHandle:
