@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from rqsched.core.did_you_mean import did_you_mean
+from rqsched.core.quota import EVERY, Quota, parse_quotas
 from rqsched.core.retention import HOW_TO_SAY, Retention
 from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import to_span
@@ -82,6 +83,14 @@ def _as_words(value: object) -> object:
         return json.loads(value)
     except json.JSONDecodeError as error:
         raise ValueError(f"write modules separated by commas or spaces, or a JSON list ({error.msg})") from None
+
+
+def _as_quotas(value: object) -> object:
+    quotas = parse_quotas(_as_json_object(value))
+    for namespace in quotas:
+        if namespace != EVERY:
+            _checked_name(namespace)
+    return quotas
 
 
 def _checked_name(value: str) -> str:
@@ -303,6 +312,10 @@ class Settings(BaseSettings):
     What ended longer ago goes, and so do runs beyond the newest so many. Always kept: the last run, the last success,
     what is unfinished and what ended within a day.
     """
+
+    quotas: Annotated[dict[str, Quota], NoDecode, BeforeValidator(_as_quotas)] = Field(default_factory=dict)
+    """How many schedules a namespace may hold, and how many bytes they may declare, by namespace: `{"*": {"schedules":
+    1000, "bytes": "10MiB"}, "acme": {"schedules": 50}}`. `*` is every other one; by default there is no limit."""
 
     def __init__(self, **overrides: Any) -> None:
         given = {name: value for name, value in overrides.items() if value is not None}

@@ -24,6 +24,7 @@ RqschedError
 │   ├── VersionConflictError
 │   ├── IdempotencyConflictError
 │   └── TransactionConflictError
+├── QuotaExceededError
 ├── ConfigError
 │   └── WrongDatabaseError
 ├── SchemaError
@@ -275,6 +276,24 @@ class TransactionConflictError(ConflictError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"another transaction was first ({reason}); roll yours back and repeat it from its beginning.")
+
+
+class QuotaExceededError(RqschedError):
+    """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, namespace: str, resource: str, *, limit: int, used: int, wanted: int) -> None:
+        self.namespace = namespace
+        self.resource = resource
+        self.limit = limit
+        self.used = used
+        self.wanted = wanted
+        what = "schedules" if resource == "schedules" else "bytes of declarations"
+        super().__init__(
+            f"namespace {namespace!r} holds {used} of at most {limit} {what}, and {wanted} more were asked for. Delete "
+            "what is not needed, or have the quota raised (RQSCHED_QUOTAS)."
+        )
 
 
 class ConfigError(RqschedError):

@@ -145,6 +145,8 @@ class AsyncScheduler:
     run = _of_scheduler(Scheduler.run, _same)
     bulk = _of_scheduler(Scheduler.bulk, _same)
     retry_failed = _of_scheduler(Scheduler.retry_failed, _same)
+    usage = _of_scheduler(Scheduler.usage, _same)
+    usages = _of_scheduler(Scheduler.usages, _same)
     recover = _of_scheduler(Scheduler.recover, _same)
     tick = _of_scheduler(Scheduler.tick, _same)
     prune = _of_scheduler(Scheduler.prune, _same)

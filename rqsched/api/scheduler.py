@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, Unpack, cast
@@ -18,11 +18,12 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     told_apart,
 )
-from rqsched.api.declarations import SYNC, Declaration, Declarations, Declaring, Synced, require_distinct
+from rqsched.api.declarations import Declarations, Declaring
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import fire_due, operations, pruning, reconcile, retrying
+from rqsched.api.syncing import Syncing
+from rqsched.chain import fire_due, operations, pruning, quotas, reconcile, retrying
 from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.pruning import Pruned, Pruning
@@ -35,6 +36,7 @@ from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.quota import Usage
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
 from rqsched.errors import (
@@ -54,15 +56,12 @@ from rqsched.workflows import Registry
 
 _log = logging.getLogger(__name__)
 
-SYNC_BATCH = 200
-"""How many declarations a sync writes in one transaction."""
-
 Subscriber: TypeAlias = signals.Subscriber
 History: TypeAlias = list[AuditRecord]
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-class Scheduler(BulkOperations, Declaring):
+class Scheduler(BulkOperations, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()
@@ -213,6 +212,7 @@ class Scheduler(BulkOperations, Declaring):
         Raises:
             InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).
             ScheduleExistsError: The id is taken.
+            QuotaExceededError: The namespace holds as much as it may; see RQSCHED_QUOTAS.
             IdempotencyConflictError: The key was used with another declaration.
             TransactionConflictError: Your own transaction has to be repeated.
 
@@ -254,69 +254,6 @@ class Scheduler(BulkOperations, Declaring):
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
         schedule, outcome = operations.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
-
-    def sync(
-        self,
-        declarations: Iterable[Declaration] | None = None,
-        *,
-        prune: bool = False,
-        namespace: str | None = None,
-        context: CommandContext | None = None,
-        progress: Callable[[str, str], None] | None = None,
-    ) -> Synced:
-        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
-
-        Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
-        checked before anything is written. `progress` is called with each id and its outcome.
-        """
-        given = self.declarations.all() if declarations is None else list(declarations)
-        require_distinct(given)
-        wanted = [(declared, self._request(declared, namespace, context)) for declared in given]
-        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
-        for start in range(0, len(wanted), SYNC_BATCH):
-            requests = [request for _, request in wanted[start : start + SYNC_BATCH]]
-            for schedule, outcome in operations.upsert_together(self.runtime, requests):
-                done[outcome].append(schedule.schedule_id)
-                if progress is not None:
-                    progress(schedule.schedule_id, outcome)
-        if prune:
-            kept = {declared.schedule_id for declared, _ in wanted}
-            done["removed"] = self._prune(kept, namespace, context)
-        return Synced(**done)
-
-    def preview_sync(
-        self, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
-    ) -> Synced:
-        """Return what `sync` would do now, with the same checks; writes nothing."""
-        given = list(declarations)
-        require_distinct(given)
-        wanted = [(declared.schedule_id, self._request(declared, namespace, None)) for declared in given]
-        done: dict[str, list[str]] = {"created": [], "updated": [], "unchanged": [], "removed": []}
-        for schedule_id, request in wanted:
-            done[operations.preview_upsert(self.runtime, request)].append(schedule_id)
-        if prune:
-            done["removed"] = [handle.schedule_id for handle in self._undeclared({id_ for id_, _ in wanted}, namespace)]
-        return Synced(**done)
-
-    def _request(self, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
-        try:
-            definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
-        except InvalidInputError as error:
-            error.add_note(f"in the declaration of {declared.schedule_id!r}")
-            raise
-        named = self._named(namespace, declared.schedule_id)
-        note = require_note(declared.note)
-        return Request(named, definition, note, declared.paused, context, must_have_future=False)
-
-    def _prune(self, kept: set[str], namespace: str | None, context: CommandContext | None) -> list[str]:
-        gone = self._undeclared(kept, namespace)
-        for handle in gone:
-            handle.delete(reason="pruned by sync", context=context)
-        return [handle.schedule_id for handle in gone]
-
-    def _undeclared(self, kept: set[str], namespace: str | None) -> Sequence[ScheduleHandle]:
-        managed = self.iter(namespace=namespace, managed_by=SYNC)
-        return [handle for handle in managed if handle.schedule_id not in kept]
 
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
         name = self.runtime.workflows.name_of(workflow)
@@ -453,6 +390,18 @@ class Scheduler(BulkOperations, Declaring):
             if progress is not None:
                 progress(row)
         return rows
+
+    def usage(self, namespace: str | None = None) -> Usage:
+        """Count the schedules of a namespace and the bytes they declare, beside what RQSCHED_QUOTAS allows.
+
+        >>> scheduler.usage("acme").limits
+        Quota(schedules=None, bytes=None)
+        """
+        return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
+
+    def usages(self) -> Sequence[Usage]:
+        """Count what each namespace with a quota holds, in the order of their names."""
+        return self.runtime.database.read(lambda connection: quotas.usage_of_all(self.runtime, connection))
 
     def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.

@@ -13,6 +13,7 @@ from typing import Any
 
 from rqsched.chain.caller_transaction import operate_in
 from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
+from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -107,6 +108,7 @@ def operate(
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         change = decide(connection, schedule, operation)
+        require_room_for(runtime, connection, schedule.namespace, [change])
         runtime.notifier.write(connection, [change])
         return change
 
@@ -135,6 +137,7 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
         if known is not None:
             raise ScheduleExistsError(schedule_id, namespace)
         change = _created(runtime, request, uid)
+        require_room_for(runtime, connection, namespace, [change])
         if key is not None:
             answer = request.answer and request.answer(change.after)
             idempotency.hold(connection, key, uid, runtime.now(), answer)
@@ -194,6 +197,7 @@ def upsert_together(
             _upserted(runtime, connection, known.get(request.named.schedule_id), request, uid)
             for request, uid in zip(requests, uids, strict=True)
         ]
+        require_room_for(runtime, connection, named[0].namespace, [change for change, _ in done])
         # In one order for all, so that two who create the same set wait for each other one way only.
         runtime.notifier.write(
             connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)

@@ -73,6 +73,7 @@ ENTRIES = (
         "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."
     ),
     Entry("upcoming", "upcoming", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),

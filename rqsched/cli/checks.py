@@ -22,6 +22,7 @@ from rq import Worker
 from rq.registry import FailedJobRegistry
 
 import rqsched
+from rqsched.chain.quotas import usage_of_all
 from rqsched.chain.reconcile import SOON
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.cli.command import explain
@@ -47,6 +48,8 @@ _MOST = 1_000
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _A_DAY = timedelta(days=1)
+_NEARLY_FULL = 0.9
+"""The share of a quota from which on it is told."""
 _NAMED = 5
 """How many schedules a finding names."""
 _SECONDS = 3
@@ -187,6 +190,17 @@ def _events(runtime: Runtime) -> Answer:
     if not names:
         return Level.OK, f"{len(events)} declared, each registered" if events else "no machine declares any"
     return Level.WARNING, f"declared and never registered: {', '.join(names)}"
+
+
+def _quotas(runtime: Runtime) -> Answer:
+    if not runtime.settings.quotas:
+        return Level.OK, "none is set"
+    known = runtime.database.read(lambda connection: usage_of_all(runtime, connection))
+    full = sorted((one for one in known if one.share >= _NEARLY_FULL), key=lambda one: -one.share)
+    if not full:
+        return Level.OK, f"{len(known)} namespaces within theirs"
+    named = ", ".join(f"{one.namespace} ({one.schedules} schedules, {one.bytes} bytes)" for one in full[:_NAMED])
+    return Level.WARNING, f"nearly used up or exceeded: {named}{' ...' if len(full) > _NAMED else ''}"
 
 
 def _silent(runtime: Runtime) -> Answer:
@@ -415,6 +429,7 @@ _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(
             _events,
             "MachineScheduler.register says when such an event is sent; without it, it is sent by hand alone.",
         ),
+        ("quotas", "schema", _quotas, "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched usage -n NAME`."),
         ("successes", "schema", _silent, "`rqsched history ID` says what became of its runs; then fix what it runs."),
         (
             "notifications",

@@ -22,6 +22,7 @@ from rqsched.errors import (
     DatabaseLimitError,
     InvalidInputError,
     NotFoundError,
+    QuotaExceededError,
     RqschedError,
     SchemaError,
 )
@@ -35,6 +36,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (ConfigError, INVALID),
     (NotFoundError, NOT_FOUND),
     (ConflictError, CONFLICT),
+    (QuotaExceededError, CONFLICT),
     (BackendUnavailableError, UNAVAILABLE),
     (DatabaseLimitError, UNAVAILABLE),
     (SchemaError, UNAVAILABLE),

@@ -1,4 +1,4 @@
-"""Commands of maintenance: tick, recover, prune, prune-history."""
+"""Commands of maintenance: usage, tick, recover, prune, prune-history."""
 
 from __future__ import annotations
 
@@ -12,10 +12,33 @@ from rqsched.cli.command import FAILED, command
 from rqsched.cli.lifecycle import Yes, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.cli.session import Session
+from rqsched.core.quota import RESOURCES, Usage
 from rqsched.errors import InvalidInputError
 from rqsched.store import pruning, reconcile_queries
 
 app = typer.Typer(add_completion=False)
+
+
+@command(app)
+def usage(
+    session: Session,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Of each namespace that has a quota.")] = False,
+) -> None:
+    """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
+    scheduler = session.scheduler
+    found = scheduler.usages() if every else [scheduler.usage(session.namespace)]
+    rows = [{"namespace": one.namespace, "resource": name, **_part(one, name)} for one in found for name in RESOURCES]
+    if session.writer.is_lines:
+        session.writer.lines(rows)
+    elif session.writer.is_table:
+        shown = [(r["namespace"], r["resource"], r["used"], "-" if r["limit"] is None else r["limit"]) for r in rows]
+        session.writer.table(("Namespace", "Resource", "Used", "Limit"), shown)
+    else:
+        session.writer.json(rows)
+
+
+def _part(usage: Usage, resource: str) -> dict[str, int | None]:
+    return {"used": getattr(usage, resource), "limit": getattr(usage.limits, resource)}
 
 
 @command(app)

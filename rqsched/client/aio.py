@@ -119,6 +119,7 @@ class AsyncClient:
     count = _awaited(sync.Client.count)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
+    usage = _awaited(sync.Client.usage)
     bulk = _awaited(sync.Client.bulk)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)

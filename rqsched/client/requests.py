@@ -18,6 +18,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.quota import RESOURCES, Quota, Usage
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import InvalidInputError
 
@@ -122,6 +123,17 @@ def batch_delete(schedule_ids: Sequence[str]) -> Request[None]:
 def workflows() -> Request[list[dict[str, Any]]]:
     """List the registered workflows."""
     return _get(f"{_BASE}workflows/", lambda r: list(r.json()["items"]))
+
+
+def usage() -> Request[Usage]:
+    """Read what the namespace holds."""
+
+    def read(response: httpx.Response) -> Usage:
+        given = response.json()
+        used, limits = ({name: given[name][part] for name in RESOURCES} for part in ("used", "limit"))
+        return Usage(given["namespace"], **used, limits=Quota(**limits))
+
+    return _get(f"{_BASE}usage/", read)
 
 
 def update(schedule_id: str, body: Mapping[str, Any], match: str | None) -> Request[Description]:

@@ -28,6 +28,7 @@ from rqsched.client.responses import (
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.quota import Usage
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 
@@ -180,6 +181,10 @@ class Client:
     def workflows(self) -> Sequence[dict[str, Any]]:
         """List the registered workflows, with their defaults; only those in use here for a token of some namespaces."""
         return self.send(requests.workflows())
+
+    def usage(self) -> Usage:
+        """Read what the namespace holds and what its quota allows: schedules, and the bytes they declare."""
+        return self.send(requests.usage())
 
     def retry_failed(
         self,

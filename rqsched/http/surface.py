@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
-from rqsched.errors import ConflictError, NotFoundError
+from rqsched.errors import ConflictError, NotFoundError, QuotaExceededError
 from rqsched.http.errors import Problem
 
 
@@ -35,7 +35,7 @@ def render_problem(problem: Problem, request_id: str) -> Response:
 
 def _attributes(problem: Problem) -> dict[str, Any]:
     """Return the attributes of an error of ours, so that a client can raise the same one."""
-    if not isinstance(problem.error, NotFoundError | ConflictError):
+    if not isinstance(problem.error, NotFoundError | ConflictError | QuotaExceededError):
         return {}
     return {name: value for name, value in vars(problem.error).items() if isinstance(value, str | int | None)}
 

@@ -37,7 +37,7 @@ def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_env: Env) -
 
 
 def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rqsched.api.scheduler.SYNC_BATCH", 2)
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
     ids = ["e", "a", "d", "b", "c"]
     assert any_env.scheduler.sync([declared(one) for one in ids]).created == ids
     changed = {"a", "c"}

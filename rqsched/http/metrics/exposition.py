@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from rqsched.core.quota import RESOURCES, Usage
 from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
 from rqsched.http.metrics.gauges import DatabaseGauges, RedisGauges
 from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS
@@ -95,8 +96,22 @@ def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: 
         if sees(namespace):
             silent.add_metric((label(namespace),), count)
     yield _merged(silent, sum)
+    yield from _quotas([one for one in found.usages if sees(one.namespace)], label)
     text = "Notifications that wait, and those given up within a day, by status."
     yield _by_status("notifications", text, found.notifications, label, sees)
+
+
+def _quotas(usages: Sequence[Usage], label: Callable[[str], str]) -> Iterator[Metric]:
+    """Return what namespaces with a quota hold and may hold."""
+    labels = ("namespace", "resource")
+    used = GaugeMetricFamily("rqsched_quota_used", "What a namespace with a quota holds.", labels=labels)
+    limit = GaugeMetricFamily("rqsched_quota_limit", "What it may hold.", labels=labels)
+    for one in usages:
+        for resource in RESOURCES:
+            if (most := getattr(one.limits, resource)) is not None and label(one.namespace) == one.namespace:
+                used.add_metric((one.namespace, resource), getattr(one, resource))
+                limit.add_metric((one.namespace, resource), most)
+    yield from (used, limit)
 
 
 def _by_status(

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from redis import Redis
 from redis.exceptions import RedisError
 
+from rqsched.chain.quotas import usage_of_all
 from rqsched.chain.runtime import Runtime
+from rqsched.core.quota import Usage
 from rqsched.store import metrics
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
@@ -33,6 +35,8 @@ class DatabaseGauges:
     """Seconds since the earliest of them was due, by namespace."""
     without_success: Counter[str] = field(default_factory=Counter)
     """Schedules without a success for as long as they allow, by namespace."""
+    usages: list[Usage] = field(default_factory=list)
+    """What namespaces with a quota hold."""
     notifications: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Notifications that wait, and those given up within a day, by namespace and status."""
 
@@ -52,10 +56,11 @@ class RedisGauges:
 def read_database(runtime: Runtime) -> DatabaseGauges:
     """Count schedules and open runs, in one transaction."""
     now = runtime.now()
-    return runtime.database.read(lambda connection: _database_gauges(connection, now, now - runtime.settings.grace))
+    return runtime.database.read(lambda connection: _database_gauges(runtime, connection, now))
 
 
-def _database_gauges(connection: Connection, now: datetime, overdue_since: datetime) -> DatabaseGauges:
+def _database_gauges(runtime: Runtime, connection: Connection, now: datetime) -> DatabaseGauges:
+    overdue_since = now - runtime.settings.grace
     found = DatabaseGauges()
     for namespace, status, count in metrics.schedules_by_status(connection):
         found.schedules[namespace, status] = count
@@ -67,6 +72,7 @@ def _database_gauges(connection: Connection, now: datetime, overdue_since: datet
         found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()
     found.without_success.update(dict(metrics.without_success(connection)))
+    found.usages = usage_of_all(runtime, connection)
     for namespace, status, count in metrics.notifications_by_status(connection, now - _DAY):
         found.notifications[namespace, status] = count
     return found

@@ -12,7 +12,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
 from rqsched.http.dependencies import Call, Read
 from rqsched.http.native import bulk, events, runs, schedules
-from rqsched.http.native.responses import WorkflowsResponse
+from rqsched.http.native.responses import UsageResponse, WorkflowsResponse, usage_response
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import registered_workflows
@@ -39,6 +39,12 @@ def list_workflows(call: Read) -> Response:
     merged = here | recorded
     shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
     return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
+
+
+@router.get("/usage/", response_model=UsageResponse, tags=["usage"])
+def read_usage(call: Read) -> Response:
+    """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
+    return JSONResponse(usage_response(call.scheduler.usage(call.namespace)))
 
 
 def _in_use(call: Call) -> frozenset[str]:

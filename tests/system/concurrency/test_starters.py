@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rqsched.api.declarations import Declaration
 from rqsched.config import Settings
-from rqsched.errors import ScheduleExistsError
+from rqsched.errors import QuotaExceededError, ScheduleExistsError
 from rqsched.store.database import Database
 from rqsched.store.schema_version import upgrade
 from rqsched.testing import ManualClock
@@ -27,6 +31,12 @@ MINUTE = timedelta(minutes=1)
 def crowd(database_url: str, redis_url: str, tmp_path: Path, clock: ManualClock) -> Crowd:
     clock.advance(timedelta(seconds=1, microseconds=7))
     return Crowd(Settings(database_url=database_url, redis_url=redis_url), clock, tmp_path / "executed")
+
+
+def with_quotas(crowd: Crowd, quotas: dict[str, Any]) -> Crowd:
+    """The same crowd, whose namespaces have quotas."""
+    urls = crowd.settings.database_url, crowd.settings.redis_url
+    return replace(crowd, settings=Settings(database_url=urls[0], redis_url=urls[1], quotas=quotas))
 
 
 def test_of_many_who_create_one_id_one_succeeds(crowd: Crowd) -> None:
@@ -118,3 +128,50 @@ def test_a_database_without_tables_is_ready_for_all_who_open_it_at_once(
 
     assert len({database_id for database_id, _ in answers}) == 1
     assert [outcome for _, outcome in answers].count("created") == 1
+
+
+def test_of_many_who_create_at_once_as_many_succeed_as_the_quota_has_room_for(crowd: Crowd) -> None:
+    limited = with_quotas(crowd, {"default": {"schedules": 7, "bytes": "1MiB"}})
+
+    def create() -> Counter[str]:
+        done: Counter[str] = Counter()
+        with limited.scheduler() as scheduler:
+            for number in range(5):
+                try:
+                    scheduler.create(f"{os.getpid()}-{number}", "note", MINUTE)
+                    done["created"] += 1
+                except QuotaExceededError:
+                    done["refused"] += 1
+        return done
+
+    answers: Counter[str] = sum(in_children(STARTERS, create), Counter())
+
+    assert answers == {"created": 7, "refused": STARTERS * 5 - 7}
+    with crowd.scheduler() as scheduler:
+        assert len(list(scheduler.iter())) == 7
+        check_invariants(scheduler.runtime)
+
+
+def test_of_many_who_let_their_schedules_grow_none_takes_bytes_that_are_not_left(crowd: Crowd) -> None:
+    with crowd.scheduler() as scheduler:
+        for number in range(STARTERS):
+            scheduler.create(f"s{number}", "note", MINUTE)
+        room = scheduler.usage().bytes + 2_500
+    limited = with_quotas(crowd, {"*": {"bytes": room}})
+
+    def grow() -> int:
+        done = 0
+        with limited.scheduler() as scheduler:
+            for number in range(STARTERS):
+                with suppress(QuotaExceededError):
+                    scheduler.upsert(f"s{number}", "note", MINUTE, memo={"text": "x" * 1_000})
+                    done += 1
+        return done
+
+    answers = in_children(STARTERS, grow)
+
+    with crowd.scheduler() as scheduler:
+        assert scheduler.usage().bytes <= room
+        grown = [one.schedule_id for one in scheduler.iter() if one.describe().memo]
+    assert len(grown) == 2
+    assert sum(answers) >= 2

@@ -1,0 +1,99 @@
+"""The part of a Scheduler that makes the stored schedules what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import operations, quotas
+from rqsched.chain.operations import Request
+from rqsched.core.audit import CommandContext
+from rqsched.core.schedule_options import require_note
+from rqsched.errors import InvalidInputError
+
+SYNC_BATCH = 200
+"""How many declarations a sync writes in one transaction."""
+
+
+class Syncing:
+    """The part of a Scheduler that makes the stored schedules what is declared."""
+
+    def sync(
+        self: Any,
+        declarations: Iterable[Declaration] | None = None,
+        *,
+        prune: bool = False,
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
+
+        Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
+        checked before anything is written, also that the namespace's quota has room for what is added before anything
+        is pruned. `progress` is called with each id and its outcome.
+        """
+        requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
+        done = _nothing_done()
+        for batch in _batches(requests):
+            for schedule, outcome in operations.upsert_together(self.runtime, batch):
+                done[outcome].append(schedule.schedule_id)
+                if progress is not None:
+                    progress(schedule.schedule_id, outcome)
+        if prune:
+            done["removed"] = self._prune(requests, namespace, context)
+        return Synced(**done)
+
+    def preview_sync(
+        self: Any, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
+    ) -> Synced:
+        """Return what `sync` would do now, with the same checks; writes nothing."""
+        requests = self._requests(declarations, namespace, None)
+        done = _nothing_done()
+        for request in requests:
+            done[operations.preview_upsert(self.runtime, request)].append(request.named.schedule_id)
+        if prune:
+            done["removed"] = [handle.schedule_id for handle in self._undeclared(requests, namespace)]
+        return Synced(**done)
+
+    def _requests(
+        self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
+    ) -> list[Request]:
+        """Check a whole set, and that there is room for it."""
+        given = list(declarations)
+        require_distinct(given)
+        requests = [self._request(declared, namespace, context) for declared in given]
+        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in _batches(requests)]
+        quotas.require_room_for_batches(self.runtime, self._namespace(namespace), sizes)
+        return requests
+
+    def _request(self: Any, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
+        try:
+            definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+        except InvalidInputError as error:
+            error.add_note(f"in the declaration of {declared.schedule_id!r}")
+            raise
+        named = self._named(namespace, declared.schedule_id)
+        note = require_note(declared.note)
+        return Request(named, definition, note, declared.paused, context, must_have_future=False)
+
+    def _prune(self: Any, kept: Iterable[Request], namespace: str | None, context: CommandContext | None) -> list[str]:
+        gone = self._undeclared(kept, namespace)
+        for handle in gone:
+            handle.delete(reason="pruned by sync", context=context)
+        return [handle.schedule_id for handle in gone]
+
+    def _undeclared(self: Any, kept: Iterable[Request], namespace: str | None) -> Sequence[ScheduleHandle]:
+        ids = {request.named.schedule_id for request in kept}
+        managed = self.iter(namespace=namespace, managed_by=SYNC)
+        return [handle for handle in managed if handle.schedule_id not in ids]
+
+
+def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    return (requests[start : start + SYNC_BATCH] for start in range(0, len(requests), SYNC_BATCH))
+
+
+def _nothing_done() -> dict[str, list[str]]:
+    return {"created": [], "updated": [], "unchanged": [], "removed": []}

@@ -1,0 +1,83 @@
+"""Quotas of namespaces: what writers ask before they write, and what operators see.
+
+Only what grows is counted, and only where RQSCHED_QUOTAS limits it: a fire, a pause or a run asks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Change, Definition
+from rqsched.core.quota import EVERY, Growth, Quota, Usage, declared_bytes, growth_of, require_room
+from rqsched.store import usage
+from rqsched.store.database import Connection
+
+
+def require_room_for(runtime: Runtime, connection: Connection, namespace: str, changes: Sequence[Change]) -> None:
+    """Check, in the transaction that will write these Changes of one namespace, that its quota has room for them.
+
+    Raises QuotaExceededError. Where a quota is set and something grows, this takes the namespace's lock and counts:
+    whoever wants to grow too waits until this transaction has ended.
+    """
+    limits = quota_of(runtime, namespace)
+    if limits.is_unlimited:
+        return
+    growth = growth_of(changes)
+    if not growth.may_exceed(limits):
+        return
+    usage.lock(connection, namespace)
+    require_room(_usage(connection, namespace, limits, with_bytes=limits.bytes is not None), growth)
+
+
+def require_room_for_batches(
+    runtime: Runtime, namespace: str, batches: Iterable[Sequence[tuple[str, Definition]]]
+) -> None:
+    """Check that a namespace has room for declarations that will be written batch after batch; (id, definition) each.
+
+    Raises QuotaExceededError before the first is written. Others may take the room meanwhile: each batch asks again.
+    """
+    limits = quota_of(runtime, namespace)
+    if limits.is_unlimited:
+        return
+    listed = [list(batch) for batch in batches]
+    ids = [schedule_id for batch in listed for schedule_id, _ in batch]
+    known, now = runtime.database.read(
+        lambda c: (usage.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
+    )
+    growths = [sum((_growth(known.get(id_), new) for id_, new in batch), Growth()) for batch in listed]
+    for growth in accumulate(growths):
+        require_room(now, growth)
+
+
+def _growth(known: Definition | None, declared: Definition) -> Growth:
+    size = declared_bytes(declared)
+    return Growth(1, size) if known is None else Growth(0, size - declared_bytes(known))
+
+
+def usage_of(runtime: Runtime, namespace: str) -> Usage:
+    """Count what a namespace holds, and say what it may hold."""
+    limits = quota_of(runtime, namespace)
+    return runtime.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
+
+
+def usage_of_all(runtime: Runtime, connection: Connection) -> list[Usage]:
+    """Count what each namespace with a quota holds; nothing is read where no quota is set."""
+    quotas = runtime.settings.quotas
+    if all(quota.is_unlimited for quota in quotas.values()):
+        return []
+    found = {namespace: (schedules, size) for namespace, schedules, size in usage.count_all(connection)}
+    names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
+    listed = [Usage(name, *found.get(name, (0, 0)), quota_of(runtime, name)) for name in names]
+    return [one for one in listed if not one.limits.is_unlimited]
+
+
+def quota_of(runtime: Runtime, namespace: str) -> Quota:
+    """Return what a namespace may hold: its own quota, else the one of all others."""
+    quotas = runtime.settings.quotas
+    return quotas.get(namespace) or quotas.get(EVERY) or Quota()
+
+
+def _usage(connection: Connection, namespace: str, limits: Quota, *, with_bytes: bool) -> Usage:
+    return Usage(namespace, *usage.count(connection, namespace, with_bytes=with_bytes), limits)
