@@ -20,7 +20,6 @@ DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active"}
 """What can be done to many schedules, and the status of those it is done to when a filter names none."""
-_PAGE = 500
 _MOST = 100_000
 
 

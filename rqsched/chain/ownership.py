@@ -5,7 +5,6 @@ Only a claim that was lost asks: a job that can be claimed costs no read more.
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from dataclasses import replace
@@ -19,8 +18,6 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId
 from rqsched.errors import NotFoundError, RqschedError, WrongDatabaseError
 from rqsched.transport import refusals, telemetry
-
-_log = logging.getLogger(__name__)
 
 PUT_BACK = timedelta(seconds=5)
 """After how long a job is offered once more that this worker's database does not know."""

@@ -305,10 +305,6 @@ def _require_consistent(definition: Definition) -> None:
         raise InvalidPolicyError("jitter", "does not apply to a from_completion interval; remove it")
 
 
-def _span(field: str) -> Callable[[Any], timedelta]:
-    return lambda value: _span_or_none(field, value) or timedelta(0)
-
-
 def _span_or_none(field: str, value: Any) -> timedelta | None:
     return None if value is None else to_span(value, field)
 

@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 _NAMED = 5
 _FAILING = 3
 """So many failures in a row are a problem of their own."""
-_SKEW = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)

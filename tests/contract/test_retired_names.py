@@ -128,10 +128,6 @@ IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 CODE_IN_PAGE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
-def _is_kept(path: Path) -> bool:
-    return not {*KEPT}.isdisjoint(path.relative_to(REPOSITORY).parts)
-
-
 def sources() -> Iterator[Path]:
     for folder in FOLDERS:
         yield from (
