@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 
 from redis import Redis
 from rq import get_current_job
@@ -11,11 +13,24 @@ from rqsched import workflow
 
 NOTES = "benchmark:notes"
 NOOP = "benchmark-noop"
+EACH = "benchmark-each"
+TARGETS = "BENCHMARK_TARGETS"
+"""The variable with the number of targets that a fan-out names."""
 
 
 @workflow(NOOP)
 def noop() -> None:
     """Do nothing."""
+
+
+def name_targets() -> Iterator[str]:
+    """Name as many targets as the benchmark wants."""
+    return map(str, range(int(os.environ[TARGETS])))
+
+
+@workflow(EACH, targets=name_targets)
+def noop_each(target: str) -> None:
+    """Do nothing with a target."""
 
 
 def note(due: float) -> None:

@@ -93,9 +93,10 @@ def fill(
     arm: bool = True,
     batch: int = 1_000,
     overlap: str = "skip",
+    workflow: str = NOOP,
 ) -> None:
     """Create `count` schedules as `create` does, a thousand a transaction."""
-    definition = define(None, {"overlap": overlap}, workflow=NOOP, spec=spec, defaults={})
+    definition = define(None, {"overlap": overlap}, workflow=workflow, spec=spec, defaults={})
     now = runtime.now()
     for start in range(0, count, batch):
         created = [

@@ -45,7 +45,7 @@ def main() -> None:
         bank.open(given.applications)
         with _worker(folder):
             print(f"A day is {given.day:g} s. To look closer, in another terminal:")
-            print(f"    RQSCHED_DATA_DIR={os.environ['RQSCHED_DATA_DIR']} rqsched runs --last 10")
+            print(f"    RQSCHED_DATA_DIR={os.environ['RQSCHED_DATA_DIR']} rqsched list    (or: rqsched web)")
             bank.show(given.seconds)
     print(f"Ended. The data stays in {folder}; the same command continues with it.")
 

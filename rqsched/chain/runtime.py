@@ -23,7 +23,7 @@ from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.ids import new_uid
-from rqsched.core.model import Change
+from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.payload import dumps
 from rqsched.embedded import resolve_urls
 from rqsched.errors import (
@@ -81,6 +81,8 @@ class Runtime:
         self._database_id: str | None = None
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
+        self.runs_of_targets: dict[tuple[str, int], tuple[Schedule, Run]] = {}
+        """The schedules and runs whose targets this process handled lately, by the run's uid and attempt."""
         self.import_error: str | None = None
         """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
         self.transport = Transport(

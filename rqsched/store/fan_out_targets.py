@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
-from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
+from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.bulk import insert_rows
@@ -270,25 +270,61 @@ def _is_put_off() -> sa.ColumnElement[bool]:
     return IS_OPEN_TARGET & targets.c.status.in_(put_off)
 
 
+class Claimed(NamedTuple):
+    """A target that a process may handle now."""
+
+    target: Target
+    """What its job needs."""
+    payload: str | None
+    """The JSON of its payload; None without one."""
+    run: tuple[RunStatus, int] | None
+    """The status and the attempt of its run; None when the fan-out was started by hand."""
+
+
+_COLUMNS = targets.c
+# Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
+_CLAIM_OF = (
+    sa.select(*TARGET, _COLUMNS.payload, runs.c.status, runs.c.attempt)
+    .select_from(targets.outerjoin(runs, runs.c.uid == _COLUMNS.run_uid))
+    .where(_COLUMNS.uid == sa.bindparam("of"))
+)
+# A commit whose answer was lost is repeated: then the row holds this very token.
+_IS_MINE = (_COLUMNS.status == constant(TargetStatus.RUNNING)) & (_COLUMNS.token == sa.bindparam("by"))
+_IS_FREE = (_COLUMNS.status == constant(TargetStatus.PENDING)) | _IS_MINE
+_CLAIM = (
+    sa.update(targets)
+    .where(_COLUMNS.uid == sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)
+    .values(status=TargetStatus.RUNNING.value, token=sa.bindparam("by"), worker=sa.bindparam("worker_name"))
+    .values(started_at=sa.bindparam("begun"), deadline_at=sa.bindparam("deadline"))
+)
+_ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
+_FINISH = (
+    sa.update(targets)
+    .where(_COLUMNS.uid == sa.bindparam("of"), _IS_MINE)
+    .values({name: sa.bindparam(f"new_{name}") for name in _ENDED_BY})
+)
+_NOT_BEGUN = (
+    sa.select(_COLUMNS.uid)
+    .where(_COLUMNS.run_uid == sa.bindparam("of"))
+    .where(_COLUMNS.status.in_([constant(status) for status in OPEN_TARGETS if status is not TargetStatus.RUNNING]))
+    .limit(1)
+)
+
+
 def claim(
     connection: Connection, job: TargetJobId, token: str, now: datetime, worker: str | None = None
-) -> tuple[Target, str | None] | None:
-    """Make a pending target running, held by `token`; returns it and the JSON of its payload.
-
-    None when it could not be claimed.
-    """
-    found = connection.execute(sa.select(*TARGET, targets.c.payload).where(targets.c.uid == job.uid)).first()
+) -> Claimed | None:
+    """Make a pending target running, held by `token`; None when it could not be claimed."""
+    found = connection.execute(_CLAIM_OF, {"of": job.uid}).first()
     if found is None:
         return None
-    target = Target(*found[:-1])
-    # A commit whose answer was lost is repeated: then the row holds this very token.
-    is_mine = (targets.c.status == TargetStatus.RUNNING.value) & (targets.c.token == token)
-    is_free = (targets.c.status == TargetStatus.PENDING.value) | is_mine
-    values = {"status": TargetStatus.RUNNING.value, "token": token, "worker": worker, "started_at": now}
-    claimed = sa.update(targets).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_free)
+    *values, payload, run_status, run_attempt = found
+    target = Target(*values)
     deadline = now + timedelta(seconds=target.timeout)
-    has_claimed = connection.execute(claimed.values(**values, deadline_at=deadline)).rowcount
-    return (target, found.payload) if has_claimed else None
+    mine = {"of": job.uid, "delivered": job.delivery, "by": token, "worker_name": worker}
+    if not connection.execute(_CLAIM, {**mine, "begun": now, "deadline": deadline}).rowcount:
+        return None
+    return Claimed(target, payload, None if run_status is None else (RunStatus(run_status), run_attempt))
 
 
 def exists(connection: Connection, uid: str) -> bool:
@@ -311,9 +347,8 @@ def finish(
     Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
     not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
     """
-    running = targets.c.status == TargetStatus.RUNNING.value
-    mine = sa.update(targets).where(targets.c.uid == target.uid, targets.c.token == token, running)
-    is_done = connection.execute(mine.values(**end_values(end, now))).rowcount > 0
+    new = {f"new_{name}": value for name, value in end_values(end, now).items()}
+    is_done = connection.execute(_FINISH, {"of": target.uid, "by": token, **new}).rowcount > 0
     return _after(connection, target, now, has_place=is_done)
 
 
@@ -329,9 +364,7 @@ def _after(connection: Connection, target: Target, now: datetime, *, has_place: 
     following = take_waiting(connection, target.run_uid, 1, now) if is_limited else []
     if following:
         return False, following
-    not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
-    found = sa.select(targets.c.uid).where(targets.c.run_uid == target.run_uid, not_begun).limit(1)
-    return connection.execute(found).first() is None, []
+    return connection.execute(_NOT_BEGUN, {"of": target.run_uid}).first() is None, []
 
 
 def find_running(connection: Connection, job: TargetJobId, token: str | None = None) -> Target | None:

@@ -143,7 +143,7 @@ def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: E
     job = parse_target_job_id(any_env.queued()[0])
     assert isinstance(job, TargetJobId)
     now, transact = any_env.clock.now(), any_env.runtime.database.transact
-    target, _ = present(transact(lambda c: fan_out_targets.claim(c, job, "mine", now)))
+    target = present(transact(lambda c: fan_out_targets.claim(c, job, "mine", now))).target
     done = TargetEnd(TargetStatus.SUCCEEDED)
     end = partial(fan_out_targets.finish, target=target, token="mine", end=done, now=now)
     assert transact(end) == (True, []), "it may be the last one"

@@ -22,11 +22,14 @@ from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
-from rqsched.store.fan_out_targets import Target
+from rqsched.store.fan_out_targets import Claimed, Target
 from rqsched.transport.transport import Arm
 from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
 
 _log = logging.getLogger(__name__)
+
+_RUNS_KEPT = 8
+"""How many runs a process remembers whose targets it handles."""
 
 
 class _OutOfTimeError(BaseException):
@@ -49,9 +52,9 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
             raise UnknownJobError("no such target in this database.")
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
-    target, payload = claimed
+    target = claimed.target
     try:
-        status = TargetStatus.SUCCEEDED if _handle(runtime, target, payload, token) else TargetStatus.IGNORED
+        status = TargetStatus.SUCCEEDED if _handle(runtime, claimed, token) else TargetStatus.IGNORED
     except RunCancelled as signal:
         _finish(runtime, target, token, TargetEnd(TargetStatus.CANCELLED, str(signal) or None))
         return TargetStatus.CANCELLED
@@ -67,22 +70,23 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     return status
 
 
-def _handle(runtime: Runtime, target: Target, payload: str | None, token: str) -> bool:
+def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
+    target = claimed.target
     workflow = runtime.resolve(target.workflow)
     if workflow.each is None:
-        return _call(runtime, workflow, target, payload, token)
+        return _call(runtime, workflow, claimed, token)
     with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
         return workflow.each(target.target_id)
 
 
-def _call(runtime: Runtime, workflow: Workflow, target: Target, payload: str | None, token: str) -> bool:
+def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) -> bool:
     """Call a workflow with the target's id, its payload if it has one, and what the run gives to each call."""
-    found = runtime.database.read(lambda connection: _read_run(connection, target))
-    if found is None:
+    target, payload = claimed.target, claimed.payload
+    if claimed.run is None or (found := _run_of(runtime, target, claimed.run[1])) is None:
         raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets by hand")
+    if (status := claimed.run[0]) in ENDED_IN_VAIN:
+        raise RunCancelled(f"its run was {status.value} before it began")
     schedule, run = found
-    if run.status in ENDED_IN_VAIN:
-        raise RunCancelled(f"its run was {run.status.value} before it began")
     action = json.loads(run.action)
     args = [target.target_id, *([] if payload is None else [json.loads(payload)]), *action["args"]]
     context = make_context(
@@ -101,6 +105,20 @@ def _call(runtime: Runtime, workflow: Workflow, target: Target, payload: str | N
     finally:
         leave_run(entered)
     return True
+
+
+def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, Run] | None:
+    """Return the schedule and the run of a target, of which only the status changes within an attempt.
+
+    A process that handles many targets of the same run reads it once.
+    """
+    key = target.run_uid, attempt
+    known = runtime.runs_of_targets.get(key)
+    if known is None and (known := runtime.database.read(lambda connection: _read_run(connection, target))):
+        while len(runtime.runs_of_targets) >= _RUNS_KEPT:
+            runtime.runs_of_targets.pop(next(iter(runtime.runs_of_targets)), None)
+        runtime.runs_of_targets[key] = known
+    return known
 
 
 def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:

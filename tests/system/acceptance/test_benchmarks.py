@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 TINY = {
     "create": ["--count", "3", "--declared", "5", "--rounds", "1"],
     "failover": ["--rounds", "1", "--peer", "0", "--warmup", "3", "--settle", "1"],
+    "fan_out": ["--targets", "5", "--workers", "1", "--rounds", "1"],
     "fires": ["--links", "20", "--jobs", "5", "--rounds", "1"],
     "herd": ["--schedules", "20", "--executed", "3", "--rounds", "1"],
     "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3", "--crowd", "2"],

@@ -715,8 +715,8 @@ FAN_OUT = (
     _edit(
         "a job of an earlier delivery claims a target",
         "store/fan_out_targets.py",
-        "targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_free)",
-        "targets.c.uid == job.uid, is_free)",
+        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
+        'sa.bindparam("of"), _IS_FREE)',
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
     ),
     _edit(
