@@ -194,7 +194,7 @@ def _open_runs(connection: Connection, ready: Sequence[Schedule], *, skip_locked
     found = changes.open_runs(connection, ready)
     runs = {schedule.uid: found[schedule.uid] for schedule in ready}
     ending = {schedule.uid: runs.pop(schedule.uid) for schedule in ready if may_end_others(schedule)}
-    return runs | changes.lock_open_runs(connection, ending, skip_locked=skip_locked)
+    return runs | changes.lock_open_runs(connection, ending, skip_locked=skip_locked) if ending else runs
 
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from redis import Redis
@@ -175,7 +176,11 @@ class Runtime:
         """Log what operators must hear of, and call the subscribers with the events of committed Changes."""
         for change in changes:
             _log_events(change)
-            self._notify(change)
+            for subscriber, event in product(self.subscribers, change.events):
+                try:
+                    subscriber(change, event)
+                except Exception:  # noqa: BLE001 - one that raises harms nothing
+                    _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
 
     def _keep_out_of_sync(self, changes: Sequence[Change], error: RedisError) -> None:
         """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
@@ -185,15 +190,6 @@ class Runtime:
             self.out_of_sync.update(change.after.uid for change in changes)
         if isinstance(error, RedisAwayError) and not any(breaker.is_open for breaker in self._breakers):
             self.on_redis_back()  # it came back between the call and this line
-
-    def _notify(self, change: Change) -> None:
-        """Call the subscribers with a Change's events; one that raises harms nothing."""
-        for subscriber in self.subscribers:
-            for event in change.events:
-                try:
-                    subscriber(change, event)
-                except Exception:  # noqa: BLE001
-                    _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
 
     def database_id(self) -> str:
         """The id of the SQL database, drawn once."""

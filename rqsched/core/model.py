@@ -318,12 +318,12 @@ class Schedule:
     @property
     def spec(self) -> Spec:
         """The parsed spec."""
-        return self.definition.parsed_spec
+        return _parse_spec(self.definition.spec)
 
     @property
     def policies(self) -> Policies:
         """The parsed policies."""
-        return self.definition.parsed_policies
+        return Policies.loads(self.definition.policies)
 
     @property
     def expect_success_within(self) -> timedelta | None:

@@ -184,6 +184,8 @@ def drain(builder: ChangeBuilder) -> StartResult | None:
     A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
     deleted and keeps its runs.
     """
+    if not builder.schedule.buffer_depth and not builder.schedule.backfill_waiting:
+        return None
     run = None if builder.unfinished() else _next_waiting(builder)
     if run is None:
         return None

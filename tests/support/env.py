@@ -184,10 +184,15 @@ def open_env(clock: ManualClock, **options: Any) -> Iterator[Env]:
 
 def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
     """A SimpleWorker executes what is queued in this process and ends."""
-    redis, path = runtime.transport.redis, serializer_path(serializer)
     with using(runtime):
-        found = [Queue(name, connection=redis, serializer=path) for name in queues or (QUEUE,)]
-        _Worker(found, connection=redis, serializer=path).work(burst=True, logging_level="CRITICAL")
+        open_worker(runtime, *queues, serializer=serializer).work(burst=True, logging_level="CRITICAL")
+
+
+def open_worker(runtime: Runtime, *queues: str, serializer: str = "pickle") -> SimpleWorker:
+    """A SimpleWorker of these queues; what it executes uses `runtime` inside `using(runtime)`."""
+    redis, path = runtime.transport.redis, serializer_path(serializer)
+    found = [Queue(name, connection=redis, serializer=path) for name in queues or (QUEUE,)]
+    return _Worker(found, connection=redis, serializer=path)
 
 
 def run_target(env: Env, target: Callable[..., Any], **options: Any) -> RunHandle:

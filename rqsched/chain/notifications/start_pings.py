@@ -43,7 +43,10 @@ def write(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
 @contextmanager
 def told(runtime: Runtime, owed: Sequence[str]) -> Iterator[None]:
     """Deliver pings while the block runs, on the queue of notifications where the settings name one."""
-    if not owed or runtime.settings.notification_queue is not None:
+    if not owed:
+        yield
+        return
+    if runtime.settings.notification_queue is not None:
         runtime.notifier.dispatch(owed, runtime.now())
         yield
         return
