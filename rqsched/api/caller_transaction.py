@@ -21,7 +21,7 @@ __all__ = [
     "WritingOptions",
     "caller_transaction",
     "is_async",
-    "told_apart",
+    "split_transaction",
 ]
 
 
@@ -32,7 +32,7 @@ class WritingOptions(CommonOptions, total=False):
     """A name: the named Redis of its runs. A SQLAlchemy Connection: the transaction in which this is written."""
 
 
-def told_apart(
+def split_transaction(
     options: Mapping[str, Any], session: SessionLike | None
 ) -> tuple[CallerTransaction | None, dict[str, Any]]:
     """Return the caller's transaction, if one is given, and the options without it."""

@@ -18,7 +18,7 @@ from rqsched.api.caller_transaction import (
     SessionLike,
     WritingOptions,
     caller_transaction,
-    told_apart,
+    split_transaction,
 )
 from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
@@ -264,7 +264,7 @@ class ScheduleHandle(ScheduleView):
         """
         require_note(note)
         timing: SpecLike | None = None
-        within, given = told_apart(options, session)
+        within, given = split_transaction(options, session)
         if spec is not None:
             timing, given = unfold(spec, given)
         name, defaults = self._named_workflow(workflow, given)

@@ -16,7 +16,7 @@ from rqsched.api.caller_transaction import (
     SessionLike,
     WritingOptions,
     caller_transaction,
-    told_apart,
+    split_transaction,
 )
 from rqsched.api.declarations import Declarations, Declaring
 from rqsched.api.list_filters import ListFilters, to_filters
@@ -218,7 +218,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         After an error nothing is written.
         """
-        within, given = told_apart(options, session)
+        within, given = split_transaction(options, session)
         said = {"note": note, "paused": paused, "context": context, "key": idempotency_key}
         request = self.create_request(self._named(namespace, schedule_id), workflow, spec, given, **said)
         return self._handle(operations.create(self.runtime, request, within=within))
@@ -249,7 +249,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         Takes what `create` takes; an option that is not given gets its default. The next time stays
         unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
-        within, given = told_apart(options, session)
+        within, given = split_transaction(options, session)
         definition = self._define(workflow, spec, given)
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
         schedule, outcome = operations.upsert(self.runtime, request, within=within)

@@ -93,6 +93,7 @@ NAMES = {
     "survey": "classify_due",
     "take_turn": "acquire_interval",
     "timed_otherwise": "with_old_tzdata",
+    "told_apart": "split_transaction",
     "unfollowed": "out_of_sync",
 }
 """Classes, functions, parameters, metrics, JSON keys and log actions, with what replaced them."""
