@@ -29,8 +29,8 @@ def ping(
 ) -> None:
     """Ask the workers and dispatchers of this machine whether they live; for probes.
 
-    Those that this user runs are asked: in a container, the one in it. Exit code 1 when there is none, or one does not
-    answer. No server is asked: a worker that waits for Redis or SQL lives.
+    Those that this user runs are asked, `rq worker -w rqsched.rq.Worker` too: in a container, the one in it. Exit code
+    1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:
@@ -40,7 +40,10 @@ def ping(
     for answer in answers:
         print(_json(answer) if as_json else _line(answer, timeout))  # noqa: T201 - the output
     if not answers:
-        _end(f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}.")
+        _end(
+            f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}. Of RQ's "
+            "own workers those with a class of rqsched.rq answer, and `rq info` shows the others."
+        )
     if any(answer.state is None or (ready and not _is_ready(answer)) for answer in answers):
         raise typer.Exit(_DEAD)
 

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import ForkProcess
 
+from rqsched.config import Settings
 from rqsched.processes.supervisor import FORK, Role, Supervisor, part_from_parent, show_name, start_undisturbed
+from rqsched.processes.vital_signs import run_for
 from rqsched.processes.worker import DISPATCHER_SILENCE, be_dispatcher, dispatch_once
 
 _log = logging.getLogger(__name__)
@@ -161,12 +163,17 @@ def _be_keeper(life: int, log_level: str | int) -> None:
 
 
 def keep_dispatcher(life: int, log_level: str | int) -> None:
-    """Be the keeper until SIGTERM or the end of the pipe `life`: keep a dispatcher that ends there, too."""
+    """Be the keeper until SIGTERM or the end of the pipe `life`: keep a dispatcher that ends there, too.
+
+    It answers pings for its worker, which has no moment for them while a job executes.
+    """
+    worker = os.getppid()
     show_name(_KEEPER)
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level, format=_LOG_FORMAT)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-    Supervisor([Role("dispatcher", partial(be_dispatcher, recover=True), DISPATCHER_SILENCE)], life=life).run()
+    dispatcher = Role("dispatcher", partial(be_dispatcher, recover=True), DISPATCHER_SILENCE)
+    run_for(worker, Supervisor([dispatcher], life=life), "rq", Settings())
 
 
 def make_one_pass() -> None:

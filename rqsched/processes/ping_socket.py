@@ -50,14 +50,15 @@ def require_own(folder: Path) -> None:
 class LivenessSocket:
     """Answers whoever asks whether this process lives."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        """Listen; raises OSError where that cannot be."""
+    def __init__(self, folder: Path, kind: str, pid: int | None = None) -> None:
+        """Listen in the name of this process, or of `pid`; raises OSError where that cannot be."""
         require_own(folder)
-        for name in [path for path in folder.glob("*.sock") if _is_left(path)]:
-            name.unlink(missing_ok=True)
-        self.path = folder / f"{kind}-{os.getpid()}.sock"
+        for left in [path for path in folder.glob("*.sock") if _is_left(path)]:
+            left.unlink(missing_ok=True)
+        name = f"{kind}-{os.getpid() if pid is None else pid}"
+        self.path = folder / f"{name}.sock"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hidden = folder / f".{kind}-{os.getpid()}"
+        hidden = folder / f".{name}"
         hidden.unlink(missing_ok=True)
         try:
             self._socket.bind(str(hidden))

@@ -21,27 +21,42 @@ def run_visibly(supervisor: Supervisor, kind: str, settings: Settings) -> int:
     with _answering(kind, settings) as answer:
 
         def turn() -> None:
-            children = supervisor.children
-            is_ready = bool(children) and all(child.has_begun for child in children)
-            systemd.tell(is_ready=is_ready, is_stopping=supervisor.is_stopping)
-            answer(lambda: _state_of(supervisor, kind, is_ready=is_ready))
+            systemd.tell(is_ready=_is_ready(supervisor), is_stopping=supervisor.is_stopping)
+            answer(lambda: _state_of(supervisor, kind))
 
         return supervisor.run(turn)
 
 
-def _state_of(supervisor: Supervisor, kind: str, *, is_ready: bool) -> dict[str, Any]:
+def run_for(parent: int, supervisor: Supervisor, kind: str, settings: Settings) -> int:
+    """Run a supervisor that ends with its parent, a worker of RQ's, and answers pings in the name of that.
+
+    systemd is told nothing: the process it started is that worker.
+    """
+    with _answering(kind, settings, parent) as answer:
+        return supervisor.run(lambda: answer(lambda: _state_of(supervisor, kind)))
+
+
+def _is_ready(supervisor: Supervisor) -> bool:
+    children = supervisor.children
+    return bool(children) and all(child.has_begun for child in children)
+
+
+def _state_of(supervisor: Supervisor, kind: str) -> dict[str, Any]:
     children = [
         {"role": one.role, "pid": one.pid, "restarts": one.restarts, "has_begun": one.has_begun}
         for one in supervisor.children
     ]
+    is_ready = _is_ready(supervisor)
     return {"kind": kind, "is_ready": is_ready, "is_stopping": supervisor.is_stopping, "children": children}
 
 
 @contextlib.contextmanager
-def _answering(kind: str, settings: Settings) -> Iterator[Callable[[Callable[[], dict[str, Any]]], None]]:
+def _answering(
+    kind: str, settings: Settings, pid: int | None = None
+) -> Iterator[Callable[[Callable[[], dict[str, Any]]], None]]:
     """Answer pings inside the block; where no socket can be, only pings are without an answer."""
     try:
-        listening = LivenessSocket(run_folder(settings.run_dir), kind)
+        listening = LivenessSocket(run_folder(settings.run_dir), kind, pid)
     except OSError as error:
         _log.warning("`rqsched ping` cannot see this process: %s", error, extra={"action": "no_liveness"})
         yield lambda _: None

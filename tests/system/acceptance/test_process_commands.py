@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -121,7 +122,8 @@ def wait_until_ready(live: LiveEnv) -> None:
 def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(visible: LiveEnv, command: str) -> None:
     assert ping(visible) == (
         1,
-        f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {visible.folder}/run.\n",
+        f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {visible.folder}/run. "
+        "Of RQ's own workers those with a class of rqsched.rq answer, and `rq info` shows the others.\n",
     )
     process = visible.start(rqsched_command(command))
     wait_until_ready(visible)
@@ -135,6 +137,22 @@ def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(visible: LiveEnv, co
 
     process.kill_tree()
     assert ping(visible)[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["Worker", "SimpleWorker", "SpawnWorker"])
+def test_a_ping_finds_a_worker_of_rq_with_our_class_also_while_it_executes(visible: LiveEnv, kind: str) -> None:
+    url = visible.environment["RQSCHED_REDIS_URL"]
+    command: list[str | Path] = [BIN / "rq", "worker", "-w", f"rqsched.rq.{kind}", "--url", url, "rqsched", "default"]
+    worker = visible.start(command)
+    wait_until_ready(visible)
+    visible.wait_for_execution(visible.hold_now(), timeout=SOON)
+
+    code, text = ping(visible)
+
+    assert (code, text.partition(" ")[0]) == (0, f"rq-{worker.pid}")
+    assert json.loads(ping(visible, "--json")[1])["kind"] == "rq"
+    worker.signal(signal.SIGKILL)
+    wait_until(lambda: ping(visible)[0] == 1, timeout=SOON, what="nobody who answers for a dead worker")
 
 
 def test_a_worker_that_stands_still_does_not_answer(visible: LiveEnv) -> None:
