@@ -28,6 +28,7 @@ from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
+from rqsched.store.claims import StartedRun
 from rqsched.store.database import Connection
 from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import (
@@ -57,6 +58,8 @@ class Claim:
     """Drawn by this process for this attempt: only its holder may end it."""
     owed: tuple[str, ...] = ()
     """The pings that its start owes, by uid."""
+    version: str | None = None
+    """Which version of the schedule's row that is (`StartedRun`)."""
 
 
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
@@ -139,17 +142,25 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     runtime.on_claim(token)
     start = {"token": token, "started_at": now, "worker": process_name()}
 
-    def work(connection: Connection) -> Claim | None:
+    def claim_alone(connection: Connection) -> Claim | None:
+        started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=True)
+        return started and Claim(started.run, started.schedule, token, version=started.version)
+
+    def claim_and_tell(connection: Connection) -> Claim | None:
         started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start)
         if started is None:
             return None
-        run, schedule = started
+        run, schedule, version = started
         # What this process may not have the code of, it may give back: then nothing has started.
         is_known = runtime.workflows.get(run.workflow) is not None
         owed = runtime.notifier.write_start(connection, schedule, run, now) if is_known else ()
-        return Claim(run, schedule, token, tuple(owed))
+        return Claim(run, schedule, token, tuple(owed), version)
 
-    claim = runtime.database.transact(work)
+    claim = None
+    if runtime.database.takes_single_statements and not runtime.notifier.tells_every_start:
+        claim = runtime.database.transact_alone(claim_alone)
+    if claim is None:
+        claim = runtime.database.transact(claim_and_tell)
     if claim is not None:
         log_start(claim.schedule, claim.run)
     return claim
@@ -256,7 +267,7 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
             attempt_result,
             fence=is_mine,
             patience=runtime.end_patience,
-            schedule_uid=claim.schedule.uid,
+            claimed=StartedRun(claim.run, claim.schedule, claim.version),
         )
     except BackendUnavailableError:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})

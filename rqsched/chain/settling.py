@@ -10,9 +10,10 @@ from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes
+from rqsched.store import changes, ends
+from rqsched.store.claims import StartedRun
 from rqsched.store.database import Connection, Patience
 
 
@@ -24,20 +25,61 @@ def settle_run(
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
     skip_locked: bool = False,
-    schedule_uid: str | None = None,
+    claimed: StartedRun | None = None,
 ) -> Change | None:
     """End an attempt under the schedule's lock if `fence` still holds then.
 
-    The process that executes it names its schedule (`schedule_uid`), which spares two reads. Returns None when another
-    process was first, or holds the lock (`skip_locked`).
+    The process that executes it says what it has `claimed`, which spares two reads, and where nothing has changed since
+    and nothing else depends on it all but one statement. Returns None when another process was first, or holds the lock
+    (`skip_locked`).
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
         return decide_settle(schedule, runs, run, attempt_result, now=now)
 
+    tried = None
+    if claimed is not None and claimed.version is not None:
+        tried, is_written = _end_alone(runtime, claimed, attempt_result, patience)
+        if tried is not None and is_written:
+            runtime.publish([tried])
+            return tried
+    schedule_uid = None if claimed is None else claimed.schedule.uid
     return change_run(
-        runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked, schedule_uid=schedule_uid
+        runtime,
+        run_uid,
+        decide,
+        fence=fence,
+        patience=patience,
+        skip_locked=skip_locked,
+        schedule_uid=schedule_uid,
+        tried=tried,
     )
+
+
+def _end_alone(
+    runtime: Runtime, claimed: StartedRun, attempt_result: AttemptResult, patience: Patience | None
+) -> tuple[Change | None, bool]:
+    """Write the end of an attempt as it is decided from what was claimed, unless the schedule has changed since.
+
+    Returns whether that was written, and the Change; None when it cannot have been. A Change that may have been written
+    all the same, its answer lost, comes with False.
+    """
+    run, schedule, version = claimed
+    token, now = run.token, runtime.now()
+    if token is None or version is None or not ends_alone(schedule, attempt_result, now=now):
+        return None, False
+    decided = decide_settle(schedule, [run], run, attempt_result, now=now)
+    if not is_of_one_run(decided) or runtime.notifier.owed([decided]):
+        return None, False
+    asked = 0
+
+    def work(connection: Connection) -> bool:
+        nonlocal asked
+        asked += 1
+        return ends.end_alone(connection, decided, token=token, version=version)
+
+    is_written = runtime.database.transact_alone(work, patience=patience)
+    return (decided if is_written or asked > 1 else None), is_written
 
 
 def change_run(
@@ -49,12 +91,14 @@ def change_run(
     patience: Patience | None = None,
     skip_locked: bool = False,
     schedule_uid: str | None = None,
+    tried: Change | None = None,
 ) -> Change | None:
     """Decide about a run under its schedule's lock if `fence` still holds then, write, and let Redis follow.
 
-    `decide` gets the schedule, its open runs, the run (one of them) and now. Returns None as `settle_run` does.
+    `decide` gets the schedule, its open runs, the run (one of them) and now. What was `tried` before may have been
+    written. Returns None as `settle_run` does.
     """
-    decided: Change | None = None
+    decided = tried
 
     def work(connection: Connection) -> tuple[Change | None, bool]:
         nonlocal decided

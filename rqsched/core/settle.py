@@ -69,6 +69,23 @@ class AttemptResult:
     """JSON: the targets that have ended, by status; None unless all have."""
 
 
+def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
+    """Return whether the end of an attempt starts nothing that waits, as long as its schedule stays as it is.
+
+    Not for a failure, which has more to decide than a success; nor when the schedule has fired by now, for then it is
+    not as it was.
+    """
+    has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
+    has_fired = schedule.due_at is not None and schedule.due_at <= now
+    return attempt_result.outcome is AttemptOutcome.SUCCEEDED and not has_waiting and not has_fired
+
+
+def is_of_one_run(change: Change) -> bool:
+    """Return whether a Change writes nothing but its schedule's row and that of one run."""
+    more = change.new_runs or change.events or change.dead_letters or change.drops_buffer or change.drops_retries
+    return not more and len(change.changed_runs) == 1
+
+
 def decide_settle(
     schedule: Schedule, runs: Iterable[Run], run: Run, attempt_result: AttemptResult, *, now: datetime
 ) -> Change:

@@ -10,6 +10,7 @@ import gc
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -21,7 +22,7 @@ from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes, claims
+from rqsched.store import changes, claims, ends
 from rqsched.store.database import Connection, DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def warm_up(runtime: Runtime) -> None:
     With the database away, or not as it should be, each run prepares for itself.
     """
     try:
-        runtime.database.transact(_rehearse, patience=_ONCE)
+        runtime.database.transact(partial(_rehearse, is_sqlite=runtime.database.is_sqlite), patience=_ONCE)
         runtime.now()  # measures the clock
     except (BackendUnavailableError, DatabaseLimitError, DatabaseError) as error:
         _log.debug("not warmed up: %s", error, extra={"action": "not_warmed_up"})
@@ -46,13 +47,15 @@ def warm_up(runtime: Runtime) -> None:
     gc.freeze()  # a collection in a horse would touch, and so copy, every page that it inherits
 
 
-def _rehearse(connection: Connection) -> None:
+def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
     schedule, run = _sample(_THEN)
     claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
+        if not is_sqlite:
+            ends.end_alone(connection, ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
 

@@ -1,15 +1,15 @@
 """Claims in SQL: a pending run becomes one process's or one external worker's, who keeps it alive by heartbeats.
 
 A claim is one conditional update, fenced by a token that the claimer has drawn. Every function works inside the
-caller's transaction. What the end of a claimed run reads and writes is in `changes`, the claims of targets are in
-`fan_out_targets`.
+caller's transaction. What the end of a claimed run reads and writes is in `changes` and `ends`, the claims of targets
+are in `fan_out_targets`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,23 +21,43 @@ from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, SELECT_RUNS, SELEC
 from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
 
 
+class StartedRun(NamedTuple):
+    """A run as it was claimed."""
+
+    run: Run
+    """The run, which runs now."""
+    schedule: Schedule
+    """Its schedule as it was read with it."""
+    version: str | None = None
+    """Which version of the schedule's row that is (`end_alone`); None on SQLite."""
+
+
 def start_run(
-    connection: Connection, run_uid: str, attempt: int, delivery: int, start: Mapping[str, Any]
-) -> tuple[Run, Schedule] | None:
+    connection: Connection,
+    run_uid: str,
+    attempt: int,
+    delivery: int,
+    start: Mapping[str, Any],
+    *,
+    is_untold: bool = False,
+) -> StartedRun | None:
     """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
 
     One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
-    the same again.
+    the same again. With `is_untold` (PostgreSQL) a schedule with notifications of its own is left out.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
     if not is_sqlite(connection):
-        row = connection.execute(_START_RETURNING, given).first()
+        row = connection.execute(_START_UNTOLD if is_untold else _START_RETURNING, given).first()
     elif connection.execute(_START, given).rowcount:
         row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
     else:
         row = None
-    return None if row is None else (to_run(row[: len(RUN_COLUMNS)]), to_schedule(row[len(RUN_COLUMNS) :]))
+    if row is None:
+        return None
+    middle, end = len(RUN_COLUMNS), len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS)
+    return StartedRun(to_run(row[:middle]), to_schedule(row[middle:end]), *row[end:])
 
 
 _START_GIVES = ("token", "started_at", "worker")
@@ -65,7 +85,12 @@ _START = (
         **{name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES},
     )
 )
-_START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
+ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xmin::text", sa.Text)
+"""The transaction that wrote the row as it is; no lock of it changes that (PostgreSQL)."""
+_START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(
+    *RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION
+)
+_START_UNTOLD = _START_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text))
 _STARTED = (
     sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
     .join_from(runs, schedules, schedules.c.uid == runs.c.schedule_uid)
@@ -113,6 +138,8 @@ def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None
     start_run(connection, uid, 1, 1, start)
     if is_sqlite(connection):
         connection.execute(_STARTED, {"b_uid": uid})
+    else:
+        start_run(connection, uid, 1, 1, start, is_untold=True)
     record_heartbeat(connection, uid, uid)
     lock_running(connection, uid, uid)
     connection.execute(UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})

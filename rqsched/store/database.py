@@ -234,6 +234,9 @@ class Database:
         self.url = url
         self.patience = patience or Patience()
         self._engine = make_engine(url) if open_engine is None else open_engine()
+        self.takes_single_statements = open_engine is None and not self.is_sqlite
+        """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
+        limits of our sessions."""
         self._pid = os.getpid()
         self._open = threading.local()
         if self.is_sqlite:
@@ -260,6 +263,14 @@ class Database:
         """
         return self._patiently(lambda: self._once(work), patience)
 
+    def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+        """Run `work`, which is one statement, as a transaction; raises as `transact` does.
+
+        PostgreSQL is then asked once: no BEGIN and no COMMIT travel beside the statement, and a process that freezes
+        holds no lock between them.
+        """
+        return self._patiently(lambda: self._once(work, is_alone=self.takes_single_statements), patience)
+
     def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
         return self._patiently(lambda: self._once(work, is_read_only=True), patience)
@@ -278,10 +289,12 @@ class Database:
         finally:
             self._open.depth = depth
 
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
         with self._counted(), self.engine.connect() as connection:
             if is_read_only:
                 connection.execution_options(**self._snapshot)
+            elif is_alone:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
             try:
                 with connection.begin():
                     return work(connection)

@@ -306,8 +306,8 @@ class ForgetfulDatabase(Database):
 
     silent = 0
 
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
-        result = super()._once(work, is_read_only=is_read_only)
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
         if self.silent and not is_read_only:
             self.silent -= 1
             raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))

@@ -27,8 +27,8 @@ class ForgetfulDatabase(Database):
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
     """What others do before the caller has given up waiting."""
 
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
-        result = super()._once(work, is_read_only=is_read_only)
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
         if self.silent and not is_read_only:
             self.silent -= 1
             self.meanwhile()

@@ -65,6 +65,11 @@ class Notifier:
         owed = [delivery for change in changes for delivery in deliveries_of(change, self._configured)]
         deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
+    @property
+    def tells_every_start(self) -> bool:
+        """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
+        return self._configured.heartbeat is not None or self._configured.sentry
+
     def owes_start(self, schedule: Schedule, run: Run, now: datetime) -> bool:
         """Return whether anybody is told that an attempt starts."""
         return bool(deliveries_of_start(schedule, run, self._configured, now))

@@ -121,6 +121,32 @@ FENCES = (
         _WORLDS.format(100),
     ),
     _edit(
+        "an end in one statement is recorded whoever holds the run",
+        "store/ends.py",
+        '            runs.c.token == sa.bindparam("b_token"),\n'
+        "            runs.c.status == constant(RunStatus.RUNNING),\n",
+        "",
+        _STORE + "end_alone.py::test_nothing_is_written_under_another_token",
+        _STORE + "end_alone.py::test_nothing_is_written_after_waiting_for_a_transaction_that_changed_either_row"
+        "[cancel_run_alone]",
+    ),
+    _edit(
+        "an end in one statement is recorded whatever the schedule has become",
+        "store/ends.py",
+        '.where(schedules.c.uid == sa.bindparam("b_schedule"), is_as_read)',
+        '.where(schedules.c.uid == sa.bindparam("b_schedule"))',
+        _STORE + "end_alone.py::test_nothing_is_written_when_the_schedule_has_changed_since_the_claim",
+        _CHAIN + "ends_alone.py::test_what_happens_to_the_schedule_during_a_run_is_kept_and_the_end_counted"
+        "[postgres-trigger]",
+    ),
+    _edit(
+        "an end in one statement is not looked for when its answer was lost",
+        "chain/settling.py",
+        "(decided if is_written or asked > 1 else None)",
+        "(decided if is_written else None)",
+        _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
+    ),
+    _edit(
         "a horse's death is settled whatever has become of its run",
         "chain/settling.py",
         "return is_same and run.status is RunStatus.RUNNING",

@@ -67,7 +67,7 @@ class FaultyDatabase(Database):
 
     faults: Faults
 
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False) -> T:
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
         self.faults.between_steps()
         self.faults.sql()
         if is_read_only:

@@ -1,0 +1,146 @@
+"""The end of a run whose schedule is as it was at the claim: one statement on PostgreSQL, and else as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from rqsched.chain.execution import claim_run, execute
+from rqsched.store.database import Database
+from tests.support.env import Env, MakeEnv, job_id, newest, statuses
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
+
+T = TypeVar("T")
+
+BESIDES = ("pause", "update", "trigger", "fire", "delete")
+
+
+@contextmanager
+def statements(env: Env) -> Iterator[list[str]]:
+    """What is sent to SQL inside the block."""
+    found: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, *_: object) -> None:
+        found.append(statement.split(" ", 1)[0])
+
+    env.runtime.now()  # measures the clock first
+    engine = env.runtime.database.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    yield found
+    sa.event.remove(engine, "before_cursor_execute", note)
+
+
+@pytest.fixture
+def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
+    return make_env(database_url=postgres_url)
+
+
+@pytest.mark.postgres
+def test_run_that_nothing_disturbs_takes_two_statements(postgres_env: Env) -> None:
+    schedule = postgres_env.create()
+    run = postgres_env.fire_next(schedule)
+
+    with statements(postgres_env) as found:
+        execute(postgres_env.runtime, job_id(run.state))
+
+    assert found == ["UPDATE", "WITH"]
+    assert statuses(schedule) == ["succeeded"]
+    assert postgres_env.state(schedule).success_count == 1
+
+
+@pytest.mark.parametrize("besides", BESIDES)
+def test_what_happens_to_the_schedule_during_a_run_is_kept_and_the_end_counted(any_env: Env, besides: str) -> None:
+    def act() -> None:
+        if len(seen) == 1:
+            return
+        seen.append(besides)
+        if besides == "fire":
+            any_env.fire_next(schedule)
+        elif besides == "update":
+            schedule.update(note="changed meanwhile")
+        else:
+            getattr(schedule, besides)()
+
+    seen: list[str] = []
+    any_env.register("busy", act)
+    schedule = any_env.create(workflow="busy", overlap="buffer_all")
+    run = any_env.fire_next(schedule)
+
+    execute(any_env.runtime, job_id(run.state))
+
+    state = any_env.state(schedule)
+    assert run.refresh().status == "succeeded"
+    assert state.success_count == 1
+    expected = {"pause": "paused", "delete": "deleted"}.get(besides, "active")
+    assert state.status.value == expected
+    if besides in {"trigger", "fire"}:
+        assert newest(schedule).status == "pending", "what waited is started"
+    check_invariants(any_env.runtime)
+
+
+@pytest.mark.parametrize("end", ["cancel", "terminate"])
+def test_the_result_of_a_run_that_was_ended_meanwhile_is_not_recorded(any_env: Env, end: str) -> None:
+    def act() -> int:
+        getattr(run, end)()
+        return 7
+
+    any_env.register("busy", act)
+    schedule = any_env.create(workflow="busy")
+    run = any_env.fire_next(schedule)
+
+    execute(any_env.runtime, job_id(run.state))
+
+    assert (run.refresh().result, any_env.state(schedule).success_count) == (None, 0)
+    check_invariants(any_env.runtime)
+
+
+@pytest.mark.postgres
+def test_start_of_a_run_whose_schedule_wants_it_told_is_recorded_with_its_claim(
+    make_env: MakeEnv, postgres_url: str
+) -> None:
+    env = make_env(database_url=postgres_url)
+    run = env.fire_next(env.create(notifications={"heartbeat": "http://127.0.0.1:9/ping"}))
+
+    claim = present(claim_run(env.runtime, job_id(run.state)))
+
+    assert len(claim.owed) == 1
+
+
+class SilentDatabase(Database):
+    """A database that writes a single statement and then does not answer, once it is told so."""
+
+    is_silent = False
+
+    def _once(self, work: Callable[[sa.Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
+        if is_alone and self.is_silent:
+            self.is_silent = False
+            raise sa.exc.OperationalError("", {}, psycopg.OperationalError("server closed the connection unexpectedly"))
+        return result
+
+
+@pytest.mark.postgres
+def test_end_whose_answer_was_lost_is_found_again_and_told_once(
+    postgres_env: Env, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fall_silent() -> None:
+        database.is_silent = True
+
+    postgres_env.register("noop", fall_silent)
+    postgres_env.runtime.database.close()
+    postgres_env.runtime.database = database = SilentDatabase(postgres_env.runtime.database.url)
+    schedule = postgres_env.create(workflow="noop")
+    run = postgres_env.fire_next(schedule)
+
+    with caplog.at_level("INFO", "rqsched.runs"):
+        execute(postgres_env.runtime, job_id(run.state))
+
+    assert (run.refresh().status, postgres_env.state(schedule).success_count) == ("succeeded", 1)
+    ends = [record for record in caplog.records if getattr(record, "action", None) == "run_ended"]
+    assert [getattr(record, "outcome", None) for record in ends] == ["succeeded"]
