@@ -187,7 +187,7 @@ FENCES = (
         "store/claims.py",
         '        runs.c.token == sa.bindparam("b_token"),\n        runs.c.status == constant(RunStatus.RUNNING),\n',
         "        runs.c.status == constant(RunStatus.RUNNING),\n",
-        _STORE + "runs.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
+        _STORE + "claims.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
     ),
     _edit(
         "a claim is undone whoever holds the run",
