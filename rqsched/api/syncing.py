@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
@@ -25,6 +25,7 @@ class Syncing:
         declarations: Iterable[Declaration] | None = None,
         *,
         prune: bool = False,
+        keep: Iterable[str] = (),
         namespace: str | None = None,
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
@@ -33,7 +34,8 @@ class Syncing:
 
         Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
         checked before anything is written, also that the namespace's quota has room for what is added before anything
-        is pruned. `progress` is called with each id and its outcome.
+        is pruned. `keep` names schedules beside the set that are not pruned, for a set that is written in parts.
+        `progress` is called with each id and its outcome.
         """
         requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
         done = _nothing_done()
@@ -43,11 +45,16 @@ class Syncing:
                 if progress is not None:
                     progress(schedule.schedule_id, outcome)
         if prune:
-            done["removed"] = self._prune(requests, namespace, context)
+            done["removed"] = self._prune(_ids(requests, keep), namespace, context)
         return Synced(**done)
 
     def preview_sync(
-        self: Any, declarations: Iterable[Declaration], *, prune: bool = False, namespace: str | None = None
+        self: Any,
+        declarations: Iterable[Declaration],
+        *,
+        prune: bool = False,
+        keep: Iterable[str] = (),
+        namespace: str | None = None,
     ) -> Synced:
         """Return what `sync` would do now, with the same checks; writes nothing."""
         requests = self._requests(declarations, namespace, None)
@@ -55,7 +62,7 @@ class Syncing:
         for request in requests:
             done[operations.preview_upsert(self.runtime, request)].append(request.named.schedule_id)
         if prune:
-            done["removed"] = [handle.schedule_id for handle in self._undeclared(requests, namespace)]
+            done["removed"] = [handle.schedule_id for handle in self._undeclared(_ids(requests, keep), namespace)]
         return Synced(**done)
 
     def _requests(
@@ -79,20 +86,23 @@ class Syncing:
         note = require_note(declared.note)
         return Request(named, definition, note, declared.paused, context, must_have_future=False)
 
-    def _prune(self: Any, kept: Iterable[Request], namespace: str | None, context: CommandContext | None) -> list[str]:
+    def _prune(self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None) -> list[str]:
         gone = self._undeclared(kept, namespace)
         for handle in gone:
             handle.delete(reason="pruned by sync", context=context)
         return [handle.schedule_id for handle in gone]
 
-    def _undeclared(self: Any, kept: Iterable[Request], namespace: str | None) -> Sequence[ScheduleHandle]:
-        ids = {request.named.schedule_id for request in kept}
+    def _undeclared(self: Any, kept: Collection[str], namespace: str | None) -> Sequence[ScheduleHandle]:
         managed = self.iter(namespace=namespace, managed_by=SYNC)
-        return [handle for handle in managed if handle.schedule_id not in ids]
+        return [handle for handle in managed if handle.schedule_id not in kept]
 
 
 def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
     return (requests[start : start + SYNC_BATCH] for start in range(0, len(requests), SYNC_BATCH))
+
+
+def _ids(requests: Iterable[Request], keep: Iterable[str]) -> set[str]:
+    return {request.named.schedule_id for request in requests} | set(keep)
 
 
 def _nothing_done() -> dict[str, list[str]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import httpx
 import tenacity
@@ -24,14 +24,12 @@ from rqsched.client.errors import error_of
 from rqsched.client.following import Following
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription, Synced
+from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription
+from rqsched.client.syncing import AsyncSyncing
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import RqschedError
-
-if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +59,7 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-class AsyncClient:
+class AsyncClient(AsyncSyncing):
     """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
 
     Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
@@ -138,10 +136,6 @@ class AsyncClient:
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-    async def sync(self, declarations: Iterable[Declaration]) -> Synced:
-        """Upsert a declared set, one request each, in order; see `Client.sync`."""
-        return Synced.of({id_: await self.send(request) for id_, request in requests.sync(declarations).items()})
 
     async def events(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -13,7 +13,14 @@ import httpx
 
 from rqsched.api.description import Description
 from rqsched.client import responses
-from rqsched.client.responses import BackfillProgress, BulkRow, EventRecord, RetriedRun, RunDescription, TriggerResult
+from rqsched.client.responses import (
+    BackfillProgress,
+    BulkRow,
+    EventRecord,
+    RetriedRun,
+    RunDescription,
+    TriggerResult,
+)
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import MAX_PAGE, Page
@@ -23,14 +30,14 @@ from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
     from rqsched.core.schedule_options import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_BASE = "/api/v1/"
-_SCHEDULES = f"{_BASE}schedules/"
+BASE = "/api/v1/"
+"""The path of the native surface."""
+_SCHEDULES = f"{BASE}schedules/"
 
 
 @dataclass(frozen=True)
@@ -73,21 +80,6 @@ def upsert(schedule_id: str, body: Mapping[str, Any]) -> Request[tuple[Descripti
     return Request("PUT", _path(schedule_id), with_outcome, body, is_repeatable=True)
 
 
-def sync(declarations: Iterable[Declaration]) -> dict[str, Request[str]]:
-    """Return the request of each declaration, by id; raises InvalidInputError before anything is sent."""
-    found: dict[str, Request[str]] = {}
-    for declared in declarations:
-        if declared.schedule_id in found:
-            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
-        if not isinstance(declared.workflow, str):
-            raise InvalidInputError("workflow", "must be a registered name; a server knows no function of this process")
-        when: Any = declared.spec
-        more = {"note": declared.note, "paused": declared.paused}
-        body = declaration(declared.workflow, when, declared.options, more)
-        found[declared.schedule_id] = upsert(declared.schedule_id, body).then(lambda made: made[1])
-    return found
-
-
 def get(schedule_id: str) -> Request[Description]:
     """Read a schedule."""
     return _get(_path(schedule_id), _description)
@@ -122,7 +114,7 @@ def batch_delete(schedule_ids: Sequence[str]) -> Request[None]:
 
 def workflows() -> Request[list[dict[str, Any]]]:
     """List the registered workflows."""
-    return _get(f"{_BASE}workflows/", lambda r: list(r.json()["items"]))
+    return _get(f"{BASE}workflows/", lambda r: list(r.json()["items"]))
 
 
 def usage() -> Request[Usage]:
@@ -133,7 +125,7 @@ def usage() -> Request[Usage]:
         used, limits = ({name: given[name][part] for name in RESOURCES} for part in ("used", "limit"))
         return Usage(given["namespace"], **used, limits=Quota(**limits))
 
-    return _get(f"{_BASE}usage/", read)
+    return _get(f"{BASE}usage/", read)
 
 
 def update(schedule_id: str, body: Mapping[str, Any], match: str | None) -> Request[Description]:
@@ -177,18 +169,18 @@ def backfill(schedule_id: str, start: datetime, end: datetime, options: Mapping[
 
 def backfill_progress(uid: str) -> Request[BackfillProgress]:
     """Read the progress of a backfill."""
-    return _get(f"{_BASE}backfills/{quote(uid, safe='')}/", _progress)
+    return _get(f"{BASE}backfills/{quote(uid, safe='')}/", _progress)
 
 
 def cancel_backfill(uid: str) -> Request[BackfillProgress]:
     """Stop a backfill."""
-    return Request("POST", f"{_BASE}backfills/{quote(uid, safe='')}/cancel/", _progress, is_repeatable=True)
+    return Request("POST", f"{BASE}backfills/{quote(uid, safe='')}/cancel/", _progress, is_repeatable=True)
 
 
 def backfills(filters: Mapping[str, Any], limit: int, cursor: str | None) -> Request[Page[BackfillProgress]]:
     """Read a page of backfills."""
     params = _given({**filters, "limit": limit, "cursor": cursor})
-    return _get(f"{_BASE}backfills/", lambda r: _page(r, responses.progress), params)
+    return _get(f"{BASE}backfills/", lambda r: _page(r, responses.progress), params)
 
 
 def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[AuditRecord]]:
@@ -200,7 +192,7 @@ def history(schedule_id: str, limit: int, after_sequence: int) -> Request[list[A
 def events(params: Mapping[str, Any], cursor: str | None) -> Request[Page[EventRecord]]:
     """Read a page of the audit events of the namespace."""
     given = _given({**params, "limit": MAX_PAGE, "cursor": cursor})
-    return _get(f"{_BASE}events/", lambda r: _page(r, responses.found_event), given)
+    return _get(f"{BASE}events/", lambda r: _page(r, responses.found_event), given)
 
 
 def event_params(after: str | int | None, since: datetime | None, event_types: Sequence[str]) -> dict[str, Any]:
@@ -211,7 +203,7 @@ def event_params(after: str | int | None, since: datetime | None, event_types: S
 
 def stream(schedule_id: str | None) -> str:
     """Return the path of the stream of audit events of the namespace, or of one schedule."""
-    return f"{_BASE}events/stream/" if schedule_id is None else _path(schedule_id, "history", "stream")
+    return f"{BASE}events/stream/" if schedule_id is None else _path(schedule_id, "history", "stream")
 
 
 def deliveries(schedule_id: str, limit: int, cursor: str | None, status: str | None) -> Request[Page[dict[str, Any]]]:
@@ -270,7 +262,7 @@ def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Reques
     """Retry what failed since an instant, or so long ago."""
     start = since.total_seconds() if isinstance(since, timedelta) else _instant("since", since)
     given = {name: _instant(name, value) if isinstance(value, datetime) else value for name, value in body.items()}
-    path, is_read = f"{_BASE}runs/retry/", bool(body.get("dry_run"))
+    path, is_read = f"{BASE}runs/retry/", bool(body.get("dry_run"))
     return Request("POST", path, _retried, _given({"since": start, **given}), is_repeatable=is_read)
 
 
@@ -280,7 +272,7 @@ def bulk(operation: str, body: Mapping[str, Any]) -> Request[list[BulkRow]]:
     plain = {name: value for name, value in body.items() if name not in {"status", "text"}}
     body = _given({**plain, **text, "status": [status] if isinstance(status, str) else status and list(status)})
     is_repeatable = operation != "trigger" or "idempotency_key" in body
-    return Request("POST", f"{_BASE}bulk/{quote(operation, safe='')}/", _bulk, body, is_repeatable=is_repeatable)
+    return Request("POST", f"{BASE}bulk/{quote(operation, safe='')}/", _bulk, body, is_repeatable=is_repeatable)
 
 
 def _bulk(response: httpx.Response) -> list[BulkRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
@@ -149,11 +149,19 @@ class Synced:
     """Known ones that were declared differently."""
     unchanged: list[str]
     """Known ones that were declared as they are."""
+    removed: list[str]
+    """Deleted by `prune`."""
 
     @classmethod
-    def of(cls, outcomes: Mapping[str, str]) -> Synced:
-        """Sort schedule ids by what became of them."""
-        return cls(*([id_ for id_, one in outcomes.items() if one == name] for name in cls.__dataclass_fields__))
+    def joined(cls, parts: Iterable[Synced]) -> Synced:
+        """Return what the parts of a set did, together."""
+        listed = list(parts)
+        return cls(*([id_ for one in listed for id_ in getattr(one, name)] for name in cls.__dataclass_fields__))
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Yield each declared id with its outcome, as `progress` is told of it."""
+        for name in ("created", "updated", "unchanged"):
+            yield from ((id_, name) for id_ in getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

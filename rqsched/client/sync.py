@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -22,9 +22,9 @@ from rqsched.client.responses import (
     EventRecord,
     RetriedRun,
     RunDescription,
-    Synced,
     TriggerResult,
 )
+from rqsched.client.syncing import Syncing
 from rqsched.client.views import RunView, ScheduleView, looks
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
@@ -33,14 +33,13 @@ from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
     from rqsched.core.schedule_options import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(Syncing):
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
     Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
@@ -115,14 +114,6 @@ class Client:
         """Create a schedule or replace its definition; the outcome is `created`, `updated` or `unchanged`."""
         body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
         return self.send(requests.upsert(schedule_id, body).then(lambda made: (self._handle(made[0]), made[1])))
-
-    def sync(self, declarations: Iterable[Declaration]) -> Synced:
-        """Upsert a declared set, one request each, in order; returns what became of each.
-
-        What this process can check is checked before anything is sent. A server's refusal ends it: what came before is
-        done, and the same call again does the rest. It deletes nothing.
-        """
-        return Synced.of({id_: self.send(request) for id_, request in requests.sync(declarations).items()})
 
     def get(self, schedule_id: str) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""

@@ -232,8 +232,11 @@ def _of_rqsched(error: RqschedError) -> Problem:
         return Problem(
             500, "internal_error", "the server is not configured correctly; its log has the reason.", error=error
         )
-    fields = (FieldProblem(error.field, error.reason, error.code),) if isinstance(error, InvalidInputError) else ()
-    return Problem(status, error.code, str(error), fields=fields, error=error)
+    told = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    fields: tuple[FieldProblem, ...] = ()
+    if isinstance(error, InvalidInputError):
+        fields = (FieldProblem(error.field, f"{error.reason}{told}", error.code),)
+    return Problem(status, error.code, f"{error}{told}", fields=fields, error=error)
 
 
 def _unavailable(code: str, detail: str, error: BaseException) -> Problem:

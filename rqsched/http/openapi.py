@@ -15,7 +15,7 @@ _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"t
 _MEANING: Mapping[int, str] = {
     400: "The request cannot be read, or is refused.",
     401: "The token is missing or unknown.",
-    403: "The role does not allow it.",
+    403: "The role does not allow it, or the quota of the namespace.",
     404: "It does not exist, or not for this token.",
     408: "The body did not arrive in time.",
     409: "The current state does not allow it.",

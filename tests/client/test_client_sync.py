@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from rqsched import Declaration, Every
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
-from tests.client.test_client import asynchronous, client_of
+from tests.client.test_client import InProcess, asynchronous, client_of
+from tests.support.env import last
 from tests.support.web import Web
 
 
@@ -37,6 +39,58 @@ def test_what_is_refused_here_is_refused_before_anything_is_sent(web: Web) -> No
         with pytest.raises(InvalidInputError):
             client.sync([*declared(), wrong])
         assert client.count() == 0
-    with pytest.raises(UnknownWorkflowError):
+    with pytest.raises(UnknownWorkflowError, match="in the declaration of 'c'"):
         client.sync([declared()[0], Declaration("c", "unknown", Every("1h"))])
-    assert client.count() == 1
+    assert client.count() == 0
+
+
+def test_a_set_is_pruned_by_the_client_as_in_process_and_previewed_first(web: Web) -> None:
+    client, scheduler = client_of(web), web.env.scheduler
+    web.create("by-hand")
+    client.sync(declared())
+    told: list[tuple[str, str]] = []
+    smaller = [Declaration("b", "note", Every("3h")), Declaration("c", "note", Every("1h"))]
+
+    planned = client.preview_sync(smaller, prune=True)
+    assert asdict(planned) == asdict(scheduler.preview_sync(smaller, prune=True))
+    assert client.count() == 3
+    done = client.sync(smaller, prune=True, progress=lambda *outcome: told.append(outcome))
+
+    assert done == planned
+    assert (done.created, done.updated, done.unchanged, done.removed) == (["c"], ["b"], [], ["a"])
+    assert told == [("c", "created"), ("b", "updated")]
+    assert {one.schedule_id for one in client.iter()} == {"by-hand", "b", "c"}
+    assert last(scheduler.newest("a"), "Deleted")["reason"] == "pruned by sync"
+
+    async def nothing_is_left() -> tuple[list[str], list[str]]:
+        async with asynchronous(web) as far:
+            return (await far.preview_sync([], prune=True)).removed, (await far.sync([], prune=True)).removed
+
+    assert asyncio.run(nothing_is_left()) == (["b", "c"], ["b", "c"])
+    assert [one.schedule_id for one in client.iter()] == ["by-hand"]
+
+
+def test_a_large_set_is_sent_in_parts_that_prune_only_what_none_of_them_has(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rqsched.client.syncing._MOST_SENT", 2)
+    transport = InProcess(web)
+    client = client_of(web, transport)
+    whole = [Declaration(f"s{number}", "note", Every("1h")) for number in range(5)]
+    assert client.sync(whole, prune=True).created == ["s0", "s1", "s2", "s3", "s4"]
+    assert transport.sent == [("POST", "/api/v1/sync/")] * 6, "each part is checked before the first is written"
+    assert (client.sync(whole[:3], prune=True).removed, client.count()) == (["s3", "s4"], 3)
+
+    with pytest.raises(UnknownWorkflowError):
+        client.sync([*whole, Declaration("last", "unknown", Every("1h"))])
+    assert client.count() == 3
+
+
+def test_a_sync_over_http_is_refused_whole_with_the_name_of_the_declaration(web: Web) -> None:
+    good = {"schedule_id": "a", "workflow": "note", "interval": "1h"}
+    for bad, status in (({"queue": "no queue"}, 422), ({"workflow": "unknown"}, 422), ({"interval": "soon"}, 422)):
+        answer = web.post("/api/v1/sync/", {"schedules": [good, {**good, "schedule_id": "wrong", **bad}]})
+        assert answer.status_code == status
+        assert "wrong" in answer.json()["detail"] or answer.json()["errors"][0]["field"].startswith("schedules.1.")
+    twice = web.post("/api/v1/sync/", {"schedules": [good, good]})
+    assert (twice.status_code, web.get("/api/v1/schedules/").json()["items"]) == (422, [])

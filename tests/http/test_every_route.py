@@ -55,7 +55,8 @@ OPERATE = {
     *(f"POST {DURABLE}/{{schedule_id}}/{name}" for name in ("pause", "resume", "trigger", "backfill")),
 }
 ADMIN = {
-    f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
+    f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", "POST /api/v1/sync/",
+    f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
     "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
     f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",

@@ -255,6 +255,23 @@ class CreateRequest(DeclareRequest):
     schedule_id: Id | None = Field(default=None, description="Absent: the name when it is a valid id, else a new UUID.")
 
 
+class SyncedScheduleRequest(DeclareRequest):
+    """One schedule of a declared set."""
+
+    schedule_id: Id = Field(description="Its id, unique in the set.")
+
+
+class SyncRequest(RequestBody):
+    """A declared set, or a part of one."""
+
+    schedules: Annotated[list[SyncedScheduleRequest], Field(max_length=500)] = Field(description="Each declared whole.")
+    prune: bool = Field(default=False, description="Delete what an earlier sync made and neither list has.")
+    keep: Annotated[list[Name], Field(max_length=20_000)] = Field(
+        default_factory=list, description="Ids of the set that other requests declare: not pruned."
+    )
+    dry_run: bool = Field(default=False, description="Return what would be done, with the same checks; write nothing.")
+
+
 class UpdateRequest(DefinitionRequest):
     """A change: absent fields keep their value, null takes the default (PATCH)."""
 

@@ -20,7 +20,6 @@ from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
-from rqsched.core.quota import RESOURCES, Usage
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
@@ -461,29 +460,3 @@ class WorkflowsResponse(Schema):
     """Every registered workflow, by name."""
 
     items: list[WorkflowResponse]
-
-
-class ResourceResponse(Schema):
-    """How much of something a namespace holds."""
-
-    used: int
-    """What it holds now."""
-    limit: int | None
-    """What it may hold; null is no limit."""
-
-
-class UsageResponse(Schema):
-    """What a namespace holds."""
-
-    namespace: str
-    """The namespace."""
-    schedules: ResourceResponse
-    """Schedules that are not deleted."""
-    bytes: ResourceResponse
-    """The bytes they declare: timing, arguments, memo, labels and the rest of their options."""
-
-
-def usage_response(usage: Usage) -> dict[str, Any]:
-    """Return what a namespace holds as JSON."""
-    pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
-    return {"namespace": usage.namespace, **pairs}

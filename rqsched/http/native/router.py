@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
 from rqsched.http.dependencies import Call, Read
-from rqsched.http.native import bulk, events, runs, schedules
-from rqsched.http.native.responses import UsageResponse, WorkflowsResponse, usage_response
+from rqsched.http.native import bulk, events, runs, schedules, sync, usage
+from rqsched.http.native.responses import WorkflowsResponse
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import registered_workflows
@@ -20,6 +20,8 @@ from rqsched.store import registered_workflows
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute, responses=PROBLEM.of(*ANY))
 router.include_router(schedules.router)
 router.include_router(bulk.router)
+router.include_router(sync.router)
+router.include_router(usage.router)
 router.include_router(runs.router)
 router.include_router(events.router)
 
@@ -39,12 +41,6 @@ def list_workflows(call: Read) -> Response:
     merged = here | recorded
     shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
     return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
-
-
-@router.get("/usage/", response_model=UsageResponse, tags=["usage"])
-def read_usage(call: Read) -> Response:
-    """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
-    return JSONResponse(usage_response(call.scheduler.usage(call.namespace)))
 
 
 def _in_use(call: Call) -> frozenset[str]:

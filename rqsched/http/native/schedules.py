@@ -120,7 +120,7 @@ def create(
 ) -> Response:
     """Create a schedule; 409 when the id is taken. For a day the same key and body return the same response."""
     declaration = declaration_of(body)
-    _require_registered(call, declaration)
+    require_registered(call, declaration)
     schedule_id = require_id(body.schedule_id or _default_id(call, body.name, idempotency_key))
     asked = call.scheduler.create_request(
         Named(call.namespace, schedule_id),
@@ -155,7 +155,7 @@ def _default_id(call: Call, name: str | None, key: str | None) -> str:
     return uid_to_uuid(new_uid(call.scheduler.runtime.now()))
 
 
-def _require_registered(call: Call, declaration: Declaration) -> None:
+def require_registered(call: Call, declaration: Declaration) -> None:
     """Refuse workflows that would be imported by path: over HTTP only registered names run. And hosts not allowed."""
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
@@ -180,7 +180,7 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
 def upsert(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, request: Request) -> Response:
     """Create a schedule (201) or replace the definition of an existing one (200)."""
     declaration = declaration_of(body)
-    _require_registered(call, declaration)
+    require_registered(call, declaration)
     handle, outcome = call.scheduler.upsert(
         schedule_id,
         declaration.workflow or "",
@@ -202,7 +202,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
     handle = call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
     declaration = update_of(body, handle.state)
-    _require_registered(call, declaration)
+    require_registered(call, declaration)
     handle.update(
         declaration.workflow,
         declaration.spec,
