@@ -71,7 +71,8 @@ def create_app(
     for module in (native, ojs, durable_workflow, health, endpoint):
         app.include_router(module.router)
     app.router.routes += [reference.route(app), *pages]
-    openapi.complete(app, requests=ojs.REQUESTS, responses=[refused.model for refused in _REFUSED])
+    models = [refused.model for refused in _REFUSED]
+    openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
     app.add_middleware(Conditional)
     app.add_middleware(Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows)
     for kind in EXPECTED:

@@ -101,8 +101,13 @@ def request_body(model: type[BaseModel], *media_types: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def complete(app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Sequence[type[BaseModel]]) -> None:
-    """Add the models that routes refer to by `reference` to the application's document."""
+def complete(
+    app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Sequence[type[BaseModel]], is_open: bool
+) -> None:
+    """Add the models that routes refer to by `reference` to the application's document, and who may ask.
+
+    An application that `is_open` asks nobody for a token.
+    """
     generate = app.openapi
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in requests]
     modes += [(model, "serialization") for model in responses]
@@ -115,7 +120,7 @@ def complete(app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Se
             for path, operations in document["paths"].items():
                 if path.startswith(_NATIVE) and "get" in operations:
                     operations["get"]["responses"]["304"] = {"description": "As the ETag in If-None-Match says."}
-            for path in PUBLIC:
+            for path in document["paths"] if is_open else PUBLIC:
                 for operation in document["paths"].get(path, {}).values():
                     operation["security"] = []
         return app.openapi_schema or generate()

@@ -222,3 +222,10 @@ def test_an_application_may_provide_its_own_authentication(make_web: MakeWeb) ->
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
 def test_without_tokens_nobody_is_served_through_a_proxy(web: Web, header: str) -> None:
     problem(web.get(SCHEDULES, headers={header: "127.0.0.1"}), 403, "forbidden")
+
+
+def test_a_stranger_is_refused_before_the_version_of_a_standard_is_looked_at(guarded: Web) -> None:
+    for path, headers in (("/ojs/v1/cron", {"OJS-Version": "9"}), ("/api/schedules", {})):
+        assert guarded.get(path, headers=headers).status_code == 401
+        assert guarded.acting_as(READ).get(path, headers=headers).status_code in {400, 422}
+    assert guarded.get("/ojs/manifest", headers={"OJS-Version": "9"}).status_code == 422

@@ -18,6 +18,7 @@ from schemathesis.core.result import Ok
 from schemathesis.errors import SchemathesisError
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    negative_data_rejection,
     response_headers_conformance,
     response_schema_conformance,
     status_code_conformance,
@@ -48,13 +49,13 @@ REFUSED = {
 """What a schedule that runs refuses."""
 
 
-def faults_of(case: Any, answer: Any) -> dict[str, str]:
+def faults_of(case: Any, answer: Any, *more: Any) -> dict[str, str]:
     """What is wrong with an answer, by check."""
     found = {}
-    for check in CHECKS:
+    for check in [*CHECKS, *more]:
         try:
             case.validate_response(answer, checks=[check])
-        except (AssertionError, ExceptionGroup) as error:
+        except (AssertionError, BaseExceptionGroup) as error:
             found[f"{case.operation.label}: {check.__name__}"] = str(error)
     return found
 
@@ -62,6 +63,7 @@ def faults_of(case: Any, answer: Any) -> dict[str, str]:
 def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
     """Send generated requests; gives one example of each fault. Every other one names what is there."""
     known, numbers, faults = populate(web), count(), dict[str, str]()
+    more = [negative_data_rejection] if mode is GenerationMode.NEGATIVE else []
 
     @settings(max_examples=EXAMPLES, phases=[Phase.explicit, Phase.generate], deadline=None, derandomize=True,
               database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -71,7 +73,9 @@ def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
             if isinstance(case.body, dict):
                 case.body.update(minimal_body(operation.label, known))
-        faults.update(faults_of(case, case.call(headers=HEADERS)))
+            faults.update(faults_of(case, case.call(headers=HEADERS)))
+        else:  # what is not as it was generated may be valid
+            faults.update(faults_of(case, case.call(headers=HEADERS), *more))
 
     try:
         send()

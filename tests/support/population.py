@@ -21,7 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /api/v1/schedules/{schedule_id}/": MINUTELY,
     "POST /api/v1/schedules/{schedule_id}/backfill/": PAST,
     "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
-    "POST /api/v1/sync/": {"schedules": []},
+    "POST /api/v1/sync/": {"schedules": [{"schedule_id": "synced", **MINUTELY}]},
     "POST /api/v1/runs/retry/": {"since": 3600},
     "POST /ojs/v1/cron": REPORT,
     "PATCH /ojs/v1/cron/{name}": {"enabled": False},

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from rqsched.http.dependencies import SignedIn
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER, ReasonError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -83,9 +84,11 @@ def require_range(start: datetime, end: datetime) -> None:
 
 
 async def require_version(
+    principal: SignedIn,
     version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
 ) -> None:
-    """Refuse a request without version 2, before anything else is checked."""
+    """Refuse a request without version 2, before anything but its token is checked."""
+    del principal
     if version is None:
         raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is required.")
     if version.strip() != VERSION:

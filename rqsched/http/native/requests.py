@@ -68,7 +68,8 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 Id = Annotated[str, Field(pattern=rf"^{ID.pattern}$")]
 """A schedule id, or a name of the same alphabet."""
 Name = Annotated[str, Field(min_length=1, max_length=255)]
-NumberedName = Annotated[Name, BeforeValidator(_text_of_number)]
+_NUMBERED = {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "integer"}]}
+NumberedName = Annotated[Name, BeforeValidator(_text_of_number), WithJsonSchema(_NUMBERED)]
 """A name, or the number by which another system knows it."""
 Note = Annotated[str, Field(max_length=4096)]
 Crons = Annotated[

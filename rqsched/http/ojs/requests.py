@@ -12,6 +12,7 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from rqsched.http.dependencies import wiring_of
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
 from rqsched.http.strict_json import json_body
@@ -19,10 +20,13 @@ from rqsched.spec.zones import require_timezone
 
 
 async def require_version(
+    request: Request,
     ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
 ) -> None:
-    """Refuse an unsupported version; a missing header means 1.0."""
+    """Refuse an unsupported version, once it is known who asks where that matters; a missing header means 1.0."""
     if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
+        if not request.url.path.endswith("/manifest"):
+            wiring_of(request).authenticator.principal_of(request)
         raise OjsError(422, "unsupported", f"OJS-Version {ojs_version!r} is not supported; send {VERSION}.")
 
 

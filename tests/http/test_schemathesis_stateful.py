@@ -1,0 +1,81 @@
+"""Generated sequences of requests: what one answers the next one uses, with tokens and without.
+
+Held are the checks of every answer, that nobody is served without a token where there are tokens, that what was created
+is there, and that what violates the document is refused. Not held is that whatever fits the document is accepted: no
+schema says which cron expression never fires or which cursor belongs to which list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    ensure_resource_availability,
+    ignored_auth,
+)
+
+from rqsched.http import Limits
+from tests.http.test_schemathesis import CHECKS
+from tests.support.population import HEADERS, minimal_body, populate
+from tests.support.sizes import sized
+from tests.support.web import MakeWeb, Web
+
+SECRET = "secret-of-the-generated-requests"
+TOKENS = json.dumps([{"name": "root", "role": "admin", "namespaces": "*", "token": SECRET}])
+SEQUENCES, STEPS = sized(10, 100), sized(12, 25)
+
+
+@pytest.fixture(params=["with tokens", "without tokens"])
+def application(request: pytest.FixtureRequest, make_web: MakeWeb) -> Web:
+    """An application whose requests carry a token, or one that has none."""
+    limits = {"limits": Limits(rate=0, failures=100_000, stream_seconds=0.05)}
+    if request.param == "without tokens":
+        return make_web(app=limits)
+    return make_web(app=limits, tokens=TOKENS).acting_as(SECRET)
+
+
+def test_sequences_of_generated_requests_are_answered_as_documented(application: Web) -> None:
+    sent, succeeded, faults = Counter[str](), Counter[str](), dict[str, str]()
+    document = schemathesis.openapi.from_asgi("/openapi.json", application.app)
+    document.config.generation.update(modes=list(GenerationMode))
+    headers = {**HEADERS, **application.headers}
+    checks = [*CHECKS, ensure_resource_availability, *([ignored_auth] if application.headers else [])]
+    known, numbers = populate(application), count()
+
+    class Machine(document.as_state_machine()):  # type: ignore[misc]
+        """Sends what a sequence says, and keeps an example of each fault."""
+
+        def before_call(self, case: Any) -> None:
+            minimal = minimal_body(case.operation.label, known)
+            if minimal and next(numbers) % 2 == 0:  # else nearly every create is refused, and nothing follows from it
+                case.body, case.query = dict(minimal), {}
+
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            del case
+            return {"headers": headers}
+
+        def validate_response(self, response: Any, case: Any, **options: Any) -> None:
+            del options
+            sent[case.operation.label] += 1
+            if "{" in case.operation.path and response.status_code < 300:
+                succeeded[case.operation.label] += 1
+            for check in checks:
+                try:
+                    case.validate_response(response, checks=[check], headers=headers)
+                except (AssertionError, BaseExceptionGroup) as error:
+                    faults[f"{case.operation.label}: {check.__name__}"] = str(error)
+
+    Machine.run(settings=settings(
+        max_examples=SEQUENCES, stateful_step_count=STEPS, phases=[Phase.generate], deadline=None, derandomize=True,
+        database=None, suppress_health_check=list(HealthCheck),
+    ))  # fmt: skip
+    assert faults == {}
+    assert len(sent) >= 12
+    assert succeeded, "what one answered was used by the next"
