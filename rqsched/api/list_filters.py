@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, TypedDict
 
 from rqsched.core.model import ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.errors import InvalidInputError
 from rqsched.store.listing import Filters
 
@@ -16,6 +18,8 @@ class ListFilters(TypedDict, total=False):
 
     status: str | Sequence[str] | None
     """One status or several; without it every schedule that is not deleted."""
+    outcome: str | Sequence[str] | None
+    """How the newest run ended: `succeeded`, `failed` or `lost`, one or several."""
     workflow: str | None
     """The name of the workflow."""
     namespace: str | None
@@ -47,6 +51,7 @@ def to_filters(
     /,
     *,
     status: str | Sequence[str] | None = None,
+    outcome: str | Sequence[str] | None = None,
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
     search_attributes: Mapping[str, Any] | None = None,
@@ -54,15 +59,25 @@ def to_filters(
 ) -> Filters:
     """Return the filters of one namespace (`where`, whatever was named); raises InvalidInputError."""
     del namespace
-    statuses = (status,) if isinstance(status, str) else tuple(status or ())
-    known = [one.value for one in ScheduleStatus]
-    for name in statuses:
-        if name not in known:
-            raise InvalidInputError("status", f"{name!r} is not one of {', '.join(known)}")
+    statuses, outcomes = _words("status", status, ScheduleStatus), _words("outcome", outcome, LastOutcome)
     for name in ("created_since", "created_until", "next_since", "next_until"):
         instant = others.get(name)
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
     return Filters(
-        namespace=where, statuses=statuses, labels=labels or {}, search_attributes=search_attributes or {}, **others
+        namespace=where,
+        statuses=statuses,
+        outcomes=outcomes,
+        labels=labels or {},
+        search_attributes=search_attributes or {},
+        **others,
     )
+
+
+def _words(field: str, given: str | Sequence[str] | None, known: type[StrEnum]) -> tuple[str, ...]:
+    words = (given,) if isinstance(given, str) else tuple(given or ())
+    allowed = [one.value for one in known]
+    for word in words:
+        if word not in allowed:
+            raise InvalidInputError(field, f"{word!r} is not one of {', '.join(allowed)}")
+    return words

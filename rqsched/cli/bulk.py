@@ -14,6 +14,7 @@ from rqsched.cli.completion import workflow_names
 from rqsched.cli.schedule_options import Note, Texts
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 
 app = typer.Typer(add_completion=False)
 
@@ -37,6 +38,9 @@ def bulk(
     operation: Annotated[Operation, typer.Argument(help="What is done to each.")],
     status: Annotated[
         list[ScheduleStatus] | None, typer.Option("--status", help="Default: active; paused for resume.")
+    ] = None,
+    outcome: Annotated[
+        list[LastOutcome] | None, typer.Option("--outcome", help="Only those whose newest run ended so.")
     ] = None,
     workflow: Annotated[
         str | None, typer.Option("--workflow", help="Only of this workflow.", autocompletion=workflow_names)
@@ -69,6 +73,7 @@ def bulk(
         context=session.context,
         namespace=session.namespace,
         status=[one.value for one in status or ()],
+        outcome=[one.value for one in outcome or ()],
         workflow=workflow,
         labels=parsing.pairs("--label", label or ()),
         owner=owner,

@@ -11,22 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any
 
-from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
 from rq.registry import FailedJobRegistry
 
 import rqsched
+from rqsched.chain import deployment
 from rqsched.chain.quotas import usage_of_all
 from rqsched.chain.reconcile import SOON
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.cli.command import explain
-from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import LinkId, iso_utc
@@ -39,8 +38,6 @@ from rqsched.store.migrations import HEAD
 from rqsched.transport import telemetry
 from rqsched.transport.client import require_no_cluster
 
-SKEW = timedelta(seconds=1)
-"""Clocks that differ by more are a warning."""
 DEEP = 1_000
 """With more waiting links than this, the workers do not keep up."""
 _MOST = 1_000
@@ -285,11 +282,9 @@ def _failed_links(runtime: Runtime) -> Answer:
 
 def _ownership(runtime: Runtime) -> Answer:
     """Compare the database's id with the one in Redis; only reads, and says the same of a database without tables."""
-    owner = runtime.transport.database_id()
+    owner, mine = deployment.database_ids(runtime)
     if owner is None:
         return Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet"
-    has_tables = schema_version.status(runtime.database).current is not None
-    mine = runtime.database_id() if has_tables else None
     if owner == mine:
         return Level.OK, "the control queue belongs to this database"
     queue, key = runtime.transport.control.name, runtime.transport.database_id_key
@@ -304,27 +299,16 @@ def _ownership(runtime: Runtime) -> Answer:
 
 def _foreign_workers(runtime: Runtime) -> Answer:
     """Look for workers with another database that were given this one's jobs, on every Redis there is."""
-    redises = [runtime.transport.redis, *runtime.transport.connections.values()]
-    mine, now = runtime.database_id(), runtime.now()
-    found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
+    found = deployment.foreign_workers(runtime)
     if not found:
         return Level.OK, "no worker with another database was given a job"
     return Level.PROBLEM, f"workers with another database were given jobs of this one: {', '.join(found)}"
 
 
 def _clock(runtime: Runtime) -> Answer:
-    theirs = {"Redis": _redis_time(runtime.transport.redis)}
-    host = SystemClock().now()
-    if not runtime.database.is_sqlite:
-        theirs["SQL"] = runtime.database.now(host)
-    skews = {name: at - host for name, at in theirs.items()}
+    skews = deployment.clock_skews(runtime)
     detail = ", ".join(f"{name} {skew.total_seconds():+.3f} s" for name, skew in skews.items())
-    return (Level.WARNING if any(abs(skew) > SKEW for skew in skews.values()) else Level.OK), detail
-
-
-def _redis_time(redis: Redis) -> datetime:
-    answer: Any = redis.time()
-    return datetime.fromtimestamp(answer[0] + answer[1] / 1_000_000, UTC)
+    return (Level.WARNING if any(abs(skew) > deployment.SKEW for skew in skews.values()) else Level.OK), detail
 
 
 def _dispatchers(runtime: Runtime) -> Answer:

@@ -30,6 +30,7 @@ from rqsched.cli.schedule_options import (
 from rqsched.cli.session import Session
 from rqsched.cli.target_options import FanOut
 from rqsched.core.model import ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
 from rqsched.core.schedule_options import Options
@@ -189,6 +190,10 @@ def list_schedules(
             "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
         ),
     ] = None,
+    outcome: Annotated[
+        list[LastOutcome] | None,
+        typer.Option("--outcome", help="Only schedules whose newest run ended so; may be repeated."),
+    ] = None,
     workflow: Annotated[
         str | None,
         typer.Option(
@@ -226,6 +231,7 @@ def list_schedules(
     filters: dict[str, Any] = {
         "namespace": session.namespace,
         "status": [one.value for one in status or ()],
+        "outcome": [one.value for one in outcome or ()],
         "workflow": workflow,
         "labels": parsing.pairs("--label", label or ()),
         "owner": owner,

@@ -268,9 +268,10 @@ def retry_failed(since: datetime | timedelta, body: Mapping[str, Any]) -> Reques
 
 def bulk(operation: str, body: Mapping[str, Any]) -> Request[list[BulkRow]]:
     """Pause, resume or trigger what matches; a trigger is repeatable with a key, the others go on."""
-    status, text = body.get("status"), {"q": body.get("text")}
-    plain = {name: value for name, value in body.items() if name not in {"status", "text"}}
-    body = _given({**plain, **text, "status": [status] if isinstance(status, str) else status and list(status)})
+    words = {name: body.get(name) for name in ("status", "outcome")}
+    lists = {name: [one] if isinstance(one, str) else one and list(one) for name, one in words.items()}
+    plain = {name: value for name, value in body.items() if name not in {*words, "text"}}
+    body = _given({**plain, "q": body.get("text"), **lists})
     is_repeatable = operation != "trigger" or "idempotency_key" in body
     return Request("POST", f"{BASE}bulk/{quote(operation, safe='')}/", _bulk, body, is_repeatable=is_repeatable)
 

@@ -127,6 +127,7 @@ class Client(Syncing):
         self,
         *,
         status: str | Sequence[str] | None = None,
+        outcome: str | Sequence[str] | None = None,
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         owner: str | None = None,
@@ -144,7 +145,8 @@ class Client(Syncing):
 
         Where schedules are large a page has fewer than `limit`, and a `next_cursor`.
         """
-        filters = {"status": status, "workflow": workflow, "labels": labels, "owner": owner, "text": text}
+        filters = {"status": status, "outcome": outcome, "workflow": workflow, "labels": labels}
+        filters |= {"owner": owner, "text": text}
         times = {"created_since": created_since, "created_until": created_until}
         times |= {"next_since": next_since, "next_until": next_until}
         more = {"overdue": overdue, "sort": sort, "limit": limit, "cursor": cursor}

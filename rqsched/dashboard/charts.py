@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -36,6 +36,34 @@ class Bar:
     """What it says on hover."""
     run_uid: str = ""
     """The run it stands for."""
+
+
+_WORST = ("bad", "warn", "info", "ok", "idle")
+
+
+def merge(bars: Sequence[Bar], gap: float) -> list[Bar]:
+    """Merge bars that lie on one another, or closer than `gap`: the worst gives tone and run, the label their number.
+
+    `bars` are in order of where they begin.
+    """
+    groups: list[list[Bar]] = []
+    end = 0.0
+    for bar in bars:
+        if groups and bar.x < end + gap:
+            groups[-1].append(bar)
+        else:
+            groups.append([bar])
+            end = 0.0
+        end = max(end, bar.x + bar.width)
+    return [_merged(group) for group in groups]
+
+
+def _merged(group: Sequence[Bar]) -> Bar:
+    worst = min(reversed(group), key=lambda bar: _WORST.index(bar.tone))
+    if len(group) == 1:
+        return worst
+    width = max(bar.x + bar.width for bar in group) - group[0].x
+    return replace(worst, x=group[0].x, width=width, label=f"{len(group)} runs, among them {worst.label}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +147,16 @@ class Day:
 
 def year(outlines: Iterable[tuple[datetime, str]], today: date, zone: ZoneInfo) -> list[Day]:
     """Return the days of the last 53 weeks with how their runs ended."""
-    counts: Counter[tuple[date, str]] = Counter((at.astimezone(zone).date(), status) for at, status in outlines)
+    counts: defaultdict[date, Counter[str]] = defaultdict(Counter)
+    for at, status in outlines:
+        counts[at.astimezone(zone).date()][status] += 1
     first = today - timedelta(days=52 * 7 + today.weekday())
     days = []
     for n in range((today - first).days + 1):
         day = first + timedelta(days=n)
-        of_day = {status: count for (on, status), count in counts.items() if on == day}
-        succeeded, failed = of_day.get("succeeded", 0), of_day.get("failed", 0) + of_day.get("lost", 0)
-        days.append(Day(n // 7, n % 7, day, succeeded, failed, sum(of_day.values()) - succeeded - failed))
+        of_day = counts.get(day, Counter())
+        succeeded, failed = of_day["succeeded"], of_day["failed"] + of_day["lost"]
+        days.append(Day(n // 7, n % 7, day, succeeded, failed, of_day.total() - succeeded - failed))
     return days
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rqsched.dashboard.problems import find_problems
+from rqsched.dashboard.problems import by_rank, find_problems, find_server_problems
 from rqsched.dashboard.visit import Visit
 from rqsched.store import listing, overview
 from rqsched.store.database import Connection
@@ -25,6 +25,7 @@ def show(visit: Visit) -> Response:
     def read(connection: Connection) -> dict[str, Any]:
         soonest = listing.soonest(connection, namespace, _SHOWN)
         return {
+            "problems": find_problems(visit, connection),
             "counts": overview.count_by_status(connection, namespace, MOST_COUNTED),
             "failed": overview.failed_since(connection, namespace, now - _DAY, _SHOWN),
             "soonest": soonest,
@@ -32,4 +33,5 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    return visit.page("overview.html", problems=find_problems(visit), most=MOST_COUNTED, **values)
+    problems = by_rank([*find_server_problems(visit), *values.pop("problems")])
+    return visit.page("overview.html", problems=problems, most=MOST_COUNTED, **values)

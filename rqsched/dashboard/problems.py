@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
 
+from rqsched.chain import deployment
 from rqsched.core.model import Schedule
-from rqsched.dashboard.system import deserted_queues
+from rqsched.core.outcomes import REPEATEDLY
+from rqsched.dashboard.queues import deserted_queues
 from rqsched.dashboard.visit import Visit
+from rqsched.errors import BackendUnavailableError
 from rqsched.store import listing, overview
 from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
@@ -19,8 +22,7 @@ from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)
 _NAMED = 5
-_FAILING = 3
-"""So many failures in a row are a problem of their own."""
+_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,23 @@ class Problem:
     """The operation that a button offers for each of them; None without one."""
 
 
-def find_problems(visit: Visit) -> list[Problem]:
+def find_problems(visit: Visit, connection: Connection) -> list[Problem]:
     """Return what is wrong in the namespace and with the servers."""
-    found = [*_redis(visit), *_overdue(visit), *_dead(visit), *_blocked(visit), *_unsuccessful(visit), *_failing(visit)]
-    return sorted(found, key=lambda problem: problem.tone != "bad")
+    namespace = visit.namespace
+    return [
+        *_overdue(connection, namespace, _late_before(visit)),
+        *_dead(connection, namespace),
+        *_blocked(connection, namespace),
+        *_unsuccessful(connection, namespace),
+        *_failing(connection, namespace),
+    ]
 
 
-def _redis(visit: Visit) -> list[Problem]:
-    transport = visit.scheduler.runtime.transport
+def find_server_problems(visit: Visit) -> list[Problem]:
+    """Return what is wrong with Redis, clocks, databases and queues; it asks them, outside of a transaction."""
     try:
-        alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
-        deserted = deserted_queues(visit)
-    except (RedisError, OSError) as error:
+        return [*_databases(visit), *_processes(visit), *_clocks(visit)]
+    except (RedisError, BackendUnavailableError, OSError) as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         return [
             Problem(
@@ -60,103 +67,125 @@ def _redis(visit: Visit) -> list[Problem]:
                 "Start it, or set RQSCHED_REDIS_URL to where it is; `rqsched doctor` says more.",
             )
         ]  # fmt: skip
-    if alive:
-        return _deserted(deserted)
-    return [
-        *_deserted(deserted),
-        Problem(
+
+
+def by_rank(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the worst first."""
+    return sorted(problems, key=lambda problem: problem.tone != "bad")
+
+
+def _databases(visit: Visit) -> Iterator[Problem]:
+    runtime = visit.scheduler.runtime
+    owner, mine = deployment.database_ids(runtime)
+    if owner is not None and owner != mine:
+        yield Problem(
+            "bad", "Redis belongs to another database",
+            f"The control queue `{runtime.transport.control.name}` carries the schedules of {owner}, this page shows "
+            f"{mine}: what is changed here does not fire.",
+            "Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a RQSCHED_CONTROL_QUEUE "
+            f"of its own; if the other one is gone, delete the key `{runtime.transport.database_id_key}`.",
+        )  # fmt: skip
+    foreign = deployment.foreign_workers(runtime)
+    if foreign:
+        who = ", ".join(foreign[:_NAMED]) if visit.sees_all else str(len(foreign))
+        yield Problem(
+            "bad", "Workers with another database take jobs of this one", f"They cannot do them: {who}.",
+            "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
+            "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+        )  # fmt: skip
+
+
+def _processes(visit: Visit) -> Iterator[Problem]:
+    transport = visit.scheduler.runtime.transport
+    yield from _deserted(deserted_queues(visit))
+    if not telemetry.live_dispatchers(transport.redis, transport.control.name):
+        yield Problem(
             "bad", "No dispatcher is alive", "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
             "Start `rqsched worker`.",
-        )
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
-def _deserted(queues: Mapping[str, int]) -> list[Problem]:
-    if not queues:
-        return []
-    names = ", ".join(f"{depth} on `{name}`" for name, depth in sorted(queues.items())[:_NAMED])
-    more = f" and {len(queues) - _NAMED} more queues" if len(queues) > _NAMED else ""
-    return [
-        Problem(
+def _deserted(queues: Mapping[str, int]) -> Iterator[Problem]:
+    if queues:
+        names = ", ".join(f"{depth} on `{name}`" for name, depth in sorted(queues.items())[:_NAMED])
+        more = f" and {len(queues) - _NAMED} more queues" if len(queues) > _NAMED else ""
+        yield Problem(
             "bad", "Jobs wait where no worker listens", f"Nobody takes them: {names}{more}.",
             "Start `rqsched worker` with their names.",
-        )
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
-def _overdue(visit: Visit) -> list[Problem]:
+def _clocks(visit: Visit) -> Iterator[Problem]:
+    skews = deployment.clock_skews(visit.scheduler.runtime)
+    wrong = {name: skew for name, skew in skews.items() if abs(skew) > deployment.SKEW}
+    if wrong:
+        told = " and ".join(f"{name}'s is {_apart(skew)} this machine's" for name, skew in wrong.items())
+        yield Problem(
+            "warn", "Clocks differ", f"{told}. Fires are timed by the clock of SQL, heartbeats and leases by Redis.",
+            "Run NTP on every machine.",
+        )  # fmt: skip
+
+
+def _apart(skew: timedelta) -> str:
+    return f"{abs(skew).total_seconds():.1f} s {'ahead of' if skew > timedelta(0) else 'behind'}"
+
+
+def _late_before(visit: Visit) -> datetime:
     settings = visit.scheduler.settings
-    since = visit.now - settings.grace - settings.lease
-    late = visit.read(lambda connection: overview.overdue_schedules(connection, visit.namespace, since, _NAMED + 1))
-    if not late:
-        return []
-    return [
-        Problem(
+    return visit.now - settings.grace - settings.lease
+
+
+def _overdue(connection: Connection, namespace: str, since: datetime) -> Iterator[Problem]:
+    late = overview.overdue_schedules(connection, namespace, since, _NAMED + 1)
+    if late:
+        yield Problem(
             "bad", f"{_count(late)} overdue", "They should have fired and did not.",
             "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.", tuple(late[:_NAMED]),
-        )
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
-def _dead(visit: Visit) -> list[Problem]:
-    dead = _with_status(visit, "dead")
-    if not dead:
-        return []
-    return [
-        Problem(
+def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
+    filters = Filters(namespace=namespace, statuses=("dead",))
+    dead = listing.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None, newest_first=True).items
+    if dead:
+        yield Problem(
             "bad", f"{_count(dead)} dead", "They no longer fire, because their runs failed too often.",
             "Fix the workflow, then restart them.", tuple(dead[:_NAMED]), "restart",
-        )
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
-def _blocked(visit: Visit) -> list[Problem]:
-    found = visit.read(lambda connection: overview.blocked_runs(connection, visit.namespace, _NAMED + 1))
-    if not found:
-        return []
-    schedules = list({schedule.uid: schedule for schedule, _ in found}.values())
-    return [
-        Problem(
-            "bad", f"{_count(schedules)} blocked", f"No worker had the code of their runs yet: {found[0][1]}",
+def _blocked(connection: Connection, namespace: str) -> Iterator[Problem]:
+    found = overview.blocked_runs(connection, namespace, _NAMED + 1)
+    if found:
+        schedules = list({schedule.uid: schedule for schedule, _ in found}.values())
+        reasons = list(dict.fromkeys(reason or "" for _, reason in found))
+        told = "; ".join(reasons[:_REASONS]) + ("; ..." if len(reasons) > _REASONS else "")
+        yield Problem(
+            "bad", f"{_count(schedules)} blocked", f"No worker had the code of their runs yet: {told}",
             "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
             tuple(schedules[:_NAMED]),
-        )
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
-def _failing(visit: Visit) -> list[Problem]:
-    def read(connection: Connection) -> list[Schedule]:
-        return overview.failing(connection, visit.namespace, visit.now - timedelta(days=1), _FAILING, _NAMED + 1)
-
-    failing = visit.read(read)
-    if not failing:
-        return []
-    return [
-        Problem(
-            "warn", f"{_count(failing)} failing repeatedly", f"At least {_FAILING} runs in a row failed.",
-            "Their newest run shows the traceback.", tuple(failing[:_NAMED]),
-        )
-    ]  # fmt: skip
+def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
+    failing = overview.failing(connection, namespace, _NAMED + 1)
+    if failing:
+        yield Problem(
+            "warn", f"{_count(failing)} failing repeatedly", f"At least {REPEATEDLY} runs in a row failed.",
+            "Their newest run shows the traceback; fix what it says, then run them.",
+            tuple(failing[:_NAMED]), "trigger",
+        )  # fmt: skip
 
 
-def _unsuccessful(visit: Visit) -> list[Problem]:
-    filters = Filters(namespace=visit.namespace, overdue=True)
-    found = visit.read(lambda c: listing.list_schedules(c, filters, limit=_NAMED + 1, cursor=None)).items
-    if not found:
-        return []
-    count = f"{_count(found)} without the success that was expected"
-    return [
-        Problem(
-            "bad", count, "No run succeeded within `expect_success_within`.",
+def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
+    filters = Filters(namespace=namespace, overdue=True)
+    found = listing.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None).items
+    if found:
+        yield Problem(
+            "bad", f"{_count(found)} without the success that was expected",
+            "No run succeeded within `expect_success_within`.",
             "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger",
-        )
-    ]  # fmt: skip
-
-
-def _with_status(visit: Visit, status: str) -> list[Schedule]:
-    filters = Filters(namespace=visit.namespace, statuses=(status,))
-    page = visit.read(lambda c: listing.list_schedules(c, filters, limit=_NAMED + 1, cursor=None, newest_first=True))
-    return page.items
+        )  # fmt: skip
 
 
 def _count(found: list[Schedule]) -> str:

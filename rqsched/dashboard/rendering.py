@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import rqsched
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
 from rqsched.dashboard.charts import tone_of
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
+from rqsched.store.overview import RunOutline
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"
@@ -79,6 +81,24 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(iso_utc(at), text)
 
 
+def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
+    """Return how the newest runs ended as a strip of links, oldest first; a page has hundreds, so no template does it.
+
+    `base` is the address of runs, with or without a query.
+    """
+    path, mark, query = base.partition("?")
+    before, after = escape(path), escape(mark + query)
+    told = ", ".join(run.status for run in outlines) or "none yet"
+    links = "".join(
+        f'<a class="{tone_of(run.status)}" href="{before}{run.uid}{after}"'
+        f' title="#{run.number} {run.status}" tabindex="-1"></a>'
+        for run in outlines
+    )
+    empty = "<i></i>" * (slots - len(outlines))
+    name = f"{len(outlines)} newest runs: {told}"
+    return Markup(f'<span class="strip" role="group" aria-label="{name}">{empty}{links}</span>')  # noqa: S704 - escaped
+
+
 def ticked(text: str) -> Markup:
     """Return a text whose parts in backticks are code."""
     parts = text.split("`")
@@ -109,11 +129,13 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
+        "moment": datetime.fromisoformat,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,
         "exact": exact,
         "asset": asset,
+        "strip_of": strip_of,
         "tone_of": tone_of,
         "version": rqsched.__version__,
     }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import overview
+from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
-from rqsched.store.overview import Order
+from rqsched.store.overview import Order, RunOutline
 
 PAGE = 50
 """Schedules on one page."""
@@ -17,17 +19,21 @@ STRIP = 12
 """Runs in the strip of last outcomes."""
 STATUSES = tuple(status.value for status in ScheduleStatus)
 """What the filter offers."""
+OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
+"""How the newest run may have ended."""
 
 
 def show(visit: Visit) -> Response:
     """Show a page of schedules."""
     order = _order(visit.query("sort", "id"))
     filters = filters_of(visit)
-    after = _position(order, visit.query("after"))
-    found, has_more = visit.read(
-        lambda connection: overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
-    )
-    strips = visit.read(lambda connection: overview.newest_runs(connection, [one.uid for one in found], STRIP))
+    after = position(order, visit.query("after"))
+
+    def read(connection: Connection) -> tuple[list[Schedule], bool, dict[str, list[RunOutline]]]:
+        found, has_more = overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
+        return found, has_more, overview.newest_runs(connection, [one.uid for one in found], STRIP)
+
+    found, has_more, strips = visit.read(read)
     return visit.page(
         "schedules.html",
         schedules=found,
@@ -35,22 +41,31 @@ def show(visit: Visit) -> Response:
         order=order,
         orders=list(Order),
         statuses=STATUSES,
-        following=_cursor(order, found[-1]) if has_more else None,
-        is_filtered=any(visit.query(name) for name in ("q", "status", "workflow", "label")),
+        outcomes=OUTCOMES,
+        following=place_of(order, found[-1]) if has_more else None,
+        is_filtered=is_filtered(visit),
     )
+
+
+def is_filtered(visit: Visit) -> bool:
+    """Return whether the page's address asks for some schedules only."""
+    return any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label"))
 
 
 def filters_of(visit: Visit) -> Filters:
     """Read the filters from the page's address; raises InvalidInputError."""
-    status, label = visit.query("status"), visit.query("label")
+    status, outcome, label = visit.query("status"), visit.query("outcome"), visit.query("label")
     if status and status not in STATUSES:
         raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
+    if outcome and outcome not in OUTCOMES:
+        raise InvalidInputError("outcome", f"{outcome!r} is not an outcome; write one of {', '.join(OUTCOMES)}")
     name, separator, value = label.partition(":")
     if label and not (name and separator):
         raise InvalidInputError("label", f"{label!r} is refused; write name:value")
     return Filters(
         namespace=visit.namespace,
         statuses=(status,) if status else (),
+        outcomes=(outcome,) if outcome else (),
         workflow=visit.query("workflow") or None,
         labels={name: value} if label else {},
         text=visit.query("q") or None,
@@ -64,12 +79,14 @@ def _order(text: str) -> Order:
         raise InvalidInputError("sort", f"{text!r} is not an order; write id, next or newest") from None
 
 
-def _cursor(order: Order, last: Schedule) -> str:
+def place_of(order: Order, last: Schedule) -> str:
+    """Return where the page after this schedule begins, for an address."""
     value = getattr(last, order.column)
     return f"{last.uid}~{value if isinstance(value, str) else value.isoformat()}"
 
 
-def _position(order: Order, text: str) -> tuple[str, str] | None:
+def position(order: Order, text: str) -> tuple[str, str] | None:
+    """Read where a page begins; raises InvalidInputError."""
     if not text:
         return None
     uid, separator, value = text.partition("~")

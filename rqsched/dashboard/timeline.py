@@ -1,8 +1,8 @@
-"""The timeline: what ran in the past hours and what fires in the next, all schedules on one picture."""
+"""The timeline: what ran in the past hours and what fires in the next, a page of schedules on one picture."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
@@ -13,16 +13,24 @@ from starlette.responses import Response
 from rqsched.api.build_description import iter_upcoming
 from rqsched.core.model import Schedule
 from rqsched.dashboard import charts
+from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import listing, overview
-from rqsched.store.overview import RunOutline
+from rqsched.store import overview
+from rqsched.store.database import Connection
+from rqsched.store.overview import Order, RunOutline
 
 HOURS = (1, 3, 6, 12, 24, 48, 168)
-"""The spans one can choose."""
-_MOST_RUNS = 2_000
-_MOST_ROWS = 60
-_MOST_TICKS = 60
+"""The spans one can choose; half of each lies before the instant one looks at."""
+ROWS = 40
+"""Schedules on one page."""
+_MOST_RUNS = 200
+"""Runs of one schedule that are read: as many as can be told apart."""
+_MOST_MARKS = 480
+"""Bars of all schedules together; more are drawn as fewer that each stand for several runs."""
+_MOST_TICKS = 24
+"""Fires of one schedule that are drawn one by one; more are drawn as a band."""
+_MOST_SKIPS = 200
 _LEAST_WIDTH = 3.0
 
 
@@ -30,73 +38,83 @@ _LEAST_WIDTH = 3.0
 class Row:
     """One schedule on the picture."""
 
-    schedule_id: str
+    schedule: Schedule
     """Whose line it is."""
     bars: list[charts.Bar] = field(default_factory=list)
     """Its runs."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
     """Where it fires next."""
+    band: tuple[float, float] | None = None
+    """From where to where it fires too often to draw; None when it does not."""
     skips: list[tuple[float, str]] = field(default_factory=list)
     """Where it did not fire, and why."""
 
 
 def show(visit: Visit) -> Response:
     """Show the timeline around an instant."""
-    hours = _hours(visit.query("hours", "6"))
+    hours = _hours(visit.query("hours", "48"))
     middle = _instant(visit.query("at")) or visit.now
-    axis = charts.Axis(middle - timedelta(hours=hours) * 0.6, middle + timedelta(hours=hours) * 0.4)
-    rows = _rows(visit, axis)
     step = timedelta(hours=hours) / 2
+    axis = charts.Axis(middle - step, middle + step)
+    rows, following = visit.read(lambda connection: _rows(connection, visit, axis))
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
-        changes=_changes(visit, axis), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
-        earlier=middle - step, later=middle + step, is_moved=bool(visit.query("at")), width=charts.WIDTH,
+        changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
+        earlier=middle - step, later=middle + step, following=following, is_filtered=is_filtered(visit),
     )  # fmt: skip
 
 
-def _rows(visit: Visit, axis: charts.Axis) -> list[Row]:
-    until = min(axis.end, visit.now + timedelta(seconds=1))
-    found = (
-        visit.read(lambda c: overview.runs_between(c, visit.namespace, axis.start, until, _MOST_RUNS))
-        if until > axis.start
-        else []
-    )
-    rows: dict[str, Row] = {}
-    for schedule_id, run in reversed(found):
-        bar = _bar(axis, run, visit.now)
-        rows.setdefault(schedule_id, Row(schedule_id)).bars.append(bar)
-    for schedule in visit.read(lambda c: listing.soonest(c, visit.namespace, _MOST_ROWS)):
-        ticks = _upcoming(schedule, axis, visit.now)
-        if ticks:
-            rows.setdefault(schedule.schedule_id, Row(schedule.schedule_id)).upcoming += ticks
-    skipped: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for schedule_id, at, reason in visit.read(
-        lambda c: overview.skips_between(c, visit.namespace, axis.start, axis.end, _MOST_RUNS)
-    ):
-        skipped[schedule_id].append((axis.x(at), reason))
-    for schedule_id, marks in skipped.items():
-        rows.setdefault(schedule_id, Row(schedule_id)).skips += marks
-    return sorted(rows.values(), key=lambda row: row.schedule_id)[:_MOST_ROWS]
+def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], str | None]:
+    after = position(Order.ID, visit.query("after"))
+    found, has_more = overview.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
+    rows = {schedule.uid: Row(schedule) for schedule in found}
+    if axis.start < visit.now:
+        _draw_past(connection, visit, axis, rows)
+    for row in rows.values():
+        _draw_upcoming(row, axis, visit.now)
+    return [*rows.values()], place_of(Order.ID, found[-1]) if has_more else None
+
+
+def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
+    until = axis.end if axis.end < visit.now else None
+    outlines = overview.runs_within(connection, [*rows], axis.start, until, _MOST_RUNS)
+    bars = {uid: [_bar(axis, run, visit.now) for run in found] for uid, found in outlines.items()}
+    for uid, merged in _merged(bars).items():
+        rows[uid].bars = merged
+    skips = overview.skips_between(connection, [*rows], axis.start, axis.end, _MOST_SKIPS)
+    for uid, at, reason in skips:
+        rows[uid].skips.append((axis.x(at), reason))
 
 
 def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
     begin = run.started_at or run.due_at or run.occurrence_at
-    end = run.ended_at or now
     x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
-    return charts.Bar(x, max(axis.x(end) - x, _LEAST_WIDTH), 1.0, charts.tone_of(run.status), label, run.uid)
+    width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
+    return charts.Bar(x, width, 1.0, charts.tone_of(run.status), label, run.uid)
 
 
-def _upcoming(schedule: Schedule, axis: charts.Axis, now: datetime) -> list[tuple[float, datetime]]:
-    ahead = takewhile(lambda at: at <= axis.end, iter_upcoming(schedule, now))
-    return [(axis.x(at), at) for at in islice(ahead, _MOST_TICKS) if at >= axis.start]
+def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:
+    """Return so few bars that they can be told apart and a page stays small."""
+    gap = 0.0
+    while True:
+        found = {uid: charts.merge(of_one, gap) for uid, of_one in bars.items()}
+        if sum(map(len, found.values())) <= _MOST_MARKS:
+            return found
+        gap = max(2 * gap, 1.0)
 
 
-def _changes(visit: Visit, axis: charts.Axis) -> list[tuple[float, str]]:
-    zones = {
-        schedule.spec.timezone for schedule in visit.read(lambda c: listing.soonest(c, visit.namespace, _MOST_ROWS))
-    }
-    marks = {mark for name in zones | {visit.zone.key} for mark in axis.offset_changes(ZoneInfo(name))}
-    return sorted(marks)
+def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
+    ahead = takewhile(lambda at: at <= axis.end, iter_upcoming(row.schedule, now))
+    found = list(islice(ahead, _MOST_TICKS + 1))
+    if len(found) <= _MOST_TICKS:
+        row.upcoming = [(axis.x(at), at) for at in found if at >= axis.start]
+    else:
+        row.band = axis.x(max(found[0], axis.start)), axis.x(axis.end)
+
+
+def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[tuple[float, str]]:
+    zones = {row.schedule.spec.timezone for row in rows} | {visit.zone.key}
+    return sorted(mark for name in zones for mark in axis.offset_changes(ZoneInfo(name)))
 
 
 def _hours(text: str) -> int:

@@ -86,6 +86,11 @@ class Visit:
         """Raise ForbiddenError unless the viewer has the role."""
         require_role(self.principal, role)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether the viewer sees every namespace, and so what belongs to none: queues, workers, repairs."""
+        return self.principal.namespaces is None
+
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the page's address."""
         return self.request.query_params.get(name, default).strip()

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -16,7 +17,8 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import BLOCKED, Run, Schedule
+from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError, InvalidLimitError
@@ -30,7 +32,20 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, IS_LIVE, WAITS_FOR_CODE, audit_events, runs, schedules
+from rqsched.store.tables import (
+    ENDED_BADLY,
+    HAS_FAILED,
+    IS_ACTIVE,
+    IS_DELETED,
+    IS_LIVE,
+    IS_RESTING,
+    RESTING,
+    WAITS_FOR_CODE,
+    audit_events,
+    constant,
+    runs,
+    schedules,
+)
 
 T = TypeVar("T")
 
@@ -43,6 +58,8 @@ class Filters:
     """The namespace, exactly."""
     statuses: Sequence[str] = ()
     """One of these statuses; empty shows every schedule that is not deleted."""
+    outcomes: Sequence[str] = ()
+    """The newest run ended in one of these ways (`LastOutcome`); empty is any way, and that none has ended."""
     workflow: str | None = None
     """The name of the workflow."""
     owner: str | None = None
@@ -167,8 +184,9 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
 
 def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that the filters stand for."""
-    statuses = list(filters.statuses)
-    found = [schedules.c.status.in_(statuses) if statuses else schedules.c.status != "deleted"]
+    found = [_has_status(filters.statuses)] if filters.statuses else [IS_LIVE]
+    if filters.outcomes:
+        found.append(_ended_so(filters.outcomes))
     for name in ("namespace", "workflow", "owner", "managed_by", "schedule_id", "queue", "note"):
         value = getattr(filters, name)
         if value is not None:
@@ -188,14 +206,41 @@ def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnEle
     return found + [_has(connection, schedules.c.search_attributes, name, value) for name, value in attributes]
 
 
+def _is_one_of(
+    words: Sequence[str], known: type[StrEnum], column: sa.Column[str] | sa.Column[str | None]
+) -> sa.ColumnElement[bool]:
+    """Return a condition of literals: with values bound later, no plan could use the partial index of exceptions."""
+    wanted = [constant(one) for one in known if one in words]
+    return column == wanted[0] if len(wanted) == 1 else column.in_(wanted)
+
+
+def _has_status(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Return the condition, with those of the partial indexes that hold all it is true of."""
+    found = _is_one_of(statuses, ScheduleStatus, schedules.c.status)
+    if ScheduleStatus.DELETED not in statuses:
+        found &= IS_LIVE
+    return found & IS_RESTING if {*statuses} <= {*RESTING} else found
+
+
+def _ended_so(outcomes: Sequence[str]) -> sa.ColumnElement[bool]:
+    is_one = _is_one_of(outcomes, LastOutcome, schedules.c.last_outcome)
+    if LastOutcome.SUCCEEDED not in outcomes:
+        return is_one & ENDED_BADLY
+    return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
+
+
 def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
     """Return the condition that a JSON object has a member; on SQLite by its rows, as a path cannot name every key."""
-    if connection.dialect.name != "sqlite":
-        return sa.cast(column, JSONB).contains({name: value})
+    is_sqlite = connection.dialect.name == "sqlite"
+    # Canonical JSON has such a member as this text: most rows are passed over without being parsed.
+    find = sa.func.instr if is_sqlite else sa.func.strpos
+    is_likely = find(column, dumps({name: value})[1:-1]) > 0 if isinstance(value, str) else sa.true()
+    if not is_sqlite:
+        return is_likely & sa.cast(column, JSONB).contains({name: value})
     member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
     wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
     same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
-    return sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
+    return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
 
 
 def write_cursor(at: datetime | str, uid: str) -> str:
@@ -225,13 +270,13 @@ def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
     """Read the newest incarnation of an id, deleted ones too: its history stays readable."""
-    statement = (
-        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
-        .order_by((schedules.c.status == "deleted").asc(), schedules.c.created_at.desc(), schedules.c.uid.desc())
-        .limit(1)
-    )
-    row = connection.execute(statement).first()
-    return None if row is None else to_schedule(row)
+    newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
+    named = SELECT_SCHEDULES.where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
+    for is_indexed in (IS_LIVE, IS_DELETED):
+        row = connection.execute(named.where(is_indexed).order_by(*newest).limit(1)).first()
+        if row is not None:
+            return to_schedule(row)
+    return None
 
 
 def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int) -> list[AuditRecord]:
@@ -333,15 +378,26 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
-    """Read the runs a namespace created last, newest first, each with the id of its schedule."""
+    """Read the runs a namespace created last, newest first, each with the id of its schedule.
+
+    Those of a busy namespace are among the newest of all; only for a quiet one are its schedules looked at.
+    """
+    newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
     statement = (
         sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
         .where(schedules.c.namespace == namespace)
-        .order_by(runs.c.uid.desc())  # uids begin with the time: the primary key is in order of creation
+        .order_by(newest)
         .limit(limit)
     )
-    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+    of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT).scalar_subquery()
+    found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
+    rows = found if len(found) == limit else connection.execute(statement)
+    return [(row[-1], to_run(row[:-1])) for row in rows]
+
+
+_LOOKED_AT = 200
+"""How many of the newest runs of all namespaces are looked at for those of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,23 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
-from rqsched.core.model import Run, Schedule
+from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.store.listing import Filters, conditions_of, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.tables import HAS_FAILED, IS_ACTIVE, WAITS_FOR_CODE, audit_events, runs, schedules
+from rqsched.store.tables import (
+    HAS_FAILED,
+    IS_ACTIVE,
+    IS_FAILING,
+    IS_OCCURRENCE,
+    IS_RESTING,
+    IS_UNFINISHED,
+    RESTING,
+    WAITS_FOR_CODE,
+    audit_events,
+    constant,
+    runs,
+    schedules,
+)
 
 
 class Order(StrEnum):
@@ -97,22 +110,94 @@ def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict
     return {uid: sorted(outlines, key=lambda run: run.number) for uid, outlines in found.items()}
 
 
-def runs_between(
-    connection: Connection, namespace: str, start: datetime, end: datetime, limit: int
-) -> list[tuple[str, RunOutline]]:
-    """Read the runs a namespace created in [start, end), newest first, each with the id of its schedule."""
-    statement = (
-        sa.select(schedules.c.schedule_id, *_OUTLINE)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(
-            schedules.c.namespace == namespace,
-            runs.c.uid >= first_uid_at(start),  # uids begin with the time: the primary key is in order of creation
-            runs.c.uid < first_uid_at(end),
+def runs_within(
+    connection: Connection, uids: Sequence[str], start: datetime, until: datetime | None, count: int
+) -> dict[str, list[RunOutline]]:
+    """Read the runs of each schedule that lie in [start, until), of the `count` newest up to then; oldest first.
+
+    `until` None is now. Runs are numbered in the order they were made, so the number of the last occurrence before
+    `until` is where to begin: a look far back costs what one at now does.
+    """
+    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
+    if not uids:
+        return found
+    each = [sa.select(_newest_up_to(uid, until, count)) for uid in uids]
+    for row in connection.execute(sa.union_all(*each)):
+        run = RunOutline(*row)
+        begin = run.started_at or run.due_at or run.occurrence_at
+        is_before = run.ended_at is not None and run.ended_at < start
+        if not is_before and (until is None or begin < until):
+            found[run.schedule_uid].append(run)
+    return {uid: sorted(outlines, key=_begin) for uid, outlines in found.items()}
+
+
+def _begin(run: RunOutline) -> datetime:
+    return run.started_at or run.due_at or run.occurrence_at
+
+
+def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
+    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid)
+    if until is not None:
+        last = (
+            sa.select(runs.c.number)
+            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, runs.c.occurrence_at < until)
+            .order_by(runs.c.occurrence_at.desc())
+            .limit(1)
         )
+        statement = statement.where(runs.c.number <= sa.func.coalesce(last.scalar_subquery(), 0) + count // 2)
+    return statement.order_by(runs.c.number.desc()).limit(count).subquery()
+
+
+class Timing(NamedTuple):
+    """When a run was due, started and ended, and where."""
+
+    queue: str | None
+    """The queue it names; None for the default."""
+    status: str
+    """Where it is in its life."""
+    attempt: int
+    """The newest attempt."""
+    created_at: datetime
+    """When it was decided."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When the newest attempt began."""
+    ended_at: datetime | None
+    """When it ended."""
+
+
+def newest_timings(connection: Connection, namespace: str, start: datetime, most: int) -> tuple[list[Timing], datetime]:
+    """Read the runs of a namespace among the `most` newest of all since `start`; also return since when these are."""
+    # Uids begin with the time: the primary key is in order of creation.
+    newest = sa.select(runs.c.uid, runs.c.created_at).where(runs.c.uid >= first_uid_at(start))
+    newest = newest.order_by(runs.c.uid.desc())
+    first = connection.execute(newest.offset(most - 1).limit(1)).first()
+    statement = (
+        sa.select(*(runs.c[name] for name in Timing._fields))
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
         .order_by(runs.c.uid.desc())
-        .limit(limit)
     )
-    return [(row[0], RunOutline(*row[1:])) for row in connection.execute(statement)]
+    return [Timing(*row) for row in connection.execute(statement)], first.created_at if first is not None else start
+
+
+def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[str | None, int]:
+    """Count the pending runs of a namespace by the queue they name, among the `most` oldest of all."""
+    oldest = (
+        sa.select(runs.c.uid, runs.c.queue, runs.c.schedule_uid)
+        .where(IS_UNFINISHED, runs.c.status == constant(RunStatus.PENDING), runs.c.connection.is_(None))
+        .order_by(runs.c.uid)
+        .limit(most)
+        .subquery()
+    )
+    statement = (
+        sa.select(oldest.c.queue, sa.func.count())
+        .join(schedules, schedules.c.uid == oldest.c.schedule_uid)
+        .where(schedules.c.namespace == namespace)
+        .group_by(oldest.c.queue)
+    )
+    return {row[0]: row[1] for row in connection.execute(statement)}
 
 
 def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
@@ -139,16 +224,10 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
     return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
 
 
-def failing(connection: Connection, namespace: str, since: datetime, least: int, limit: int) -> list[Schedule]:
-    """Read schedules of a namespace with a run that failed since and at least so many failures in a row."""
-    of_runs = sa.select(runs.c.schedule_uid).where(HAS_FAILED, runs.c.ended_at >= since)
+def failing(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace whose newest runs failed one after the other (`REPEATEDLY`)."""
     statement = (
-        SELECT_SCHEDULES.where(
-            schedules.c.uid.in_(of_runs),
-            schedules.c.namespace == namespace,
-            schedules.c.consecutive_failures >= least,
-            schedules.c.status == sa.literal_column("'active'"),
-        )
+        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, IS_FAILING, IS_ACTIVE)
         .order_by(schedules.c.consecutive_failures.desc(), schedules.c.uid)
         .limit(limit)
     )
@@ -167,23 +246,24 @@ def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tupl
 
 
 def skips_between(
-    connection: Connection, namespace: str, start: datetime, end: datetime, limit: int
+    connection: Connection, uids: Sequence[str], start: datetime, end: datetime, count: int
 ) -> list[tuple[str, datetime, str]]:
-    """Read the skips and misses a namespace recorded in [start, end): (schedule id, when, why)."""
+    """Read the skips and misses in [start, end), of the `count` newest events of each schedule: (uid, when, why)."""
+    if not uids:
+        return []
     columns = audit_events.c
-    statement = (
-        sa.select(schedules.c.schedule_id, columns.recorded_at, columns.event_type, columns.payload)
-        .join(schedules, schedules.c.uid == columns.schedule_uid)
-        .where(
-            schedules.c.namespace == namespace,
-            columns.recorded_at >= start,
-            columns.recorded_at < end,
-            columns.event_type.in_([SKIPPED, MISSED]),
-        )
-        .order_by(columns.recorded_at.desc())
-        .limit(limit)
-    )
-    return [(row[0], row[1], _why(row.event_type, json.loads(row.payload))) for row in connection.execute(statement)]
+    wanted = columns.schedule_uid, columns.recorded_at, columns.event_type, columns.payload
+    each = []
+    for uid in uids:
+        newest = sa.select(*wanted).where(columns.schedule_uid == uid).order_by(columns.sequence.desc()).limit(count)
+        of_one = newest.subquery()
+        is_meant = of_one.c.event_type.in_([SKIPPED, MISSED])
+        is_within = of_one.c.recorded_at >= start, of_one.c.recorded_at < end
+        each.append(sa.select(of_one).where(is_meant, *is_within))
+    return [
+        (row.schedule_uid, row.recorded_at, _why(row.event_type, json.loads(row.payload)))
+        for row in connection.execute(sa.union_all(*each))
+    ]
 
 
 def _why(event_type: str, payload: dict[str, object]) -> str:
@@ -206,6 +286,16 @@ def find_run_in(connection: Connection, namespace: str, uid: str) -> tuple[Sched
     return to_schedule(owner), run
 
 
+def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, str]:
+    """Return the id of the schedule of each run that is one of the namespace, by the run's uid."""
+    statement = (
+        sa.select(runs.c.uid, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(uids), schedules.c.namespace == namespace)
+    )
+    return {row.uid: row.schedule_id for row in connection.execute(statement)} if uids else {}
+
+
 def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that were due before `since`, the earliest first."""
     statement = (
@@ -219,14 +309,15 @@ def overdue_schedules(connection: Connection, namespace: str, since: datetime, l
 def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
     """Count the schedules of a namespace in each status, each up to `most`."""
     found = {}
-    for status in ("active", "paused", "done", "dead"):
+    for status in (ScheduleStatus.ACTIVE, *RESTING):
+        is_indexed = IS_RESTING if status in RESTING else sa.true()
         some: sa.Select[tuple[int]] = (
             sa.select(sa.literal_column("1"))
             .select_from(schedules)
-            .where(schedules.c.namespace == namespace, schedules.c.status == sa.literal_column(f"'{status}'"))
+            .where(schedules.c.namespace == namespace, schedules.c.status == constant(status), is_indexed)
             .limit(most)
         )
-        found[status] = connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
+        found[status.value] = connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
     return found
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from rqsched.core.model import OPEN_TARGETS, UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
+from rqsched.core.outcomes import REPEATEDLY
 
 metadata = sa.MetaData(
     naming_convention={
@@ -199,6 +200,30 @@ sa.Index(
     postgresql_where=IS_WATCHED,
 )
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
+IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
+RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
+"""The statuses of a schedule that is there and does not fire."""
+IS_RESTING = schedules.c.status.in_([constant(status) for status in RESTING])
+IS_LATE = schedules.c.overdue_since.is_not(None)
+IS_FAILING = schedules.c.consecutive_failures >= sa.text(str(REPEATEDLY))
+ENDED_BADLY = schedules.c.last_outcome.in_([constant(status) for status in (RunStatus.FAILED, RunStatus.LOST)])
+# What an operator looks for is the exception: none of these holds a schedule that fires and succeeds.
+for _name, _key, _condition in (
+    ("resting", (schedules.c.status, schedules.c.schedule_id), IS_RESTING),
+    ("resting_page", (schedules.c.status, schedules.c.created_at), IS_RESTING),
+    ("deleted", (schedules.c.schedule_id, schedules.c.created_at), IS_DELETED),
+    ("late", (schedules.c.overdue_since,), IS_LATE),
+    ("failing", (schedules.c.consecutive_failures,), IS_FAILING),
+    ("ended_badly", (schedules.c.last_outcome, schedules.c.schedule_id), ENDED_BADLY),
+):
+    sa.Index(
+        f"ix_rqsched_schedules_{_name}",
+        schedules.c.namespace,
+        *_key,
+        schedules.c.uid,
+        sqlite_where=_condition,
+        postgresql_where=_condition,
+    )
 
 runs = sa.Table(
     "rqsched_runs",

@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from redis import Redis
@@ -43,6 +45,10 @@ class LiveDispatcher:
     """`host:pid`."""
     started_at: str
     """ISO 8601 UTC."""
+    version: str = ""
+    """The version of rqsched; empty of an older release's."""
+    silent_for: timedelta = timedelta(0)
+    """Since when it has sent no heartbeat."""
 
 
 class DispatcherHeartbeat:
@@ -64,7 +70,7 @@ class DispatcherHeartbeat:
         self._started_at = self._started_at or now
         with self._redis.pipeline() as pipe:
             pipe.sadd(self._names_key, self._name)
-            pipe.set(self._key, iso_utc(self._started_at), ex=EXPIRY)
+            pipe.set(self._key, f"{iso_utc(self._started_at)} {_version()}", ex=EXPIRY)
             pipe.execute()
         self._sent_at = now
 
@@ -76,16 +82,38 @@ class DispatcherHeartbeat:
             pipe.execute()
 
 
+@cache
+def _version() -> str:
+    try:
+        return version("rqsched")
+    except PackageNotFoundError:  # a copy of the sources
+        return ""
+
+
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
     """Return the dispatchers of a control queue that are alive, by name; those whose heartbeat expired are removed."""
     names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(redis_keys.dispatchers(queue))))
     if not names:
         return []
-    values = redis.mget([redis_keys.dispatcher(queue, name) for name in names])
+    keys = [redis_keys.dispatcher(queue, name) for name in names]
+    with redis.pipeline() as pipe:
+        pipe.mget(keys)
+        for key in keys:
+            pipe.pttl(key)
+        values, *left = pipe.execute()
     silent = [name for name, value in zip(names, values, strict=True) if value is None]
     if silent:
         redis.srem(redis_keys.dispatchers(queue), *silent)
-    return [LiveDispatcher(name, _text(value)) for name, value in zip(names, values, strict=True) if value is not None]
+    return [
+        _live(name, _text(value), timedelta(milliseconds=milliseconds))
+        for name, value, milliseconds in zip(names, values, left, strict=True)
+        if value is not None
+    ]
+
+
+def _live(name: str, value: str, left: timedelta) -> LiveDispatcher:
+    started_at, _, number = value.partition(" ")
+    return LiveDispatcher(name, started_at, number, max(EXPIRY - left, timedelta(0)))
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:

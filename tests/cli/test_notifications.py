@@ -12,7 +12,7 @@ import pytest
 from rqsched import Every, RetryPolicy
 from rqsched.chain.notifications import delivering
 from rqsched.core.ids import DeliveryJobId
-from rqsched.testing import run_due
+from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, Cli
 
 TOLD = [
@@ -80,6 +80,20 @@ def test_a_sync_file_may_say_who_is_told(cli: Cli, tmp_path: Path) -> None:
 
     assert described(cli)["on_failure"] == HELLO
     assert described(cli)["notifications"] == {"heartbeat": "https://a.example/..."}
+
+
+def test_schedules_are_listed_by_how_their_newest_run_ended(cli: Cli) -> None:
+    for name, workflow in (("fine", HELLO), ("broken", BOOM)):
+        cli("create", name, workflow, "--every", "1h", "--max-retries", "0")
+        cli("trigger", name)
+        execute_pending(cli.scheduler)
+    assert [one["schedule_id"] for one in cli("list", "--outcome", "failed", "-o", "json").json["schedules"]] == [
+        "broken"
+    ]
+    both = cli("list", "--outcome", "failed", "--outcome", "succeeded", "--sort", "id", "-o", "json").json["schedules"]
+    assert [one["schedule_id"] for one in both] == ["broken", "fine"]
+    assert "broken" in cli("bulk", "pause", "--outcome", "failed", "--dry-run").out
+    assert "fine" in cli("list", "--outcome", "fine", code=2).err
 
 
 def test_overdue_schedules_are_listed_and_named_by_doctor(cli: Cli) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rqsched import Cron, Every
 from tests.dashboard.conftest import Pages
-from tests.support.env import HOUR, MINUTE, ONCE
+from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb
 
@@ -37,7 +37,7 @@ def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
     assert "1 started, 1 succeeded" in shown
     assert "ScheduleTriggered" in shown
     assert "Run #1" in any_pages.get(f"/runs/{run.uid}")
-    assert "nightly: 1 runs" in any_pages.get("/timeline")
+    assert "nightly: 1 bars of runs" in any_pages.get("/timeline")
     assert "runs in the last hour" in any_pages.get("/system")
 
 
@@ -71,13 +71,22 @@ def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
         following = html.unescape(first.split('rel="next" href="')[1].split('"')[0])
         seen = [first.count("/schedules/job-"), pages.get(following).count("/schedules/job-")]
         assert seen == [50, 10], sort
+    for sort in ("id", "newest"):
+        assert pages.get(f"/schedules?sort={sort}&outcome=failed").count("/schedules/job-") == 0
     assert pages.get("/schedules?q=job-07").count("/schedules/job-") == 1
     assert "No schedule matches." in pages.get("/schedules?status=dead")
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/schedules?status=x", "/schedules?sort=x", "/schedules?label=x", "/schedules?after=x", "/timeline?hours=5"],
+    [
+        "/schedules?status=x",
+        "/schedules?outcome=x",
+        "/schedules?sort=x",
+        "/schedules?label=x",
+        "/schedules?after=x",
+        "/timeline?hours=5",
+    ],
 )
 def test_a_refused_parameter_is_a_page_that_says_what_to_write(pages: Pages, path: str) -> None:
     assert "That cannot be read" in pages.get(path, status=422)
@@ -152,3 +161,63 @@ def test_jobs_that_no_worker_takes_are_a_problem_and_show_since_when_they_wait(p
     (row,) = [line for line in pages.get("/system").split("<tr>") if ">letters</td>" in line]
     assert '<td class="number">1</td>' in row
     assert "<time datetime=" in row
+
+
+@pytest.mark.every_database
+def test_the_outcome_filter_holds_over_pages_and_changes_between_them(any_pages: Pages) -> None:
+    env = any_pages.env
+    env.failing = True
+    for number in range(55):
+        env.create(f"job-{number:02}", retry=ONCE).trigger()
+    env.create("waiting")
+    env.execute_pending()
+    env.failing = False
+    first = any_pages.get("/schedules?outcome=failed")
+    assert first.count('href="/schedules/job-') == 50
+    env.scheduler.get("job-03").trigger()  # it leaves the list while one reads its first page
+    env.execute_pending()
+    following = html.unescape(first.split('rel="next" href="')[1].split('"')[0])
+    assert "outcome=failed" in following
+    assert any_pages.get(following).count('href="/schedules/job-') == 5
+    assert "job-03" in any_pages.get("/schedules?outcome=succeeded")
+    assert "waiting" not in any_pages.get("/schedules?outcome=succeeded")
+
+
+def test_the_timeline_shows_each_schedule_once_over_its_pages(pages: Pages) -> None:
+    env = pages.env
+    for number in range(45):
+        env.create(f"job-{number:02}", spec=Cron(f"{number} 14 * * *"), labels={"team": str(number % 2)})
+    first = pages.get("/timeline")
+    following = html.unescape(first.split('rel="next" href="')[1].split('"')[0])
+    seen = [page.count('class="lane"') for page in (first, pages.get(following))]
+    assert seen == [40, 5]
+    assert pages.get("/timeline?label=team:1").count('class="lane"') == 22
+    assert "No schedule matches." in pages.get("/timeline?q=nothing")
+
+
+def test_the_timeline_of_long_ago_shows_what_ran_then(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("often", overlap="allow_all")
+    for _ in range(3):
+        env.run_due()
+    then = env.clock.now()
+    env.advance(HOUR * 24 * 3)
+    for _ in range(3):
+        env.run_due(HOUR)
+    (run, *_) = [one for one in schedule.runs(100).items if one.number == 2]
+    shown = pages.get(f"/timeline?hours=1&at={then:%Y-%m-%dT%H:%M:%SZ}")
+    assert f"/runs/{run.uid}" in shown
+    assert "often: 3 bars of runs" in shown
+    assert f"/runs/{run.uid}" not in pages.get("/timeline?hours=1")
+
+
+def test_runs_that_cannot_be_told_apart_are_drawn_as_one_with_the_worst_outcome(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("often", retry=ONCE, overlap="allow_all")
+    for is_failing in (False, True, False):
+        env.failing = is_failing
+        env.run_due(SECOND * 60)
+    (failed,) = [run for run in schedule.runs(10).items if run.status == "failed"]
+    shown = pages.get("/timeline?hours=168")
+    assert "3 runs, among them #2 failed" in shown
+    assert f"/runs/{failed.uid}" in shown

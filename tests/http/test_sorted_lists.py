@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched.errors import InvalidInputError
+from rqsched.store.tables import schedules
 from tests.client.test_client import client_of
-from tests.support.env import SECOND
+from tests.support.env import ONCE, SECOND
 from tests.support.web import SCHEDULES, Web, at, problem
 
 RUNS = "/api/v1/runs/"
@@ -45,6 +47,42 @@ def test_a_list_has_the_order_that_is_asked_for(three: Web) -> None:
     problem(three.get(SCHEDULES, params={"sort": "name"}), 422, "invalid_input")
     with pytest.raises(InvalidInputError):
         three.env.scheduler.list(sort="name")
+
+
+def test_a_list_shows_how_the_newest_run_ended(any_web: Web) -> None:
+    env = any_web.env
+    for name, is_failing in (("fine", False), ("broken", True), ("recovered", True), ("waiting", False)):
+        env.create(name, retry=ONCE)
+        env.advance(SECOND)
+        env.failing = is_failing
+        if name != "waiting":
+            env.scheduler.get(name).trigger()
+            env.execute_pending()
+    env.failing = False
+    env.scheduler.get("recovered").trigger()
+    env.execute_pending()
+    expected = {"succeeded": ["fine", "recovered"], "failed": ["broken"], "lost": []}
+    client = client_of(any_web)
+    for outcome, names in expected.items():
+        over_http = any_web.get(SCHEDULES, params={"outcome": outcome}).json()["items"]
+        assert [item["schedule_id"] for item in over_http] == names
+        assert [one.schedule_id for one in client.list(outcome=outcome).items] == names
+        assert [one.schedule_id for one in env.scheduler.list(outcome=outcome).items] == names
+    both = any_web.get(SCHEDULES, params={"outcome": "succeeded,failed", "sort": "id"}).json()["items"]
+    assert [item["schedule_id"] for item in both] == ["broken", "fine", "recovered"]
+    assert [one.schedule_id for one in client.list(outcome=["failed", "lost"]).items] == ["broken"]
+    assert [row.schedule_id for row in client.bulk("pause", outcome="failed", dry_run=True)] == ["broken"]
+    problem(any_web.get(SCHEDULES, params={"outcome": "fine"}), 422, "invalid_input")
+    with pytest.raises(InvalidInputError):
+        env.scheduler.list(outcome="fine")
+
+
+def test_a_row_of_an_older_release_whose_runs_succeeded_is_listed_as_succeeded(any_web: Web) -> None:
+    any_web.create("old")
+    older = sa.update(schedules).values(success_count=3, last_outcome=None)
+    any_web.env.runtime.database.transact(lambda connection: connection.execute(older))
+    assert [one.schedule_id for one in any_web.env.scheduler.list(outcome="succeeded").items] == ["old"]
+    assert any_web.env.scheduler.list(outcome=["failed", "lost"]).items == []
 
 
 def test_a_list_shows_a_span_of_time(three: Web) -> None:

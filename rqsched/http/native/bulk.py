@@ -34,6 +34,7 @@ def bulk(call: OperateAlways, operation: Operation, body: BulkRequest) -> Respon
         context=call.context,
         namespace=call.namespace,
         status=body.status,
+        outcome=body.outcome,
         workflow=body.workflow,
         owner=body.owner,
         labels=body.labels,

@@ -56,11 +56,11 @@ class Declaration:
     """The options that the body contains."""
 
 
-def statuses_of(texts: Sequence[str] | None, known: Iterable[str]) -> tuple[str, ...]:
+def statuses_of(texts: Sequence[str] | None, known: Iterable[str], field: str = "status") -> tuple[str, ...]:
     """Read a status filter, repeated or comma-separated; raises InvalidInputError for an unknown status."""
     statuses = tuple(name for text in texts or () for name in text.split(",") if name)
     if unknown := [name for name in statuses if name not in list(known)]:
-        raise InvalidInputError("status", f"{unknown[0]!r} is not one of {', '.join(known)}")
+        raise InvalidInputError(field, f"{unknown[0]!r} is not one of {', '.join(known)}")
     return statuses
 
 

@@ -368,6 +368,9 @@ class BulkRequest(RequestBody):
     """Which schedules, and what is recorded with what is done to them; everything given must match."""
 
     status: list[Name] | None = Field(default=None, description="Default: active; paused for resume.")
+    outcome: list[Name] | None = Field(
+        default=None, description="Only those whose newest run ended so: succeeded, failed, lost."
+    )
     workflow: Name | None = Field(default=None, description="Only of this workflow.")
     owner: Name | None = Field(default=None, description="Only of this owner.")
     labels: Labels | None = Field(default=None, description="Only with these labels.")

@@ -14,6 +14,7 @@ from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import dies_by_default, require_id
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
@@ -63,6 +64,9 @@ def list_schedules(
         list[str] | None,
         Query(description="Only these statuses; required to list deleted ones."),
     ] = None,
+    outcome: Annotated[
+        list[str] | None, Query(description="Only those whose newest run ended so: succeeded, failed, lost.")
+    ] = None,
     workflow: Annotated[str | None, Query(max_length=255)] = None,
     workflow_id: Annotated[str | None, Query(max_length=255, description="The same as workflow.")] = None,
     label: Annotated[list[str] | None, Query(description="name:value; all must match.")] = None,
@@ -83,6 +87,7 @@ def list_schedules(
     filters = Filters(
         namespace=call.namespace,
         statuses=statuses_of(status, ScheduleStatus),
+        outcomes=statuses_of(outcome, LastOutcome, "outcome"),
         workflow=workflow or workflow_id,
         owner=owner,
         labels=dict(_label(text) for text in label or ()),

@@ -14,6 +14,7 @@ from benchmarks.__main__ import NAMES
 ROOT = Path(__file__).parents[3]
 TINY = {
     "create": ["--count", "3", "--declared", "5", "--rounds", "1"],
+    "dashboard": ["--smallest", "5", "--largest", "20", "--runs", "2", "--rounds", "1"],
     "failover": ["--rounds", "1", "--peer", "0", "--warmup", "3", "--settle", "1"],
     "fan_out": ["--targets", "5", "--workers", "1", "--rounds", "1"],
     "fires": ["--links", "20", "--jobs", "5", "--rounds", "1"],

@@ -20,6 +20,14 @@ OLD_STATUSES = ("waiting", "pending", "running", "succeeded", "ignored", "failed
 OLD_OPEN = ("waiting", "pending", "running")
 NEW_OPEN = (*OLD_OPEN, "retrying", "blocked")
 NEW_STATUSES = (*NEW_OPEN, "succeeded", "ignored", "failed", "lost", "cancelled")
+SCHEDULE_INDEXES = (
+    ("ix_rqsched_schedules_resting", ["status", "schedule_id"], "status IN ('paused', 'done', 'dead')"),
+    ("ix_rqsched_schedules_resting_page", ["status", "created_at"], "status IN ('paused', 'done', 'dead')"),
+    ("ix_rqsched_schedules_deleted", ["schedule_id", "created_at"], "status = 'deleted'"),
+    ("ix_rqsched_schedules_late", ["overdue_since"], "overdue_since IS NOT NULL"),
+    ("ix_rqsched_schedules_failing", ["consecutive_failures"], "consecutive_failures >= 3"),
+    ("ix_rqsched_schedules_ended_badly", ["last_outcome", "schedule_id"], "last_outcome IN ('failed', 'lost')"),
+)
 
 
 def _schedule_columns() -> list[sa.Column[Any]]:
@@ -75,6 +83,8 @@ def upgrade() -> None:
     for table, columns in _other_columns().items():
         _add(table, columns)
     _index("ix_rqsched_schedules_overdue", "rqsched_schedules", ["overdue_at", "uid"], "overdue_at IS NOT NULL")
+    for name, key, condition in SCHEDULE_INDEXES:
+        _index(name, "rqsched_schedules", ["namespace", *key, "uid"], condition)
     _index("ix_rqsched_runs_blocked", "rqsched_runs", ["blocked_at", "uid"], "blocked_at IS NOT NULL")
     _index("ix_rqsched_runs_failed", "rqsched_runs", ["ended_at", "uid"], "status IN ('failed', 'lost')")
     _index("ix_rqsched_runs_dead_letter", "rqsched_runs", ["dead_letter_at", "uid"], "dead_letter_at IS NOT NULL")
@@ -89,7 +99,8 @@ def downgrade() -> None:
     _change_targets(OLD_STATUSES, OLD_OPEN, is_upgrade=False)
     for name in ("dispatched", "dead_letter", "failed", "blocked"):
         op.drop_index(f"ix_rqsched_runs_{name}", "rqsched_runs")
-    op.drop_index("ix_rqsched_schedules_overdue", "rqsched_schedules")
+    for name in ("ix_rqsched_schedules_overdue", *(name for name, *_ in SCHEDULE_INDEXES)):
+        op.drop_index(name, "rqsched_schedules")
     for table, columns in (
         *_other_columns().items(),
         ("rqsched_runs", _run_columns()),

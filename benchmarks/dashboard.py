@@ -1,0 +1,137 @@
+"""The dashboard: what each page costs as the tables grow, as a ratio to the smallest size.
+
+    python -m benchmarks.dashboard --smallest 1000 --largest 100000 --runs 10 --rounds 15
+
+Pages over 100 000 schedules and 1 000 000 runs beside those over 1 000 and 10 000, on PostgreSQL and SQLite. Every page
+is read over HTTP from an `rqsched web` of its own, the sizes in turn. The aims are a ratio of at most 1.5, the first
+byte within 150 ms, and a page, its style sheet and its script of at most 150 KB together.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import httpx
+from redis import Redis
+
+from benchmarks.lab import DATABASES, Lab, arguments, lab, ratio, report, summary
+from benchmarks.processes import environment
+from benchmarks.world import World
+from rqsched import Scheduler
+from rqsched.config import Settings
+from tests.support.processes import rqsched_command, running, wait_until
+from tests.support.servers import free_port
+
+PAGES = {
+    "overview": "/",
+    **{f"schedules_by_{order}": f"/schedules?sort={order}" for order in ("id", "next", "newest")},
+    **{
+        f"schedules_{name}_by_{order}": f"/schedules?sort={order}&{query}"
+        for name, query in {
+            "paused": "status=paused",
+            "dead": "status=dead",
+            "failed": "outcome=failed",
+            "workflow": "workflow=workflow-3",
+            "rare_workflow": "workflow=rare",
+            "label": "label=team:3",
+            "rare_label": "label=team:rare",
+            "text": "q=-3",
+            "rare_text": "q=rare",
+        }.items()
+        for order in ("id", "newest")
+    },
+    "schedule": "/schedules/{schedule}",
+    "run": "/runs/{run}",
+    "timeline": "/timeline",
+    "timeline_of_a_week": "/timeline?hours=168",
+    "workers": "/system",
+}
+"""The pages by name; half-way through a world lies the schedule and its run."""
+_AIM = {"ratio": 1.5, "first_byte_ms": 150, "kilobytes": 150}
+
+
+@dataclass
+class Site:
+    """A web process over a database of one size."""
+
+    client: httpx.Client
+    pages: dict[str, str]
+
+    def read(self, page: str) -> tuple[float, float, int]:
+        """Read a page; returns milliseconds to its first byte and to its last, and its bytes."""
+        started = time.perf_counter()
+        with self.client.stream("GET", self.pages[page]) as answer:
+            first = time.perf_counter()
+            size = sum(len(chunk) for chunk in answer.iter_raw())
+            assert answer.status_code == 200, (page, answer.status_code)
+        return (first - started) * 1000, (time.perf_counter() - started) * 1000, size
+
+    def assets(self) -> int:
+        """Return the bytes of the style sheet and the script, which a browser reads once."""
+        return sum(len(self.client.get(f"/static/{name}").content) for name in ("app.css", "app.js", "icon.svg"))
+
+
+def build(place: Lab, kind: str, world: World, number: int, stack: ExitStack) -> Site:
+    url, redis = place.database_url(kind), f"{place.valkey.url.rpartition('/')[0]}/{number}"
+    Redis.from_url(redis).flushdb()
+    started = time.perf_counter()
+    with Scheduler(settings=Settings(database_url=url, redis_url=redis)) as scheduler:
+        run = world.build(scheduler)
+    print(f"{kind}, {world.schedules}: written in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    port = free_port()
+    env = {**environment(place, url), "RQSCHED_REDIS_URL": redis}
+    log = place.folder / f"web-{kind}-{number}.log"
+    process = stack.enter_context(running(rqsched_command("web", "--port", str(port)), log_path=log, env=env))
+    process.wait_for_log(str(port), timeout=60)
+    client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120))
+    wait_until(lambda: _answers(client), timeout=60, what="an answer of the web process")
+    names = {"schedule": f"job-{world.schedules // 2}-{world.schedules // 2 % 10}", "run": run}
+    return Site(client, {name: path.format(**names) for name, path in PAGES.items()})
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def measure(place: Lab, kind: str, sizes: tuple[int, int], runs: int, rounds: int) -> dict[str, object]:
+    now = datetime.now(UTC) - timedelta(minutes=1)
+    with ExitStack() as stack:
+        small, large = (build(place, kind, World(size, runs, now), number, stack) for number, size in enumerate(sizes))
+        found: dict[str, list[list[tuple[float, float, int]]]] = {page: [[], []] for page in PAGES}
+        for number in range(-2, rounds):
+            for page in PAGES:
+                for site, samples in zip((small, large), found[page], strict=True):
+                    read = site.read(page)
+                    if number >= 0:
+                        samples.append(read)
+        return {
+            page: {
+                "ratio": ratio([one[1] for one in much], [one[1] for one in little]),
+                "first_byte_ms": {"smallest": _milliseconds(little), "largest": _milliseconds(much)},
+                "kilobytes": round((much[0][2] + large.assets()) / 1000, 1),
+            }
+            for page, (little, much) in found.items()
+        }
+
+
+def _milliseconds(samples: list[tuple[float, float, int]]) -> dict[str, float]:
+    return summary([first for first, _, _ in samples])
+
+
+def main() -> None:
+    given = arguments(__doc__, smallest=1_000, largest=100_000, runs=10, rounds=15)
+    sizes = given.smallest, given.largest
+    with lab() as place:
+        figures = {kind: measure(place, kind, sizes, given.runs, given.rounds) for kind in DATABASES}
+    report("dashboard", vars(given), {**figures, "aim": _AIM})
+
+
+if __name__ == "__main__":
+    main()

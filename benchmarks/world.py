@@ -1,0 +1,109 @@
+"""A database full of schedules and their history: rows as the library makes them, written in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.flows import NOOP
+from benchmarks.lab import analyse
+from rqsched import Cron, Scheduler
+from rqsched.core.ids import first_uid_at, live_instance_id
+from rqsched.store import bulk
+from rqsched.store.tables import runs, schedules
+
+KINDS = 10
+"""Workflows, labels and words of ids: one schedule in so many has each."""
+PAUSED, FAILED, DONE = 4, 6, 8
+"""Of each ten schedules the one that is paused, whose newest run failed, that is done."""
+RARE = 5
+"""The number of the one schedule that has the rare workflow, label and id; so many are dead, late and blocked."""
+_DAY = timedelta(days=1)
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_CHUNK = 5_000
+
+
+@dataclass(frozen=True)
+class World:
+    """Schedules that fire every day, and the runs of each of the last days."""
+
+    schedules: int
+    """How many."""
+    days: int
+    """How many runs of each there are."""
+    now: datetime
+    """Before it lies the history, after it what is due."""
+
+    def build(self, scheduler: Scheduler) -> str:
+        """Write everything; returns the uid of a run of the newest day."""
+        run = scheduler.create("model", NOOP, Cron("0 12 * * *")).trigger().run
+        assert run is not None
+        database = scheduler.runtime.database
+        schedule, of_run = (database.read(partial(_only_row, table=table)) for table in (schedules, runs))
+        for table, rows in ((schedules, self._schedules(schedule)), (runs, self._runs(of_run))):
+            while chunk := list(islice(rows, _CHUNK)):
+                database.transact(partial(bulk.insert_rows, table=table, rows=chunk))
+        analyse(scheduler.runtime)
+        return self._run_uid(self.schedules // 2, self.days - 1)
+
+    def _schedules(self, model: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for number in range(self.schedules):
+            kind, created = number % KINDS, self._at(number, -1)
+            status = {PAUSED: "paused", DONE: "done"}.get(
+                kind, "dead" if number // KINDS < RARE and kind == 1 else "active"
+            )
+            due = self._at(number, self.days) if status == "active" else None
+            is_rare, has_failed = number == RARE, kind == FAILED
+            yield {
+                **model, "uid": self._uid(created, number),
+                "schedule_id": f"{'rare' if is_rare else 'job'}-{number}-{kind}",
+                "workflow": "rare" if is_rare else f"workflow-{kind}",
+                "labels": '{"team":"rare"}' if is_rare else f'{{"team":"{kind}"}}',
+                "status": status, "created_at": created, "updated_at": created, "due_at": due, "next_run_at": due,
+                "latest_run_uid": self._run_uid(number, self.days - 1), "run_number": self.days,
+                "run_count": self.days, "last_outcome": "failed" if has_failed else "succeeded",
+                "consecutive_failures": (RARE if number // KINDS < RARE else 1) if has_failed else 0,
+                "overdue_since": self.now - _DAY if number < RARE else None,
+                "last_run_at": self._at(number, self.days - 1),
+            }  # fmt: skip
+
+    def _runs(self, model: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for day in range(self.days):
+            for number in range(self.schedules):
+                at, is_newest = self._at(number, day), day == self.days - 1
+                is_blocked = is_newest and number < RARE
+                status = "failed" if is_newest and number % KINDS == FAILED else "succeeded"
+                ended = None if is_blocked else at + timedelta(seconds=20)
+                yield {
+                    **model, "uid": self._run_uid(number, day), "schedule_uid": self._uid(self._at(number, -1), number),
+                    "number": day + 1, "instance_id": live_instance_id(f"job-{number}", at), "kind": "scheduled",
+                    "occurrence_at": at, "created_at": at, "due_at": at, "queued_at": at,
+                    "started_at": None if is_blocked else at + timedelta(milliseconds=number % 500), "ended_at": ended,
+                    "status": "pending" if is_blocked else status, "workflow": f"workflow-{number % KINDS}",
+                    "error": "RuntimeError: as usual" if status == "failed" else None,
+                    "blocked_at": at if is_blocked else None,
+                    "blocked_reason": "no module named 'usual'" if is_blocked else None,
+                }  # fmt: skip
+
+    def _at(self, number: int, day: int) -> datetime:
+        """Spread the schedules over each day; the newest run of the last one was just now."""
+        return self.now - _DAY * (self.days - 1 - day) - _DAY * (1 - (number + 1) / self.schedules)
+
+    def _run_uid(self, number: int, day: int) -> str:
+        return self._uid(self._at(number, day), number)
+
+    @staticmethod
+    def _uid(at: datetime, number: int) -> str:
+        """Return a uid that sorts by time."""
+        digits = "".join(_DIGITS[number >> shift & 31] for shift in range(75, -1, -5))
+        return first_uid_at(at)[:10] + digits
+
+
+def _only_row(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
+    return dict(connection.execute(sa.select(table)).mappings().one())

@@ -1,0 +1,210 @@
+"""Workers and queues as RQ shows them, and how fast runs of each queue went in the last hour.
+
+Queues and workers belong to no namespace. Who sees only some namespaces sees the queues that runs of the namespace he
+looks at wait on or ran on, how many of these runs wait, and the workers that listen there; of what they execute only
+runs of that namespace. How deep a queue is with everybody's jobs is for those who see all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
+
+from rq import Queue, Worker
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
+from rq.worker import BaseWorker
+
+from rqsched.core.ids import parse_run_job_id
+from rqsched.dashboard.visit import Visit
+from rqsched.store import overview
+from rqsched.store.database import Connection
+from rqsched.store.overview import Timing
+
+_HOUR = timedelta(hours=1)
+_MOST_RUNS = 300
+"""The newest runs that rates and latencies are taken from."""
+_MOST_WAITING = 5_000
+_MOST_WORKERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast runs went."""
+
+    runs: int
+    """How many there were."""
+    failed: int
+    """How many of them failed or were lost."""
+    per_hour: float
+    """How many ended in an hour."""
+    p50: float | None
+    """Seconds from due to started, at the median; None without a run that started."""
+    p95: float | None
+    """The same at the 95th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastHour:
+    """How runs of a namespace went since an instant within the last hour."""
+
+    since: datetime
+    """Since when: an hour ago, or later where there were more runs than are read."""
+    is_capped: bool
+    """Whether there were more."""
+    total: Pace
+    """All of them."""
+    queues: Mapping[str, Pace]
+    """Those of each queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """One RQ worker."""
+
+    name: str
+    """Its name."""
+    state: str
+    """`busy`, `idle`, `suspended` or `started`."""
+    queues: list[str]
+    """What it listens on, the most urgent first."""
+    heartbeat_at: datetime | None
+    """Its last sign of life."""
+    version: str
+    """The version of RQ."""
+    job_id: str | None
+    """What it executes now, if the viewer may know."""
+    run_uid: str | None
+    """The run it executes now, if it is one of the namespace."""
+    schedule_id: str | None
+    """The schedule of that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQueue:
+    """One queue of RQ."""
+
+    name: str
+    """Its name."""
+    waiting: int
+    """Jobs that wait; for who sees some namespaces only the runs of this one."""
+    workers: int
+    """Workers that listen on it."""
+    head_since: datetime | None
+    """Since when the job that is taken next has waited; None when none waits, or it may be somebody else's."""
+    pace: Pace | None
+    """How its runs went in the last hour; None without any."""
+
+
+def read_last_hour(visit: Visit) -> LastHour:
+    """Read how the namespace's runs went."""
+    start = visit.now - _HOUR
+    found, since = visit.read(lambda c: overview.newest_timings(c, visit.namespace, start, _MOST_RUNS))
+    span = max(visit.now - since, timedelta(seconds=1))
+    of_queue: defaultdict[str, list[Timing]] = defaultdict(list)
+    for timing in found:
+        of_queue[_queue_of(visit, timing.queue)].append(timing)
+    paces = {name: _pace(timings, span) for name, timings in sorted(of_queue.items())}
+    return LastHour(since, since > start, _pace(found, span), paces)
+
+
+def _queue_of(visit: Visit, name: str | None) -> str:
+    return name or visit.scheduler.settings.default_queue
+
+
+def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
+    first = [one for one in timings if one.attempt == 1]
+    late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
+    cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
+    failed = sum(one.status in {"failed", "lost"} for one in timings)
+    ended = sum(one.ended_at is not None for one in timings)
+    p50, p95 = (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
+    return Pace(len(timings), failed, ended * _HOUR / span, p50, p95)
+
+
+def read_workers(visit: Visit) -> list[BaseWorker]:
+    """Read the workers of RQ, by name."""
+    found = Worker.all(connection=visit.scheduler.runtime.transport.redis)[:_MOST_WORKERS]
+    return sorted(found, key=lambda worker: worker.name)
+
+
+def show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
+    """Return the queues that the viewer may see."""
+    redis = visit.scheduler.runtime.transport.redis
+    listening = [set(worker.queue_names()) for worker in workers]
+    if visit.sees_all:
+        known = {queue.name for queue in Queue.all(connection=redis)}
+        depths = {name: Queue(name, connection=redis).count for name in known | set().union(*listening)}
+    else:
+        depths = {**dict.fromkeys(hour.queues, 0), **_waiting(visit)}
+    return [
+        LiveQueue(
+            name, depth, sum(name in names for names in listening),
+            _head_since(Queue(name, connection=redis)) if visit.sees_all else None, hour.queues.get(name),
+        )
+        for name, depth in sorted(depths.items())
+    ]  # fmt: skip
+
+
+def _waiting(visit: Visit) -> dict[str, int]:
+    found = visit.read(lambda c: overview.waiting_by_queue(c, visit.namespace, _MOST_WAITING))
+    depths: defaultdict[str, int] = defaultdict(int)
+    for name, count in found.items():
+        depths[_queue_of(visit, name)] += count
+    return depths
+
+
+def _head_since(queue: Queue) -> datetime | None:
+    ids = queue.get_job_ids(0, 1)
+    try:
+        at = Job.fetch(ids[0], connection=queue.connection).enqueued_at if ids else None
+    except NoSuchJobError:
+        return None
+    return at and _aware(at)
+
+
+def _aware(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[str]) -> list[LiveWorker]:
+    """Return the workers that the viewer may see: all, or those that listen on one of the queues."""
+    shown = {*queues}
+    seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
+    jobs = {worker.name: worker.get_current_job_id() for worker in seen}
+    uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
+    own = visit.read(lambda connection: _schedules_of(connection, visit.namespace, uids.values()))
+    return [
+        _shown(worker, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
+        for worker in seen
+    ]
+
+
+def _schedules_of(connection: Connection, namespace: str, uids: Iterable[str]) -> dict[str, str]:
+    return overview.schedules_of_runs(connection, namespace, list(uids))
+
+
+def _shown(
+    worker: BaseWorker, job_id: str | None, uid: str, own: Mapping[str, str], queues: set[str] | None
+) -> LiveWorker:
+    beat, is_own = worker.last_heartbeat, uid in own
+    names = [name for name in worker.queue_names() if queues is None or name in queues]
+    return LiveWorker(
+        worker.name, str(getattr(worker.get_state(), "value", worker.get_state())), names, beat and _aware(beat),
+        worker.version or "", job_id if queues is None or is_own else None, uid if is_own else None, own.get(uid),
+    )  # fmt: skip
+
+
+def deserted_queues(visit: Visit) -> dict[str, int]:
+    """Return how many jobs wait on each queue that no worker listens on; dispatchers see to the control queue."""
+    transport = visit.scheduler.runtime.transport
+    if visit.sees_all:
+        queues = [queue for queue in Queue.all(connection=transport.redis) if queue.name != transport.control.name]
+        depths = {queue.name: queue.count for queue in queues}
+    else:
+        depths = _waiting(visit)
+    redis = transport.redis
+    return {n: depth for n, depth in depths.items() if depth and not Worker.count(queue=Queue(n, connection=redis))}

@@ -1,0 +1,93 @@
+"""Workers and queues: rates, latencies and repairs, and what a viewer of some namespaces sees of them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from rq import Queue, Worker
+from rq.job import Job
+
+from rqsched.core.ids import RunJobId
+from rqsched.transport import telemetry
+from tests.dashboard.conftest import Pages
+from tests.support.env import HOUR, MINUTE, SECOND
+from tests.support.web import MakeWeb
+
+SECRET = "tenant-secret-0123456789"
+TOKENS = json.dumps([{"name": "tenant", "role": "read", "namespaces": ["tenant"], "token": SECRET}])
+
+
+def cells(page: str, name: str) -> list[str]:
+    """The texts of the table row whose first cell is `name`."""
+    (row,) = [
+        row
+        for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+        if re.match(rf"\s*<td[^>]*>{re.escape(name)}</td>", row)
+    ]
+    return [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+
+
+@pytest.mark.every_database
+def test_each_queue_shows_the_rate_and_latency_of_its_last_hour(any_pages: Pages) -> None:
+    env = any_pages.env
+    env.create("letters", queue="letters", overlap="allow_all")
+    for _ in range(3):
+        env.tick(MINUTE)
+        env.advance(2 * SECOND)
+        env.execute_pending()
+    env.create("old", queue="old").trigger()
+    env.execute_pending()
+    env.advance(HOUR // 2)
+    name, waiting, _, rate, median, _, failed, workers = cells(any_pages.get("/system"), "letters")
+    assert (name, waiting, rate, median, failed, workers) == ("letters", "0", "3 / h", "4.0 s", "0", "none")
+    env.advance(HOUR)
+    assert cells(any_pages.get("/system"), "letters")[3] == "\N{EN DASH}"
+
+
+def test_repairs_are_told_in_words_and_dispatchers_with_version_and_heartbeat(pages: Pages) -> None:
+    env = pages.env
+    shown = pages.get("/system")
+    assert "Nothing had to be repaired." in shown
+    env.create("nightly")
+    env.redis.flushall()
+    env.recover()
+    telemetry.DispatcherHeartbeat(env.redis, env.transport.control.name, env.runtime.now).send()
+    shown = pages.get("/system")
+    assert "<dt>Links armed</dt><dd>1</dd>" in shown
+    (live,) = telemetry.live_dispatchers(env.redis, env.transport.control.name)
+    assert cells(shown, live.name)[3] == live.version != ""
+    assert live.silent_for < telemetry.EXPIRY
+
+
+def busy_worker(pages: Pages, name: str, queues: list[str], job_id: str) -> None:
+    """A worker that shows itself in Redis, and what it executes."""
+    worker = Worker(queues, connection=pages.env.redis, name=name)
+    worker.register_birth()
+    worker.set_state("busy")
+    worker.prepare_execution(Job.fetch(job_id, connection=worker.connection))
+
+
+def test_a_viewer_of_one_namespace_sees_its_queues_and_runs_alone(make_web: MakeWeb) -> None:
+    pages = Pages(make_web(tokens=TOKENS))
+    env = pages.env
+    others = env.create("secret-plan", queue="shared").trigger().run
+    env.create("hidden", queue="elsewhere").trigger()
+    own = env.create("mine", queue="shared", namespace="tenant").trigger().run
+    assert others is not None
+    assert own is not None
+    Queue("elsewhere", connection=env.redis).enqueue("time.time", job_id="a-job-of-somebody")
+    busy_worker(pages, "host-1", ["shared", "private"], str(RunJobId(others.uid, 1, 1)))
+    busy_worker(pages, "host-2", ["shared"], str(RunJobId(own.uid, 1, 1)))
+    busy_worker(pages, "host-3", ["elsewhere"], "a-job-of-somebody")
+    tenant = pages.web
+    tenant.headers["authorization"] = f"Bearer {SECRET}"
+    shown = pages.get("/system?namespace=tenant")
+    assert cells(shown, "shared")[:2] == ["shared", "1"]
+    assert cells(shown, "host-1")[2:5:2] == ["shared", "something else"]
+    assert cells(shown, "host-2")[4] == "mine"
+    for secret in ("secret-plan", "elsewhere", "private", "host-3", "a-job-of-somebody", others.uid, "Repairs made"):
+        assert secret not in shown
+    front = pages.get("/?namespace=tenant")
+    assert "elsewhere" not in front
