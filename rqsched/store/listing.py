@@ -206,9 +206,7 @@ def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnEle
     return found + [_has(connection, schedules.c.search_attributes, name, value) for name, value in attributes]
 
 
-def _is_one_of(
-    words: Sequence[str], known: type[StrEnum], column: sa.Column[str] | sa.Column[str | None]
-) -> sa.ColumnElement[bool]:
+def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.Column[Any]) -> sa.ColumnElement[bool]:
     """Return a condition of literals: with values bound later, no plan could use the partial index of exceptions."""
     wanted = [constant(one) for one in known if one in words]
     return column == wanted[0] if len(wanted) == 1 else column.in_(wanted)
@@ -390,7 +388,7 @@ def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tupl
         .order_by(newest)
         .limit(limit)
     )
-    of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT).scalar_subquery()
+    of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT)
     found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
     rows = found if len(found) == limit else connection.execute(statement)
     return [(row[-1], to_run(row[:-1])) for row in rows]
