@@ -67,7 +67,7 @@ def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, c
 def step_back(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
     """Give a refused job up, and take no other until its owner has delivered it again, so that another worker gets it.
 
-    Redis gives a job to whoever has waited longest: a plain RQ worker blocks for minutes, so it would be the first
+    Redis gives a job to the worker that has waited longest: a plain RQ worker blocks for minutes, so it would be first
     again each time, and a worker with the right database never.
     """
     earlier = str(replace(job, delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None

@@ -19,7 +19,7 @@ def require_room_for(runtime: Runtime, connection: Connection, namespace: str, c
     """Check, in the transaction that will write these Changes of one namespace, that its quota has room for them.
 
     Raises QuotaExceededError. Where a quota is set and something grows, this takes the namespace's lock and counts:
-    whoever wants to grow too waits until this transaction has ended.
+    another caller that wants to grow waits until this transaction has ended.
     """
     limits = quota_of(runtime, namespace)
     if limits.is_unlimited:

@@ -1,7 +1,7 @@
 """Deliveries: what a Change owes to whom, as rows that its transaction writes and RQ jobs deliver. Pure.
 
 A delivery is computed from the Change alone, and so is its uid: the transaction that records an event writes its
-deliveries, and whoever publishes the Change, once or again, names the same ones (docs/notifications.md).
+deliveries, and a process that publishes the Change, once or again, names the same ones (docs/notifications.md).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ MAX_RUNS = 2**53
 MAX_TIMEOUT = 30 * 86_400
 """The longest timeout in seconds: 30 days."""
 MAX_PARALLEL = 10_000
-"""The greatest `max_parallel`; whoever wants more leaves it out."""
+"""The greatest `max_parallel`; leave it out for more."""
 MAX_PRIORITY = 1_000
 """The greatest priority, and below zero the least."""
 MAX_ENVIRONMENT = 255

@@ -48,7 +48,7 @@ def require_own(folder: Path) -> None:
 
 
 class LivenessSocket:
-    """Answers whoever asks whether this process lives."""
+    """Answers those who ask whether this process lives."""
 
     def __init__(self, folder: Path, kind: str, pid: int | None = None) -> None:
         """Listen in the name of this process, or of `pid`; raises OSError where that cannot be."""

@@ -168,7 +168,7 @@ class Runner(PatientWorker):
         """Tell Redis nothing here: it is called in a signal handler, in the middle of a run."""
 
     def request_force_stop(self, signum: int, frame: Any) -> None:
-        """End at once: the run that executes is settled by whoever comes after."""
+        """End at once: the run that executes is settled by the process that comes after."""
         if self.horse_pid:
             super().request_force_stop(signum, frame)
         os.kill(os.getpid(), signal.SIGKILL)

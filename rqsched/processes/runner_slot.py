@@ -1,6 +1,6 @@
 """The place of one runner, in memory that forks share: what it executes, what is asked of it, and why it was killed.
 
-It outlives the runner, so that whoever comes after knows which attempt died with it, whatever its pid was.
+It outlives the runner, so that the next supervisor knows which attempt died with it, whatever its pid was.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def restart_delay(last: float, *, status: int | None, lived: float) -> float:
 
 @dataclass
 class Silence:
-    """How long the loop of a child has not turned, counted in the turns of whoever watches it."""
+    """How long the loop of a child has not turned, counted in the turns of its watcher."""
 
     turns: int = 0
     """The child's turns at the last look."""

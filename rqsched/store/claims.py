@@ -198,7 +198,7 @@ def record_external_heartbeats(
 ) -> set[str]:
     """Record that a worker executes these runs until then; returns the uids of those that are still its own.
 
-    What was claimed without the name of a worker belongs to whoever names it.
+    What was claimed without the name of a worker belongs to the first worker that names it.
     """
     is_named = one_of(runs.c.uid, uids, connection)
     is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)

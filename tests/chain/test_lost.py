@@ -72,7 +72,7 @@ def test_a_heartbeat_resets_the_count_of_sightings(any_env: Env) -> None:
 
 
 def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(env: Env) -> None:
-    """Its process was frozen and wakes up after the pass has read it as lifeless."""
+    """Its process was frozen and wakes up after the pass has read it as silent."""
     _, run = started(env, retry=RetryPolicy(max_retries=0, then="dead"))
     _, awake = started(env, schedule_id="other")
     token = token_of(awake)
@@ -90,7 +90,7 @@ def test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost(env: Env) -> Non
 
 
 def test_a_run_that_ends_during_the_pass_keeps_its_end(env: Env) -> None:
-    """Its process was frozen and wakes up after the pass has read it as lifeless, just to record that it succeeded."""
+    """Its process was frozen and wakes up after the pass has read it as silent, just to record that it succeeded."""
     _, run = started(env, retry=RetryPolicy(max_retries=0, then="dead"))
     _, ending = started(env, schedule_id="other")
     success = AttemptResult(AttemptOutcome.SUCCEEDED)

@@ -1,6 +1,6 @@
 """Receivers: a message to a webhook, a ping of a heartbeat URL, a check-in at Sentry. It knows no SQL and no Redis.
 
-Redirects are not followed, and of an answer only the status counts. Whoever calls sets the time limit.
+Redirects are not followed, and of an answer only the status counts. The caller sets the time limit.
 """
 
 from __future__ import annotations

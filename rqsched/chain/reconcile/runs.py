@@ -66,7 +66,7 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
 
 
 def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
-    def is_still_lifeless(current: Run) -> bool:
+    def is_still_silent(current: Run) -> bool:
         is_same = current.token == run.token and current.attempt == run.attempt
         is_silent = current.heartbeat_at == run.heartbeat_at and current.dispatched_at is None
         return is_same and current.status is RunStatus.RUNNING and is_silent
@@ -74,7 +74,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     if runtime.database.read(lambda connection: claims.read_heartbeat(connection, run.uid)) != heartbeat:
         return False
     lost = AttemptResult(AttemptOutcome.LOST, error=reason)
-    change = settle_run(runtime, run.uid, lost, fence=is_still_lifeless, skip_locked=True)
+    change = settle_run(runtime, run.uid, lost, fence=is_still_silent, skip_locked=True)
     if has_failed_finally(change, run.uid):
         runtime.transport.mark_failed(run)
     return change is not None
