@@ -70,7 +70,7 @@ class Bench:
         return _read(report, output)
 
 
-_OPTIONS = ["-q", "--tb=no", "--timeout=120", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+_OPTIONS = ["-q", "--tb=no", "--timeout=300", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
 _PYTEST = """
 import importlib.util, os, pathlib, sys, pytest
 found = importlib.util.find_spec("rqsched").origin

@@ -255,9 +255,11 @@ class World:
         self.network.arrive()
 
     def old_link_arrives(self, actor: Actor) -> str | None:
+        """A link is put on the list: once more, or before its time, as RQ's tools let a person do."""
         if not self.links:
             return None
         link = self.random.choice(self.links)
+        self.network.scheduled.pop(link, None)
         self.network.place(link, None)
         return link
 
