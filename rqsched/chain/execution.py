@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out.ends import try_to_end
 from rqsched.chain.fan_out.resolver import find_resolver, name_targets
+from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import start_pings
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
@@ -171,8 +171,9 @@ def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workf
     action = json.loads(claim.run.action)
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
+    heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
     try:
-        with _Heartbeats(runtime, claim), get_default_death_penalty_class()(timeout, JobTimeoutException):
+        with heartbeats, get_default_death_penalty_class()(timeout, JobTimeoutException):
             if resolver is not None:
                 return name_targets(runtime, claim.run, resolver, context.checkpoint)
             return workflow(action["args"], action["kwargs"])
@@ -200,33 +201,17 @@ def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
         return None
 
 
-class _Heartbeats:
-    """Heartbeats from a thread of their own while the workflow holds the main one."""
-
-    def __init__(self, runtime: Runtime, claim: Claim) -> None:
-        self._runtime = runtime
-        self._claim = claim
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name=f"heartbeats-{claim.run.uid}", daemon=True)
-
-    def __enter__(self) -> _Heartbeats:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-
-    def _loop(self) -> None:
-        interval = self._runtime.settings.heartbeat_interval.total_seconds()
-        while not self._stop.wait(interval):
-            try:
-                status = _send_heartbeat(self._runtime, self._claim)
-                if status == RunStatus.TERMINATED:
-                    self._runtime.transport.stop(self._claim.run)  # this process still lives: the command was lost
-                elif status is not None:
-                    return
-            except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
-                _log.exception("heartbeat of run %s failed", self._claim.run.uid, extra={"action": "heartbeat_failed"})
+def _beat(runtime: Runtime, claim: Claim) -> bool:
+    """Send a heartbeat from the thread of all heartbeats; returns whether the run still needs them."""
+    try:
+        status = _send_heartbeat(runtime, claim)
+        if status == RunStatus.TERMINATED:
+            runtime.transport.stop(claim.run)  # this process still lives: the command was lost
+        elif status is not None:
+            return False
+    except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
+        _log.exception("heartbeat of run %s failed", claim.run.uid, extra={"action": "heartbeat_failed"})
+    return True
 
 
 def _dump_result(result: Any) -> str | None:

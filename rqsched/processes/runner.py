@@ -29,7 +29,7 @@ from rq.job import Job as RqJob
 from rq.job import JobStatus
 from rq.results import Result
 from rq.utils import now
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
@@ -124,6 +124,19 @@ class Runner(PatientWorker):
         execution = super().prepare_execution(job)
         self._note(execution_id=execution.id)
         return execution
+
+    def handle_execution_ended(self, job: RqJob, *arguments: Any, **options: Any) -> None:
+        """Note when a job ended; of ours that succeeded RQ needs no heartbeat, for it has no callbacks to wait for."""
+        if _is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
+            job.ended_at = now()
+            return
+        super().handle_execution_ended(job, *arguments, **options)
+
+    def cleanup_execution(self, job: RqJob, pipeline: Any, *arguments: Any, **options: Any) -> None:
+        """Remove the execution of a job; of one of ours, show in the same pipeline that this runner is idle."""
+        super().cleanup_execution(job, pipeline, *arguments, **options)
+        if _is_ours(job):
+            self.set_state(WorkerStatus.IDLE, pipeline)
 
     def on_claim(self, token: str) -> None:
         """Note under which token the run is about to be claimed."""

@@ -64,6 +64,19 @@ class BoundedConnection(psycopg.Connection[Any]):
             return cast("T", end.value)
 
 
+class _PlainCursor(psycopg.Cursor[Any]):
+    """A cursor that describes its columns by name and type alone: SQLAlchemy asks for each result and reads no more."""
+
+    @property
+    def description(self) -> list[Any] | None:
+        """What DB-API says of the columns of the result; None without one."""
+        found = self.pgresult
+        if found is None or not found.nfields:
+            return super().description
+        names = [(found.fname(at) or b"").decode() for at in range(found.nfields)]
+        return [(name, found.ftype(at), None, None, None, None, None) for at, name in enumerate(names)]
+
+
 def session_options() -> str:
     """Return the start-up options that set the limits of a session."""
     return " ".join(f"-c {name}={value}" for name, value in SESSION.items())
@@ -100,12 +113,13 @@ def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]
     def connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
         nonlocal is_limited
         del dialect, record
-        plain = {"connect_timeout": CONNECT_SECONDS, **options}
+        plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options}
         if is_limited:
             # Those of the URL or the environment come last, and win.
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
-                return BoundedConnection.connect(*args, **{**plain, "options": f"{session_options()} {others}".strip()})
+                own = {**plain, "options": f"{session_options()} {others}".strip()}
+                return BoundedConnection.connect(*args, **own)
             except psycopg.OperationalError as error:
                 if _REFUSED not in str(error):
                     raise

@@ -119,6 +119,7 @@ def test_nothing_is_left_in_redis_of_a_run_that_succeeded(live: LiveEnv) -> None
         wait_until(lambda: not left(), timeout=SOON, what="an end without keys")
         assert StartedJobRegistry("default", connection=redis).count == 0
         assert redis.scard("rq:worker:here-1:executions") == 0
+        assert redis.hget("rq:worker:here-1", "state") == b"idle"
 
 
 def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_registered_again(live: LiveEnv) -> None:

@@ -1,0 +1,96 @@
+"""Heartbeats: what is called again and again while a block runs, from one thread for all blocks of a process.
+
+A thread for each run would cost as much as its claim, and most runs end before their first heartbeat is due. The thread
+sleeps until one is, and ends when it has had nothing to do for a minute. A forked process has none until it needs one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+_LINGER_SECONDS = 60.0
+
+
+class Heartbeats:
+    """While the block runs, `beat` is called at each interval, until it returns False."""
+
+    def __init__(self, interval: float, beat: Callable[[], bool], *, pulse: Pulse | None = None) -> None:
+        self.beat = beat
+        """What is called; it raises nothing."""
+        self.interval = interval
+        """Seconds before each call."""
+        self.due_at = 0.0
+        """When it is called next, by the monotonic clock."""
+        self._pulse = pulse or _pulse
+
+    def __enter__(self) -> Heartbeats:
+        self.due_at = monotonic() + self.interval
+        self._pulse.add(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pulse.remove(self)
+
+
+class Pulse:
+    """The thread, and what it has to call; it ends when that was nothing for `linger` seconds."""
+
+    def __init__(self, linger: float = _LINGER_SECONDS) -> None:
+        self._linger = linger
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._wakes_at = 0.0
+        self._beating: set[Heartbeats] = set()
+        self._thread: threading.Thread | None = None
+
+    def add(self, one: Heartbeats) -> None:
+        """Call it from its time on."""
+        with self._lock:
+            self._beating.add(one)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rqsched-heartbeats", daemon=True)
+                self._thread.start()
+            elif one.due_at < self._wakes_at:
+                self._wake.set()
+
+    def remove(self, one: Heartbeats) -> None:
+        """Call it no more; a call that is under way is not waited for."""
+        with self._lock:
+            self._beating.discard(one)
+
+    def _run(self) -> None:
+        idle_since = monotonic()
+        while True:
+            with self._lock:
+                now = monotonic()
+                idle_since = now if self._beating else idle_since
+                if now - idle_since >= self._linger:
+                    self._thread = None
+                    return
+                due = [one for one in self._beating if one.due_at <= now]
+                self._wakes_at = min((one.due_at for one in self._beating), default=now + self._linger)
+                self._wake.clear()
+            for one in due:
+                self._call(one)
+            if not due:
+                self._wake.wait(self._wakes_at - now)
+
+    def _call(self, one: Heartbeats) -> None:
+        if not one.beat():
+            self.remove(one)
+        one.due_at = monotonic() + one.interval
+
+
+_pulse = Pulse()
+
+
+def _begin_anew() -> None:
+    """Forget the thread of the parent, and what it had to call: a fork has neither."""
+    global _pulse  # noqa: PLW0603 - its lock may be held by a thread that this process does not have
+    _pulse = Pulse()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
