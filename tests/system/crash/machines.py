@@ -1,14 +1,15 @@
-"""The machine of the crash tests: closing a door leaves a line in a file."""
+"""The machine of the crash tests, and a workflow without one: closing a door leaves a line in a file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from statemachine import State, StateMachine
 
-from rqsched import current_run
+from rqsched import current_run, workflow
 from rqsched.machines import machine
 
 NAMES = ["d-1", "d-2", "d-3"]
@@ -61,3 +62,17 @@ class Door(StateMachine):
             raise RuntimeError(f"{self.model.id} is stuck")
         with self.model.log.open("a") as lines:
             lines.write(f"{self.model.id}\n")
+
+
+def name_doors() -> Iterator[str]:
+    """Name the doors one by one, as a cursor does."""
+    yield from Doors.resolve()
+
+
+@workflow("crash-close", targets=name_doors, timeout=5)
+def close(door: str) -> None:
+    """Close a door without a machine."""
+    if Doors.are_stuck:
+        raise RuntimeError(f"{door} is stuck")
+    with Doors.log.open("a") as lines:
+        lines.write(f"{door}\n")

@@ -21,6 +21,7 @@ from rqsched.chain.fan_out.execution import lose
 from rqsched.chain.runtime import using
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS
+from rqsched.errors import RunStateError
 from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.store import fan_out_targets
 from rqsched.store.tables import targets
@@ -36,6 +37,8 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 WORKFLOW = "machine:CrashDoor:CLOSE"
+PLAIN = "crash-close"
+"""The workflow without a machine, whose targets a generator names."""
 
 
 class FanOutEnv(CrashEnv):
@@ -102,10 +105,10 @@ def env(database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.M
 TRIED_AGAIN = RetryPolicy(max_retries=3, base=timedelta(seconds=1))
 
 
-def due(env: CrashEnv, **options: Any) -> None:
+def due(env: CrashEnv, workflow: str = WORKFLOW, **options: Any) -> None:
     """The run is pending, and a worker has taken its job."""
     MachineStates(env.scheduler, Door).put_all(dict.fromkeys(NAMES))
-    env.scheduler.create("doors", WORKFLOW, Once(FIRST), retry=RETRIES, **options)
+    env.scheduler.create("doors", workflow, Once(FIRST), retry=RETRIES, **options)
     fire(env, FIRST)
     env.job = env.next_job()
 
@@ -131,6 +134,24 @@ def failed(**options: Any) -> Callable[[CrashEnv], None]:
         env.clock.advance(timedelta(seconds=2))
 
     return prepare
+
+
+def due_plainly(env: CrashEnv) -> None:
+    """The same for the workflow without a machine."""
+    due(env, PLAIN)
+
+
+def ended_with_failures(env: CrashEnv) -> None:
+    """The first target has failed, the others are handled, and the run is over."""
+    after(1, workflow=PLAIN, fan_out="never")(env)
+    fail(env)
+    while isinstance(env, FanOutEnv) and env.execute_next():
+        pass
+
+
+def retry_failed(env: CrashEnv) -> None:
+    """A person asks that the failed targets be handled again."""
+    env.scheduler.get("doors").runs().items[0].retry(failed_targets=True)
 
 
 def flushed(env: CrashEnv) -> None:
@@ -190,8 +211,11 @@ HANDLED = "a target is handled"
 LAST = "the last target is handled and ends the run"
 AGAIN = "a target is handled that may be tried again"
 NEXT = "a target ends and the next takes its place"
+FAILED_ONES = "the failed targets are retried on request"
 FLOWS = [
     Flow("the run records its targets chunk by chunk and dispatches the first", due, act, is_atomic=False),
+    Flow("a generator's targets are recorded chunk by chunk", due_plainly, act, is_atomic=False),
+    Flow(FAILED_ONES, ended_with_failures, retry_failed),
     Flow("the next chunk is dispatched", after(3), act, is_atomic=False),
     Flow("everything is put on the queue again", flushed, repair, is_atomic=False),
     Flow(HANDLED, after(1), act, is_atomic=False),
@@ -243,16 +267,28 @@ def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(
                 _settle(env, flow, name, has_died=ended.has_died)
 
 
+def _ask_again(env: FanOutEnv) -> None:
+    """Ask once more where nobody heard whether it was done: it is refused where it was."""
+    before = env.count()
+    with suppress(RunStateError):
+        retry_failed(env)
+        assert before["failed"], "there was nothing to retry"
+    env.settle()
+
+
 def _settle(env: FanOutEnv, flow: Flow, name: str, *, has_died: bool) -> None:
     """Let everything come to its end; every door was closed once, or its process died on the way to it."""
     try:
         env.settle()
+        if flow.name == FAILED_ONES and has_died:
+            _ask_again(env)
     except AssertionError as error:
         raise AssertionError(f"{name}:\n{error}") from error
     closed, counts = env.closed(), env.count()
     (story,) = env.stories()
-    ends = [event.payload for event in story.events if event.event_type == "FanOutEnded"]
-    assert [end["targets"] for end in ends] == [counts], f"{name}: {ends}"
+    ends = [event.payload["targets"] for event in story.events if event.event_type == "FanOutEnded"]
+    assert ends[-1] == counts, f"{name}: {ends}"
+    assert len(ends) == 1 + (flow.name == FAILED_ONES), f"{name}: {ends}"
     assert [run.status.value for run in story.runs] == ["failed" if counts["lost"] else "succeeded"], name
     assert counts.total() == len(NAMES), name
     lost = flow.act is see_die or (has_died and flow.name in MAY_LOSE_ONE)
