@@ -15,11 +15,13 @@ from rqsched.store.tables import (
     IS_ACTIVE,
     IS_OPEN,
     IS_OPEN_DELIVERY,
+    IS_OPEN_TARGET,
     WAITS_FOR_CODE,
     audit_events,
     deliveries,
     runs,
     schedules,
+    targets,
 )
 
 Position = tuple[datetime, str, int]
@@ -65,6 +67,14 @@ def open_runs_by_status(connection: Connection) -> list[tuple[str, str, int]]:
     """Count the open runs; returns (namespace, status, count)."""
     by = schedules.c.namespace, runs.c.status
     statement = sa.select(*by, sa.func.count()).select_from(_runs_of_schedules()).where(IS_OPEN).group_by(*by)
+    return [tuple(row) for row in connection.execute(statement)]
+
+
+def open_targets_by_status(connection: Connection) -> list[tuple[str, str, int]]:
+    """Count the targets of schedules' runs that have not ended; returns (namespace, status, count)."""
+    by = schedules.c.namespace, targets.c.status
+    joined = targets.join(schedules, schedules.c.uid == targets.c.schedule_uid)
+    statement = sa.select(*by, sa.func.count()).select_from(joined).where(IS_OPEN_TARGET).group_by(*by)
     return [tuple(row) for row in connection.execute(statement)]
 
 

@@ -135,6 +135,11 @@ class Transport:
         jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
         return self._patiently(lambda: self._links.put(jobs, now=now)) if jobs else 0
 
+    def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
+        """Let a link that is armed be due at this time, if that is earlier."""
+        score = {str(link): due_at.timestamp()}
+        self._patiently(lambda: self.redis.zadd(self.scheduled_key, score, xx=True, lt=True))
+
     def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
         """Return for each link whether it is live."""
         texts = [str(link) for link in ids]

@@ -11,6 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rqsched.http.metrics import collector, counters
+from rqsched.testing import execute_pending
+from rqsched.workflows import make_workflow
 from tests.support.env import DAY, MINUTE, block
 from tests.support.narrow import present
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at
@@ -103,6 +105,20 @@ def test_metrics_count_blocked_runs(any_web: Web) -> None:
     block(web.env.runtime, present(web.env.scheduler.get("report").trigger().run))
     found = scrape(web)
     assert (found["rqsched_runs_blocked", "default"], found["rqsched_runs_open", "default", "pending"]) == (1, 1)
+
+
+def test_metrics_count_targets_that_have_not_ended(any_web: Web) -> None:
+    web, seen = any_web, list[dict[Any, float]]()
+    web.env.registry.add(make_workflow("remind", lambda _: seen.append(scrape(web))))
+    web.env.registry.add(make_workflow("due-customers", lambda: ["c-1", "c-2", "c-3"]))
+    web.create("nightly", workflow="remind", targets="due-customers", max_parallel=2)
+    web.env.scheduler.get("nightly").trigger()
+    execute_pending(web.env.scheduler)
+
+    statuses = "waiting", "pending", "running"
+    counts = [[found.get(("rqsched_targets_open", "default", one), 0) for one in statuses] for found in seen]
+    assert counts == [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
+    assert not [key for key in scrape(web) if key[0] == "rqsched_targets_open"]
 
 
 def test_metrics_count_pruned_rows(web: Web) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -114,6 +115,28 @@ def test_the_retry_link_of_the_run_is_armed_when_a_target_is_due(any_env: Env) -
     execute_pending(any_env.scheduler)
     due = any_env.clock.now() + 7 * SECOND
     assert any_env.armed()[str(link_of(run))] == pytest.approx(due.timestamp())
+
+
+def test_the_retry_link_of_the_run_is_brought_forward_for_a_target_that_is_due_earlier(any_env: Env) -> None:
+    case = case_of(any_env, 2, broken=Broken({"a-1": 2, "a-2": 1}), target_retry=TWICE)
+    run = start(case)
+    first, second = any_env.queued()
+    again = f"{first}-d2"
+    with suppress(RuntimeError):
+        perform(any_env, first)
+    any_env.advance(7 * SECOND)
+    any_env.deliver(link_of(run))
+    any_env.redis.flushdb()
+    with suppress(RuntimeError):
+        perform(any_env, again)
+    late = (any_env.clock.now() + 14 * SECOND).timestamp()
+    assert any_env.armed()[str(link_of(run))] == pytest.approx(late)
+
+    with suppress(RuntimeError):
+        perform(any_env, second)
+
+    early = (any_env.clock.now() + 7 * SECOND).timestamp()
+    assert any_env.armed()[str(link_of(run))] == pytest.approx(early)
 
 
 def test_a_target_whose_attempts_are_used_up_has_failed(any_env: Env) -> None:

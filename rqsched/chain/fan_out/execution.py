@@ -187,7 +187,9 @@ def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
         if found is not None:
             schedule, run = found
             link = RetryLinkId(schedule.uid, run.number, run.attempt)
-            runtime.transport.arm([Arm(link, retry_at)], now=runtime.now())
+            if not runtime.transport.arm([Arm(link, retry_at)], now=runtime.now()):
+                # Another target armed it, whose time may be later.
+                runtime.transport.bring_forward(link, retry_at)
     except RedisError as error:
         _log.warning("target %s is left to reconcile: %s", target.uid, error, extra={"action": "follow_failed"})
 

@@ -79,6 +79,8 @@ def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: 
     """Return the gauges from SQL of the visible namespaces."""
     yield _by_status("schedules", "Schedules, by status.", found.schedules, label, sees)
     yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
+    text = "Targets of fan-outs that have not ended, by status."
+    yield _by_status("targets_open", text, found.targets, label, sees)
     overdue = GaugeMetricFamily("rqsched_overdue", "Schedules overdue by more than the grace.", labels=("namespace",))
     longest = GaugeMetricFamily("rqsched_overdue_seconds", "The longest of those delays.", labels=("namespace",))
     for namespace, count in sorted(found.overdue.items()):

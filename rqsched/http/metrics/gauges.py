@@ -1,4 +1,4 @@
-"""Current values, for metrics: schedules and open runs by status, overdue schedules, and what Redis contains."""
+"""Current values, for metrics: schedules, open runs and targets by status, overdue schedules, what Redis contains."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class DatabaseGauges:
     """All schedules, by namespace and status."""
     runs: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Open runs, by namespace and status."""
+    targets: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Open targets of fan-outs, by namespace and status."""
     blocked: Counter[str] = field(default_factory=Counter)
     """Pending runs whose code no worker had yet, by namespace."""
     overdue: Counter[str] = field(default_factory=Counter)
@@ -54,7 +56,7 @@ class RedisGauges:
 
 
 def read_database(runtime: Runtime) -> DatabaseGauges:
-    """Count schedules and open runs, in one transaction."""
+    """Count schedules, open runs and open targets, in one transaction."""
     now = runtime.now()
     return runtime.database.read(lambda connection: _database_gauges(runtime, connection, now))
 
@@ -66,6 +68,8 @@ def _database_gauges(runtime: Runtime, connection: Connection, now: datetime) ->
         found.schedules[namespace, status] = count
     for namespace, status, count in metrics.open_runs_by_status(connection):
         found.runs[namespace, status] = count
+    for namespace, status, count in metrics.open_targets_by_status(connection):
+        found.targets[namespace, status] = count
     for namespace, count in metrics.blocked_runs(connection):
         found.blocked[namespace] = count
     for namespace, count, earliest in metrics.overdue(connection, overdue_since):
