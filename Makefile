@@ -50,7 +50,7 @@ test-versions: ## the suite on the oldest versions that pyproject.toml allows, t
 	  ARGS="$(ARGS) --deselect tests/contract/test_code_quality.py"
 	$(MAKE) --no-print-directory test VENV=.venv-newest PYTHON=$(NEWEST_PYTHON)
 
-quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (1 minute)
+quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (2 minutes)
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
