@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from starlette.responses import Response
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.dashboard import backfills
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
@@ -20,8 +21,6 @@ from rqsched.http.dependencies import require_role
 MOST = 500
 """The most schedules that one bulk action changes."""
 _MOST_HOURS = 168
-MOST_OCCURRENCES = 1_000
-"""The most occurrences of a backfill that the dashboard starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +72,6 @@ def _delete(visit: Visit, handle: ScheduleHandle) -> str:
     return f"{handle.schedule_id} is deleted. Its history stays."
 
 
-def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
-    start, end = _instant(visit, "start"), _instant(visit, "end")
-    overlap = visit.form.get("overlap") or None
-    if "dry_run" in visit.form:
-        rows = handle.backfill(start, end, overlap=overlap, dry_run=True, bound=MOST_OCCURRENCES).rows
-        return f"{len(rows)} occurrence(s) lie in that range. Nothing was started."
-    result = handle.backfill(start, end, overlap=overlap, bound=MOST_OCCURRENCES, context=visit.context)
-    done = result.backfill
-    if done is None:
-        return "Nothing was started."
-    return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
-
-
-def _instant(visit: Visit, name: str) -> datetime:
-    text = visit.form.get(name, "").strip()
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=visit.zone).astimezone(UTC)
-
-
 _LIVE = frozenset({"active", "paused", "done", "dead"})
 ACTIONS: dict[str, Action] = {
     action.name: action
@@ -116,7 +93,7 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "backfill", "Backfill", "Backfill {id}?", "Past occurrences that have no run yet are run.",
-            Role.OPERATE, _LIVE, _backfill,
+            Role.OPERATE, _LIVE, backfills.start,
         ),
         Action(
             "delete", "Delete", "Delete {id}?", "It never fires again and its id is free; its history stays.",

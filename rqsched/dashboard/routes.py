@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.schedule_options import require_id
-from rqsched.dashboard import actions, editor, live, login, session, system, timeline
+from rqsched.dashboard import actions, backfills, editor, live, login, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard import schedule as schedule_page
@@ -55,6 +55,7 @@ def routes() -> list[Route]:
         _form(f"{schedule}/edit", editor.update, Role.ADMIN),
         _form(f"{schedule}/do", actions.act_on_schedule),
         _form(f"{run}/do", actions.act_on_run),
+        _form("/backfills/{uid}/cancel", backfills.cancel),
         _page("/schedules/{schedule_id}/confirm", actions.confirm),
         Route("/login", _open(login.show), methods=["GET"], include_in_schema=False),
         Route("/login", _open(login.submit), methods=["POST"], include_in_schema=False),

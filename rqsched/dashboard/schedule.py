@@ -12,7 +12,7 @@ from rqsched.api.build_description import iter_upcoming
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
-from rqsched.dashboard import charts
+from rqsched.dashboard import backfills, charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -45,7 +45,8 @@ def show(visit: Visit) -> Response:
         run_status=visit.query("run_status"), states=_states(schedule), ui_zone=ZoneInfo(schedule.spec.timezone),
         actions=offered(visit, schedule.status.value), runs=runs, events=events[:EVENTS],
         older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
-        why=visit.read(lambda c: _why(c, schedule)), chart=charts.durations(outlines, _interval(upcoming)),
+        why=visit.read(lambda c: _why(c, schedule)), backfills=visit.read(lambda c: backfills.newest(c, schedule)),
+        chart=charts.durations(outlines, _interval(upcoming)),
         days=charts.year(outcomes, now.astimezone(zone).date(), zone),
     )  # fmt: skip
 

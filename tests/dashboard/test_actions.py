@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
 
 from rqsched import Cron, Every
+from rqsched.chain.backfill import Range
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE, ONCE
 from tests.support.narrow import present
+from tests.support.processes import wait_until
 from tests.support.web import MakeWeb
 
 
@@ -307,3 +310,27 @@ def test_a_page_of_a_neighbouring_site_changes_nothing_with_a_session_either(gua
     answer = operator.send("/schedules/nightly/do", csrf=operator.cookies["rqsched_csrf"], action="pause")
     assert answer.status_code == 403
     assert handle.refresh().status == "active"
+
+
+def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("0 * * * *"))
+    end = env.clock.now()
+    wanted = Range(end - timedelta(hours=600), end)
+    next(iter(schedule.iter_backfill(wanted)))  # the process that did more of it is gone
+    shown = pages.get("/schedules/hourly")
+    assert '<progress max="100" value="8' in shown
+    assert "500 occurrences:" in shown
+    (path,) = re.findall(r'action="(/backfills/[^"]+/cancel)"', shown)
+    assert "The backfill is stopped" in pages.do(path)
+    shown = pages.get("/schedules/hourly")
+    assert "<progress" not in shown
+    assert pages.send("/backfills/01KAMVZZZZZZZZZZZZZZZZZZZZ/cancel").status_code == 404
+
+
+def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Pages) -> None:
+    env = pages.env
+    env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    start, end = (f"{env.clock.now() - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (600, 0))
+    assert "it continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
+    wait_until(lambda: "600 occurrences: 600 started" in pages.get("/schedules/hourly"), timeout=120, what="the rest")

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from rqsched import Every
+from rqsched.chain.backfill import Range
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.system.acceptance.chores import HOLD, NOTE
@@ -162,6 +164,35 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_p
         expect(page.locator("tbody")).not_to_contain_text("letters")
     sources = {e.payload.get("command_context", {}).get("source") for e in schedule.refresh().iter_history()}
     assert "dashboard" in sources
+
+
+def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessible(
+    browser: Browser, pages: LivePages
+) -> None:
+    schedule = pages.live.note_every("hourly", "0 * * * *", overlap="allow_all")
+    end = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
+    span = {"start": end - timedelta(hours=700), "end": end}
+    fields = {name: f"{at.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%dT%H:%M}" for name, at in span.items()}
+    with pages.viewer(browser) as page:
+        page.goto("/schedules/hourly")
+        page.get_by_role("link", name="Backfill", exact=True).click()
+        for name, value in fields.items():
+            page.locator(f"dialog [name={name}]").fill(value)
+        page.locator("dialog").get_by_role("button", name="Count only").click()
+        expect(page.get_by_role("status")).to_contain_text("occurrence(s) lie in that range. Nothing was started.")
+        started = schedule.iter_backfill(Range(span["start"], span["end"]))
+        next(started)  # the process that did more of it is gone
+        page.goto("/schedules/hourly")
+        expect(page.get_by_label("Progress of the backfill")).to_be_visible()
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.locator("[data-live=backfills]").get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("status")).to_contain_text("The backfill is stopped")
+        confirm(page, "Backfill", reason="the rest", **fields)
+        expect(page.locator("[data-live=backfills]")).to_contain_text("had run before")
+        page.goto("/schedules?outcome=failed")
+        expect(page.get_by_text("No schedule matches.")).to_be_visible()
 
 
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])
