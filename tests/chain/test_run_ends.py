@@ -12,12 +12,14 @@ import pytest
 
 from rqsched import current_run
 from rqsched.chain import execution, settling
-from rqsched.chain.execution import claim_run
+from rqsched.chain.execution import Claim, claim_run
+from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
 from rqsched.store import claims, schema_version
 from rqsched.store.database import Database, Patience
-from tests.support.env import ONCE, Env, MakeEnv, job_id, newest, run_target, statuses
+from tests.support.env import MINUTE, ONCE, Env, MakeEnv, job_id, newest, run_target, statuses
+from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
 
@@ -101,6 +103,22 @@ def test_a_run_settled_as_lost_stops_at_its_next_checkpoint(env: Env) -> None:
 
     assert steps == ["before"]
     assert run.status == "lost"
+
+
+def test_the_late_end_of_a_lost_attempt_is_not_that_of_the_attempt_in_its_place(any_env: Env) -> None:
+    taken: list[Claim] = []
+
+    def work() -> None:
+        schedule = any_env.scheduler.get("report")
+        settling.lose_run(any_env.runtime, job_id(newest(schedule).state), "its host froze")
+        any_env.clock.set(present(newest(schedule).retry_at))
+        any_env.dispatch()
+        taken.append(present(claim_run(any_env.runtime, job_id(newest(schedule).state))))
+
+    any_env.register("target", work)
+    run = any_env.run_next(any_env.create(workflow="target", retry=RetryPolicy(max_retries=1, base=MINUTE)))
+
+    assert (run.status, run.attempt, run.state.token) == ("running", 2, taken[0].token)
 
 
 def heartbeat_of(env: Env, uid: str) -> int:

@@ -29,7 +29,7 @@ FENCES = (
         "not schedule.is_active or schedule.due_at is None",
         _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[older]",
         _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[never armed]",
-        _WORLDS.format(0),
+        _WORLDS.format(50),
     ),
     _edit(
         "a fire does not look at the status",
@@ -118,7 +118,7 @@ FENCES = (
         "return True",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-returns]",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-fails]",
-        _WORLDS.format(100),
+        _CHAIN + "run_ends.py::test_the_late_end_of_a_lost_attempt_is_not_that_of_the_attempt_in_its_place[sqlite]",
     ),
     _edit(
         "an end in one statement is recorded whoever holds the run",
