@@ -5,22 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from itertools import islice
 
 from rqsched.api.description import Description
 from rqsched.core.lifecycle import anchored
-from rqsched.core.model import Run, Schedule
+from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
 from rqsched.spec.words import in_words
+from rqsched.store.listing import LatestRun
 
 _BUDGET = 0.5
 """Seconds of CPU that looking for the next fires may take."""
 
 
-def describe(schedule: Schedule, latest: Run | None = None) -> Description:
+def describe(schedule: Schedule, latest: Run | LatestRun | None = None) -> Description:
     """Describe a schedule; `latest` is its newest run, if it has one."""
-    definition, policies = schedule.definition, schedule.policies.plain()
+    definition, policies = schedule.definition, schedule.policies
+    timing, timing_in_words = _timing(definition.spec)
     action, defaults, told = loads(definition.action), loads(definition.defaults), definition.parsed_notifications
     expected = told.expect_success_within
     same = {name: getattr(schedule, name) for name in _SAME_STATE}
@@ -29,15 +32,15 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         **same,
         status=schedule.status.value,
         spec=loads(definition.spec),
-        timing=schedule.spec.describe(),
+        timing=timing,
         timezone=schedule.spec.timezone,
-        overlap_policy=schedule.policies.overlap.value,
-        policies=policies,
+        overlap_policy=policies.overlap.value,
+        policies=policies.plain_of(definition.policies),
         args=action["args"],
         kwargs=action["kwargs"],
         queue=definition.queue or defaults.get("queue"),
         connection=definition.connection or defaults.get("connection"),
-        targets=schedule.policies.targets or defaults.get("targets"),
+        targets=policies.targets or defaults.get("targets"),
         timeout=definition.timeout or defaults.get("timeout"),
         on_failure=told.on_failure or defaults.get("on_failure"),
         on_recovery=told.on_recovery or defaults.get("on_recovery"),
@@ -52,9 +55,16 @@ def describe(schedule: Schedule, latest: Run | None = None) -> Description:
         current_retry=latest.attempt - 1 + (latest.status.value == "retrying") if latest else 0,
         position=schedule.n,
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
-        timing_in_words=in_words(schedule.spec),
+        timing_in_words=timing_in_words,
         last_outcome=last_outcome(schedule),
     )
+
+
+@lru_cache(maxsize=4096)
+def _timing(spec: str) -> tuple[str, str]:
+    """Return a spec as short text and as a phrase."""
+    parsed = parse_spec(spec)
+    return parsed.describe(), in_words(parsed)
 
 
 def last_outcome(schedule: Schedule) -> str | None:

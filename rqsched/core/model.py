@@ -178,7 +178,7 @@ class Definition:
     @property
     def parsed_spec(self) -> Spec:
         """The spec as an object; cached by its text."""
-        return _parse_spec(self.spec)
+        return parse_spec(self.spec)
 
     @property
     def parsed_policies(self) -> Policies:
@@ -202,7 +202,8 @@ def dump_spec(spec: Spec) -> str:
 
 
 @lru_cache(maxsize=16_384)
-def _parse_spec(text: str) -> Spec:
+def parse_spec(text: str) -> Spec:
+    """Read the canonical text of a spec; the same text gives the same object."""
     return Spec.from_stored(json.loads(text))
 
 

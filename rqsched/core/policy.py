@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -325,6 +326,11 @@ class Policies:
         plain["target_retry"] = {name: v for name, v in plain["target_retry"].items() if name not in _OF_RUNS}
         return plain
 
+    @staticmethod
+    def plain_of(text: str) -> dict[str, Any]:
+        """Return `loads(text).plain()`; lists show many schedules, most of which have the same text."""
+        return {name: copy(value) for name, value in _plain_of(text).items()}
+
     def _raw(self) -> dict[str, Any]:
         raw: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
         return raw
@@ -341,6 +347,11 @@ class Policies:
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
         return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
+
+
+@lru_cache(maxsize=4096)
+def _plain_of(text: str) -> dict[str, Any]:
+    return Policies.loads(text).plain()
 
 
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})

@@ -18,9 +18,10 @@ from starlette.requests import Request
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
+from rqsched.core.model import Schedule
 from rqsched.core.notifications import refused_url
-from rqsched.core.schedule_options import require_id
-from rqsched.errors import InvalidInputError, NamespaceNotFoundError
+from rqsched.core.schedule_options import is_id, require_id
+from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.event_feed import EventFeed
@@ -28,6 +29,9 @@ from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
+from rqsched.store import changes, listing
+from rqsched.store.database import Connection
+from rqsched.store.listing import LatestRun
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,20 @@ class Call:
     def schedule(self, schedule_id: str) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
         return self.scheduler.get(schedule_id, namespace=self.namespace)
+
+    def schedule_and_run(self, schedule_id: str) -> tuple[Schedule, LatestRun | None]:
+        """Read a schedule that is not deleted, and its newest run, at once; raises ScheduleNotFoundError."""
+
+        def look(connection: Connection) -> tuple[Schedule, LatestRun | None] | None:
+            schedule = changes.find_named(connection, self.namespace, schedule_id)
+            if schedule is None:
+                return None
+            return schedule, listing.latest_runs(connection, [schedule]).get(schedule.uid)
+
+        found = self.scheduler.runtime.database.read(look) if is_id(schedule_id) else None
+        if found is None:
+            raise ScheduleNotFoundError(schedule_id, self.namespace)
+        return found
 
     def newest(self, schedule_id: str) -> ScheduleHandle:
         """Find the newest incarnation, deleted or not: its history stays readable."""

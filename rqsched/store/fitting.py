@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -20,8 +20,9 @@ def fitting(connection: Connection, statement: sa.Select[T], most: int | None) -
     """
     if most is None:
         return statement, None
-    texts = [column for column in statement.selected_columns if isinstance(column.type, sa.Text)]
-    sizes = connection.execute(statement.with_only_columns(_size(connection, texts))).scalars()
+    texts = tuple(column for column in statement.selected_columns if isinstance(column.type, sa.Text))
+    measure = _size(texts, connection.dialect.name == "sqlite")
+    sizes = connection.execute(statement.with_only_columns(measure)).scalars()
     total = 0
     for number, size in enumerate(sizes):
         total += size
@@ -30,9 +31,10 @@ def fitting(connection: Connection, statement: sa.Select[T], most: int | None) -
     return statement, None
 
 
-def _size(connection: Connection, texts: Iterable[sa.ColumnElement[Any]]) -> sa.ColumnElement[int]:
+@lru_cache(maxsize=64)
+def _size(texts: tuple[sa.ColumnElement[Any], ...], is_sqlite: bool) -> sa.ColumnElement[int]:
     """Return how long some texts are together; PostgreSQL knows without reading those it keeps elsewhere."""
-    length = sa.func.length if connection.dialect.name == "sqlite" else sa.func.octet_length
+    length = sa.func.length if is_sqlite else sa.func.octet_length
     found: sa.ColumnElement[int] = sa.literal(0)
     for text in texts:
         found = found + sa.func.coalesce(length(text), 0)

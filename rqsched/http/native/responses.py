@@ -24,6 +24,7 @@ from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill
+from rqsched.store.listing import LatestRun
 
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
@@ -62,11 +63,11 @@ _LARGE_OF_RUN = ("action", "memo", "search_attributes", "lineage", "attempts", "
 ScheduleSummary: Any = _without("ScheduleSummary", ScheduleResponse, _LARGE)
 
 
-def schedule_response(schedule: Schedule, latest: Run | None = None, *, is_slim: bool = False) -> dict[str, Any]:
+def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is_slim: bool = False) -> dict[str, Any]:
     """Return a schedule, in our names and in the Pipelit document's."""
     fields = describe(schedule, latest).to_dict()
     surface = loads(schedule.definition.surface)
-    whole = fields | {
+    fields |= {
         "id": schedule.schedule_id,
         "name": surface.get("name") or schedule.schedule_id,
         "workflow_id": fields["workflow"],
@@ -79,7 +80,10 @@ def schedule_response(schedule: Schedule, latest: Run | None = None, *, is_slim:
         "trigger_payload": fields["kwargs"],
         "current_repeat": fields["success_count"],
     }
-    return {name: value for name, value in whole.items() if name not in _LARGE} if is_slim else whole
+    if is_slim:
+        for name in _LARGE:
+            del fields[name]
+    return fields
 
 
 def _interval_seconds(schedule: Schedule) -> float | None:

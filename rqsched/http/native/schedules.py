@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
@@ -13,8 +13,9 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
-from rqsched.core.model import ScheduleStatus
+from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.outcomes import LastOutcome
+from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import dies_by_default, require_id
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
@@ -50,8 +51,9 @@ from rqsched.http.native.responses import (
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
+from rqsched.store.database import Connection
 from rqsched.store.fitting import PAGE_CHARACTERS
-from rqsched.store.listing import Filters
+from rqsched.store.listing import Filters, LatestRun
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -98,18 +100,19 @@ def list_schedules(
         next_since=next_since,
         next_until=next_until,
     )
-    database, is_slim = call.scheduler.runtime.database, fields != "full"
-    page = database.read(
-        lambda c: listing.list_schedules(
-            c, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
+    is_slim = fields != "full"
+
+    def look(connection: Connection) -> tuple[Page[Schedule], dict[str, LatestRun], int | None]:
+        page = listing.list_schedules(
+            connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
         )
-    )
-    latest = database.read(lambda c: listing.latest_runs(c, page.items))
+        count = listing.count_schedules(connection, filters) if total else None
+        return page, listing.latest_runs(connection, page.items), count
+
+    page, latest, count = call.scheduler.runtime.database.read(look)
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
-    body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor}
-    if total:
-        body["total"] = database.read(lambda c: listing.count_schedules(c, filters))
-    return JSONResponse(body)
+    counted = {} if count is None else {"total": count}
+    return JSONResponse({"items": items, "next_cursor": page.next_cursor, **counted})
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -174,7 +177,8 @@ def require_registered(call: Call, declaration: Declaration) -> None:
 @router.get("/{schedule_id}/", response_model=ScheduleResponse)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
-    return _respond(call, call.schedule(schedule_id))
+    schedule, latest = call.schedule_and_run(schedule_id)
+    return JSONResponse(schedule_response(schedule, latest), headers=_tagged(schedule))
 
 
 @router.put(
@@ -247,11 +251,15 @@ def batch_delete(call: AdminAlways, body: BatchDeleteRequest) -> Response:
     return Response(status_code=204)
 
 
+def _tagged(schedule: Schedule) -> dict[str, str]:
+    return {"ETag": f'"{schedule.uid}.{schedule.version}"'}
+
+
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
     """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
     schedule, database = handle.state, call.scheduler.runtime.database
     latest = database.read(lambda c: listing.latest_runs(c, [schedule]))
-    headers = {"ETag": f'"{schedule.uid}.{schedule.version}"'}
+    headers = _tagged(schedule)
     if status == 201 and created_by is not None:
         headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
     return JSONResponse(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
