@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -200,6 +200,10 @@ class Settings(BaseSettings):
     database_url: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset, as `redis_url` is then: SQLite in
     `data_dir`."""
+
+    database_pooler: Literal["transaction"] | None = None
+    """What stands before PostgreSQL: `transaction` is a pooler that lends a session for one transaction only, as
+    PgBouncer does with `pool_mode=transaction`. Nothing is then kept in a session."""
 
     redis_url: RedisUrl | None = Field(default=None, repr=False)
     """The Redis or Valkey that carries links and, unless a connection is named, run jobs. Unset: embedded Valkey."""
@@ -392,6 +396,8 @@ class Settings(BaseSettings):
                 f"{self.data_dir}, would know none of the schedules and runs in that Redis. Without both, rqsched "
                 "brings its own"
             )
+        if self.database_pooler is not None and self.is_sqlite:
+            raise ValueError("RQSCHED_DATABASE_POOLER is for PostgreSQL, and RQSCHED_DATABASE_URL names none; unset it")
         if self.default_queue == self.control_queue:
             raise ValueError(
                 "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; give runs one of their own: the "

@@ -71,7 +71,7 @@ class Runtime:
         """
         urls = resolve_urls(settings)
         self.settings = settings
-        self.database = database or Database(urls.database_url)
+        self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
         self.redis_url = urls.redis_url
         self._breakers: list[Breaker] = []
         self.on_redis_back: Callable[[], None] = _do_nothing

@@ -124,7 +124,9 @@ def _open(settings: Settings) -> Runtime:
     """Open a runtime with short timeouts: doctor is there to find an unreachable server."""
     urls = resolve_urls(settings)
     patience = Patience(total=timedelta(seconds=_SECONDS))
-    database = Database(with_connect_timeout(urls.database_url, _SECONDS), patience=patience)
+    database = Database(
+        with_connect_timeout(urls.database_url, _SECONDS), patience=patience, pooler=settings.database_pooler
+    )
     runtime = Runtime(settings, database=database)
     runtime.transport.redis.connection_pool.connection_kwargs |= {
         "socket_connect_timeout": _SECONDS,

@@ -42,7 +42,7 @@ def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
         url = _known_url(settings)
         if url is None:
             return []
-        with closing(Database(url, patience=Patience(total=timedelta(0)))) as database:
+        with closing(Database(url, patience=Patience(total=timedelta(0)), pooler=settings.database_pooler)) as database:
             return database.read(lambda connection: read(connection, settings))
     except (RqschedError, DatabaseError, OSError):
         return []

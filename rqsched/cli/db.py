@@ -8,6 +8,7 @@ import typer
 
 from rqsched.cli.command import FAILED, command
 from rqsched.cli.session import Session
+from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.store import schema_version
 from rqsched.store.database import Database
@@ -19,7 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the 
 @command(app)
 def upgrade(session: Session) -> None:
     """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
-    with closing(Database(database_url(session.settings))) as database:
+    with closing(_open(session.settings)) as database:
         revision = schema_version.upgrade(database)
     text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
@@ -28,7 +29,7 @@ def upgrade(session: Session) -> None:
 @command(app)
 def status(session: Session) -> None:
     """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
-    with closing(Database(database_url(session.settings))) as database:
+    with closing(_open(session.settings)) as database:
         found = schema_version.status(database)
     fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else "; run `rqsched db upgrade`"
@@ -36,3 +37,7 @@ def status(session: Session) -> None:
     session.writer.record(fields, text)
     if not found.is_current:
         raise typer.Exit(FAILED)
+
+
+def _open(settings: Settings) -> Database:
+    return Database(database_url(settings), pooler=settings.database_pooler)

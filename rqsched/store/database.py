@@ -162,13 +162,13 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
-def make_engine(url: str) -> Engine:
-    """Open an engine; no connection is made before it is used."""
+def make_engine(url: str, pooler: str | None = None) -> Engine:
+    """Open an engine; no connection is made before it is used. `pooler` is the setting `database_pooler`."""
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _sqlite_engine(url)
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
-    return postgres.make_engine(url)
+    return postgres.make_engine(url, pools_transactions=pooler is not None)
 
 
 @contextmanager
@@ -228,13 +228,21 @@ class Database:
     """One SQL database, with an engine per process that is never shared across a fork."""
 
     def __init__(
-        self, url: str, *, patience: Patience | None = None, open_engine: Callable[[], Engine] | None = None
+        self,
+        url: str,
+        *,
+        patience: Patience | None = None,
+        open_engine: Callable[[], Engine] | None = None,
+        pooler: str | None = None,
     ) -> None:
-        """Open an engine of the URL, or what `open_engine` opens in its place; forked processes keep it."""
+        """Open an engine of the URL, or what `open_engine` opens in its place; forked processes keep it.
+
+        `pooler` is the setting `database_pooler`.
+        """
         self.url = url
         self.patience = patience or Patience()
-        self._engine = make_engine(url) if open_engine is None else open_engine()
-        self.takes_single_statements = open_engine is None and not self.is_sqlite
+        self._engine = make_engine(url, pooler) if open_engine is None else open_engine()
+        self.takes_single_statements = open_engine is None and pooler is None and not self.is_sqlite
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
         limits of our sessions."""
         self._pid = os.getpid()

@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy.engine import Engine
 
 from rqsched.errors import ConfigError
-from rqsched.store.session_limits import SESSION
+from rqsched.store.session_limits import SESSION, limit_transaction
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +82,11 @@ def session_options() -> str:
     return " ".join(f"-c {name}={value}" for name, value in SESSION.items())
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
     """Open an engine whose connections are bounded; none is made before it is used.
+
+    Where a pooler `pools_transactions`, a session is ours for one transaction only: its limits are set in each, by its
+    first statement, and no statement is prepared, for the next one would look for it in another session.
 
     Raises ConfigError for an option that no connection could be made with.
     """
@@ -91,8 +94,18 @@ def make_engine(url: str) -> Engine:
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
     )
     _require_known_options(engine)
-    sa.event.listen(engine, "do_connect", _connector())
+    if pools_transactions:
+        sa.event.listen(engine, "do_connect", _connect_to_pooler)
+        sa.event.listen(engine, "begin", limit_transaction)
+    else:
+        sa.event.listen(engine, "do_connect", _connector())
     return engine
+
+
+def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
+    del dialect, record
+    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None}
+    return BoundedConnection.connect(*args, **{**usual, **options})
 
 
 def _require_known_options(engine: Engine) -> None:
@@ -125,8 +138,9 @@ def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]
                     raise
                 is_limited = False
                 _log.warning(
-                    "a pooler refuses start-up options (%s): set %s for the role, or what a frozen process has locked "
-                    "stays locked until it wakes",
+                    "a pooler refuses start-up options (%s): set RQSCHED_DATABASE_POOLER=transaction if it pools "
+                    "transactions, else %s for the role, or what a frozen process has locked stays locked until it "
+                    "wakes",
                     str(error).partition("\n")[0],
                     ", ".join(SESSION),
                     extra={"action": "session_unlimited"},

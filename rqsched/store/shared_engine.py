@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import partial
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.pool import AssertionPool, Pool, SingletonThreadPool, StaticPool
 
 from rqsched.errors import ConfigError
 from rqsched.store.database import Database, prepare_sqlite
-from rqsched.store.session_limits import SESSION
+from rqsched.store.session_limits import limit_transaction
 
 _DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 _OF_ONE_CONNECTION: tuple[type[Pool], ...] = (StaticPool, SingletonThreadPool, AssertionPool)
@@ -59,13 +59,5 @@ def _open_like(engine: Engine) -> Engine:
     if engine.dialect.name == "sqlite":
         return prepare_sqlite(sa.create_engine(engine.url, pool=pool, hide_parameters=True))
     own = sa.create_engine(engine.url, pool=pool, hide_parameters=True, isolation_level="READ COMMITTED")
-    sa.event.listen(own, "begin", _limit)
+    sa.event.listen(own, "begin", limit_transaction)
     return own
-
-
-def _limit(connection: Connection) -> None:
-    """Set the limits of our sessions for this transaction: a pooler may lend the session to the application next."""
-    connection.exec_driver_sql(_LIMITS)
-
-
-_LIMITS = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION.items())

@@ -16,6 +16,8 @@ SECRET = "hunter2"
 
 REFUSED = {
     "a database of another kind": ("DATABASE_URL", f"mysql://u:{SECRET}@h/d"),
+    "a pooler of a kind we do not know": ("DATABASE_POOLER", "session"),
+    "a pooler before SQLite": ("DATABASE_POOLER", "transaction"),
     "a Redis URL without scheme": ("REDIS_URL", f"{SECRET}@localhost"),
     "connections that are not JSON": ("CONNECTIONS", f"{{eu: {SECRET}}}"),
     "connections that are a list": ("CONNECTIONS", f'["{SECRET}"]'),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rqsched.store.database import Database
+from rqsched.store.database import Connection, Database
 from tests.support.servers import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -68,3 +68,23 @@ def test_pooler_that_refuses_options_is_used_without_them_and_told_of_once(
     [told] = [record.getMessage() for record in caplog.records if "pooler" in record.getMessage()]
     assert "unsupported startup parameter: options" in told
     assert "idle_in_transaction_session_timeout" in told
+    assert "RQSCHED_DATABASE_POOLER=transaction" in told
+
+
+def test_pooler_of_transactions_is_asked_for_no_options_and_every_transaction_is_limited(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    refused: list[bytes] = []
+    with pooler_before(postgres_server, refused) as port:
+        place = urlsplit(postgres_url)
+        url = f"{place.scheme}://postgres@127.0.0.1:{port}{place.path}?sslmode=disable&gssencmode=disable"
+        with closing(Database(url, pooler="transaction")) as database:
+            found = [database.read(_limit_and_prepared) for _ in range(10)]
+
+    assert refused == []
+    assert found == [("8s", 0)] * 10
+
+
+def _limit_and_prepared(connection: Connection) -> tuple[str, int]:
+    limit = connection.exec_driver_sql("SHOW statement_timeout").scalar_one()
+    return limit, connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()

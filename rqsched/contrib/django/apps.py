@@ -61,5 +61,5 @@ def upgrade(using: str, **others: Any) -> None:
     except ConfigError as error:  # `manage.py check` says it; a test database in memory needs no tables
         _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
         return
-    with closing(Database(settings.database_url or "")) as database:
+    with closing(Database(settings.database_url or "", pooler=settings.database_pooler)) as database:
         schema_version.upgrade(database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import ssl
@@ -41,8 +42,9 @@ def start_web(live: LiveEnv, port: int, *options: str, workers: int = 2) -> Proc
 def told(live: LiveEnv) -> dict[str, Any]:
     """What the supervisor says of itself; empty before it answers."""
     command = [str(word) for word in rqsched_command("ping", "--json")]
+    environment = {**os.environ, **live.environment}
     asked = subprocess.run(
-        command, env=live.environment, capture_output=True, text=True, timeout=SOON, check=False
+        command, env=environment, capture_output=True, text=True, timeout=SOON, check=False
     ).stdout.strip()
     return json.loads(asked) if asked else {}
 
