@@ -18,7 +18,9 @@ TINY = {
     "failover": ["--rounds", "1", "--peer", "0", "--warmup", "3", "--settle", "1"],
     "fan_out": ["--targets", "5", "--workers", "1", "--rounds", "1"],
     "fires": ["--links", "20", "--jobs", "5", "--rounds", "1"],
+    "growth": ["--smallest", "10", "--largest", "30", "--runs", "4", "--rounds", "1"],
     "herd": ["--schedules", "20", "--executed", "3", "--rounds", "1"],
+    "http": ["--schedules", "60", "--requests", "60", "--rounds", "1"],
     "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3", "--crowd", "2"],
     "memory": ["--schedules", "50", "--fires", "10", "--peer", "10"],
     "next_after": ["--rounds", "1", "--count", "2"],
@@ -26,6 +28,7 @@ TINY = {
     "recover": ["--schedules", "30", "--rounds", "1"],
     "run_cost": ["--runs", "3"],
     "runs": ["--forked", "3", "--simple", "5", "--rounds", "1"],
+    "startup": ["--rounds", "1"],
     "worker_memory": ["--concurrency", "1", "--runs", "2"],
     "scale": ["--smallest", "2", "--largest", "200", "--rounds", "1"],
 }
