@@ -319,7 +319,7 @@ class Schedule:
     @property
     def spec(self) -> Spec:
         """The parsed spec."""
-        return _parse_spec(self.definition.spec)
+        return parse_spec(self.definition.spec)
 
     @property
     def policies(self) -> Policies:
