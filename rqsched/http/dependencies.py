@@ -29,9 +29,9 @@ from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.collector import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
-from rqsched.store import changes, listing
+from rqsched.store import changes
 from rqsched.store.database import Connection
-from rqsched.store.listing import LatestRun
+from rqsched.store.latest_runs import LatestRun, latest_runs
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Call:
             schedule = changes.find_named(connection, self.namespace, schedule_id)
             if schedule is None:
                 return None
-            return schedule, listing.latest_runs(connection, [schedule]).get(schedule.uid)
+            return schedule, latest_runs(connection, [schedule]).get(schedule.uid)
 
         found = self.scheduler.runtime.database.read(look) if is_id(schedule_id) else None
         if found is None:

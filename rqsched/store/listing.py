@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
 from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
@@ -165,39 +165,6 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
         .limit(limit)
     )
     return list(connection.execute(statement).scalars())
-
-
-@dataclass(frozen=True, slots=True)
-class LatestRun:
-    """What a description of a schedule says of its newest run."""
-
-    schedule_uid: str
-    """The schedule."""
-    status: RunStatus
-    """Where it is in its life."""
-    attempt: int
-    """The attempt that was begun last."""
-    blocked_at: datetime | None
-    """When a worker could not find its workflow."""
-    blocked_reason: str | None
-    """Which worker lacked what code."""
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow."""
-        return self.blocked_at is not None and self.status is RunStatus.PENDING
-
-
-_SELECT_LATEST = sa.select(runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason)
-
-
-def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
-    """Read what is said of the newest run of each schedule, by the schedule's uid."""
-    uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
-    if not uids:
-        return {}
-    rows = connection.execute(_SELECT_LATEST.where(runs.c.uid.in_(uids)))
-    return {uid: LatestRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:

@@ -53,7 +53,8 @@ from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
 from rqsched.store.database import Connection
 from rqsched.store.fitting import PAGE_CHARACTERS
-from rqsched.store.listing import Filters, LatestRun
+from rqsched.store.latest_runs import LatestRun, latest_runs
+from rqsched.store.listing import Filters
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -107,7 +108,7 @@ def list_schedules(
             connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
         )
         count = listing.count_schedules(connection, filters) if total else None
-        return page, listing.latest_runs(connection, page.items), count
+        return page, latest_runs(connection, page.items), count
 
     page, latest, count = call.scheduler.runtime.database.read(look)
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
@@ -258,7 +259,7 @@ def _tagged(schedule: Schedule) -> dict[str, str]:
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
     """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
     schedule, database = handle.state, call.scheduler.runtime.database
-    latest = database.read(lambda c: listing.latest_runs(c, [schedule]))
+    latest = database.read(lambda c: latest_runs(c, [schedule]))
     headers = _tagged(schedule)
     if status == 201 and created_by is not None:
         headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
