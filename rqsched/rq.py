@@ -97,7 +97,7 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
     _spawns = True
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """Start the horse; where Sentinels name the server, it asks them itself."""
+        """Start the horse; behind Sentinels, TLS or a UNIX socket it opens a connection of the same URL."""
         own = self.connection
         self.connection = client_for_horse(own)
         try:

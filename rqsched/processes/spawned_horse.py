@@ -1,7 +1,8 @@
-"""A work horse that RQ's SpawnWorker starts anew, where Sentinels name the server: it asks them itself.
+"""A work horse that RQ's SpawnWorker starts anew, where its Redis is not a plain address: it opens the same connection.
 
-RQ writes the options of its connection into the source of the horse, and those of a pool behind Sentinels name no
-address. So RQ is lent a client whose options are an expression there, which opens a pool behind the same Sentinels.
+RQ writes the options of its connection into the source of the horse. Those of a pool behind Sentinels name no address,
+and RQ 2.6 loses that a connection speaks TLS or is a UNIX socket. So RQ is lent a client whose options are an
+expression there, which opens a pool of the same URL.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from redis import Connection, ConnectionPool, Redis
+from redis import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelConnectionPool
 
 from rqsched.transport.client import connect
@@ -20,11 +21,13 @@ _URL = "RQ_HORSE_REDIS_URL"
 
 
 def client_for_horse(redis: Redis) -> Redis:
-    """Return the client that RQ's SpawnWorker starts a horse with: behind Sentinels another, in place of `redis`."""
-    if not isinstance(redis.connection_pool, SentinelConnectionPool):
+    """Return the client that RQ's SpawnWorker starts a horse with: `redis`, or another where RQ cannot describe it."""
+    pool = redis.connection_pool
+    is_plain = not issubclass(pool.connection_class, (SSLConnection, UnixDomainSocketConnection))
+    if is_plain and not isinstance(pool, SentinelConnectionPool):
         return redis
     os.environ[_URL] = url_of(redis)
-    return Redis(connection_pool=cast("ConnectionPool", _Described(redis.connection_pool)))
+    return Redis(connection_pool=cast("ConnectionPool", _Described(pool)))
 
 
 def open_pool() -> ConnectionPool:
