@@ -23,7 +23,7 @@ from tests.system.acceptance.live import LiveEnv, MakeLive
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 SECOND = timedelta(seconds=1)
 SOON = 60.0
-RIGHTS = ["~rq:*", "~rqsched:*", "resetchannels", "&rq:*", "+@all", "-@admin", "-@dangerous", "+info"]
+RIGHTS = ["~rq:*", "~rqsched:*", "resetchannels", "&rq:*", "+@all", "-@admin", "-@dangerous", "+info", "+client|list"]
 """The rights that docs/deployment.md gives to a user."""
 
 
