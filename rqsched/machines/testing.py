@@ -16,7 +16,7 @@ from rqsched import testing
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import MachineClass
-from rqsched.machines.scheduler import MachineScheduler, machine_of
+from rqsched.machines.scheduler import MachineScheduler, machine_of, require_declared
 from rqsched.machines.states import MachineStates
 
 
@@ -59,6 +59,9 @@ class ReadyMachineTest(testing.MachineTest):
         if have != wanted:
             raise AssertionError(f"{self.run.instance_id} was sent to {_names(have)}, not to {_names(wanted)}")
         return self
+
+    def _id_of(self, event: str) -> str:
+        return require_declared(self._machine_class, event).workflow(event)
 
     def _targets_of(self, run_uid: str) -> set[str]:
         found: set[str] = set()
