@@ -139,7 +139,7 @@ def _overdue(connection: Connection, namespace: str, since: datetime) -> Iterato
     late = overview.overdue_schedules(connection, namespace, since, _NAMED + 1)
     if late:
         yield Problem(
-            "bad", f"{_count(late)} overdue", "They should have fired and did not.",
+            "bad", f"{_count(late)} overdue", f"{_they(late)} should have fired and did not.",
             "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.", tuple(late[:_NAMED]),
         )  # fmt: skip
 
@@ -149,8 +149,8 @@ def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
     dead = listing.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None, newest_first=True).items
     if dead:
         yield Problem(
-            "bad", f"{_count(dead)} dead", "They no longer fire, because their runs failed too often.",
-            "Fix the workflow, then restart them.", tuple(dead[:_NAMED]), "restart",
+            "bad", f"{_count(dead)} dead", "Too many runs in a row failed, and no further one is started.",
+            "Fix the workflow, then restart what runs it.", tuple(dead[:_NAMED]), "restart",
         )  # fmt: skip
 
 
@@ -186,6 +186,10 @@ def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
             "No run succeeded within `expect_success_within`.",
             "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger",
         )  # fmt: skip
+
+
+def _they(found: list[Schedule]) -> str:
+    return "It" if len(found) == 1 else "They"
 
 
 def _count(found: list[Schedule]) -> str:

@@ -19,6 +19,7 @@ from rq.job import Job
 from rq.worker import BaseWorker
 
 from rqsched.core.ids import parse_run_job_id
+from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
 from rqsched.store import overview
 from rqsched.store.database import Connection
@@ -116,7 +117,8 @@ def _queue_of(visit: Visit, name: str | None) -> str:
 
 
 def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
-    first = [one for one in timings if one.attempt == 1]
+    # A run of a backfill is late for nobody: its time had passed when it was asked for.
+    first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
     late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
     cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
     failed = sum(one.status in {"failed", "lost"} for one in timings)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
-from rqsched.core.model import Schedule
+from rqsched.core.model import RunKind, Schedule
 from rqsched.dashboard import charts
 from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
 from rqsched.dashboard.visit import Visit
@@ -87,10 +87,17 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
-    begin = run.started_at or run.due_at or run.occurrence_at
+    begin = run.started_at or _waits_since(run, now)
     x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
     width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
     return charts.Bar(x, width, 1.0, charts.tone_of(run.status), label, run.uid)
+
+
+def _waits_since(run: RunOutline, now: datetime) -> datetime:
+    """Return where a run that has not started is drawn: one of a backfill was due when nobody waited for it yet."""
+    if run.kind == RunKind.BACKFILL:
+        return run.ended_at or now
+    return run.due_at or run.occurrence_at
 
 
 def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:

@@ -155,6 +155,8 @@ class Timing(NamedTuple):
     """The queue it names; None for the default."""
     status: str
     """Where it is in its life."""
+    kind: str
+    """What asked for it."""
     attempt: int
     """The newest attempt."""
     created_at: datetime

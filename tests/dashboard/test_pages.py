@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from rqsched import Cron, Every
+from rqsched import Cron, Every, RetryPolicy
+from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.servers import ValkeyServer
@@ -221,3 +224,75 @@ def test_runs_that_cannot_be_told_apart_are_drawn_as_one_with_the_worst_outcome(
     shown = pages.get("/timeline?hours=168")
     assert "3 runs, among them #2 failed" in shown
     assert f"/runs/{failed.uid}" in shown
+
+
+def test_a_schedules_page_shows_its_year_its_durations_and_its_interval(pages: Pages) -> None:
+    env = pages.env
+
+    def take() -> None:
+        env.clock.advance(3 * MINUTE)
+        if env.failing:
+            raise RuntimeError("as the test wants it")
+
+    env.registry.add(make_workflow("take", take))
+    often = env.scheduler.create("often", "take", Every(MINUTE), overlap="allow_all", retry=ONCE)
+    for is_failing in (False, True):
+        env.failing = is_failing
+        run = env.run_next(often)
+    shown = pages.get("/schedules/often")
+    today = f"{env.clock.now():%a %d %b %Y}"
+    assert f"{today}: 1 succeeded, 1 failed" in shown
+    assert shown.count("0 succeeded, 0 failed") >= 52 * 7 - 1
+    assert f'aria-label="#{run.number} failed, 180.0 s"' in shown
+    assert '<line class="limit"' in shown
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "done", "dead", "deleted"])
+def test_a_schedules_page_marks_its_state_among_all_states(pages: Pages, status: str) -> None:
+    bring_to(pages, status)
+    states = re.findall(r"<li class=\"([^\"]*)\" ?([^>]*)>(\w+)</li>", pages.get("/schedules/one"))
+    assert [name for _, _, name in states] == ["active", "paused", "done", "dead", "deleted"]
+    assert [name for _, current, name in states if 'aria-current="true"' in current] == [status]
+
+
+def bring_to(pages: Pages, status: str) -> None:
+    """Create the schedule `one` in a status."""
+    env = pages.env
+    limits: dict[str, dict[str, Any]] = {
+        "done": {"max_runs": 1},
+        "dead": {"retry": RetryPolicy(max_retries=0, then="dead")},
+    }
+    one = env.create("one", **limits.get(status, {}))
+    env.failing = status == "dead"
+    if status in limits:
+        env.run_next(one)
+    elif status == "paused":
+        one.pause()
+    elif status == "deleted":
+        one.delete()
+
+
+def test_the_timeline_marks_where_the_clocks_of_a_schedules_zone_change(pages: Pages) -> None:
+    pages.env.create("berlin", spec=Cron("0 * * * *"), timezone="Europe/Berlin")
+    pages.env.create("new-york", spec=Cron("0 * * * *"), timezone="America/New_York")
+    autumn = pages.get("/timeline?hours=24&at=2026-10-25T01:00:00Z")
+    assert "Europe/Berlin: clocks go back 1 h" in autumn
+    assert '<path d="M500.0 0V20" class="change"/>' in autumn
+    assert "America/New_York" not in autumn
+    spring = pages.get("/timeline?hours=24&at=2027-03-14T07:00:00Z")
+    assert "America/New_York: clocks go forward 1 h" in spring
+    assert "clocks go" not in pages.get("/timeline?hours=24&at=2026-12-01T00:00:00Z")
+
+
+def test_a_backfill_makes_nothing_late_and_its_waiting_runs_no_long_bars(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    end = env.clock.now()
+    schedule.backfill(end - timedelta(hours=20), end)
+    waiting = pages.get("/timeline?hours=48").partition("<use")[2]
+    (width,) = [float(found) for found in re.findall(r'class="idle" x="[^"]*" y="4" width="([^"]*)"', waiting)]
+    assert width <= 4
+    env.execute_pending()
+    figures = pages.get("/system").partition('aria-label="The last hour"')[2].partition("</section>")[0]
+    assert "20</strong>" in figures
+    assert re.findall(r"<strong>([^<]*)</strong><span>late", figures) == ["-", "-"]
