@@ -20,6 +20,8 @@ from tests.support.rows import every_row
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.support.web import MakeWeb, Web
 
+UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
+
 TOKEN = "a-secret-of-twenty-four-chars"
 
 
@@ -38,7 +40,19 @@ REFUSALS = [
     ("GET", "/ojs/v2/cron", 404, "not_found"),
     ("PUT", CRON, 405, "x_method_not_allowed"),
     ("POST", f"{CRON}/daily-report", 405, "x_method_not_allowed"),
-    ("POST", "/ojs/v1/jobs", 404, "not_found"),
+    ("POST", "/ojs/v1/jobs", 422, "unsupported"),
+    ("POST", "/ojs/v1/jobs/batch", 422, "unsupported"),
+    ("POST", f"/ojs/v1/jobs/{UNKNOWN}/activate", 422, "unsupported"),
+    ("GET", f"/ojs/v1/jobs/{UNKNOWN}/progress", 422, "unsupported"),
+    ("POST", "/ojs/v1/workers/progress", 422, "unsupported"),
+    ("GET", "/ojs/v1/queues", 422, "unsupported"),
+    ("GET", "/ojs/v1/queues/default/stats", 422, "unsupported"),
+    ("POST", "/ojs/v1/queues/default/pause", 422, "unsupported"),
+    ("POST", "/ojs/v1/queues/default/resume", 422, "unsupported"),
+    ("POST", "/ojs/v1/workflows", 422, "unsupported"),
+    ("DELETE", f"/ojs/v1/workflows/{UNKNOWN}", 422, "unsupported"),
+    ("GET", "/ojs/v1/schemas", 422, "unsupported"),
+    ("DELETE", "/ojs/v1/schemas/urn:ojs:schema:report.generate", 422, "unsupported"),
     ("GET", f"{CRON}/missing", 404, "not_found"),
     ("DELETE", f"{CRON}/missing", 404, "not_found"),
     ("GET", f"{CRON}/Not%20A%20Name", 404, "not_found"),

@@ -1,7 +1,7 @@
 """The requests of Open Job Spec's Python SDK, as its published source sends them.
 
-The SDK is not on the package index, so these are its bodies, headers and the fields it reads, in our own words. It asks
-for the standard's media type and parses nothing but `application/json`: a program sets that header itself.
+The SDK is not on the package index, so these are its bodies, headers and the fields it reads, in our own words. Its 0.5
+asks for the standard's media type and parses nothing but `application/json`: a program sets that header itself.
 """
 
 from __future__ import annotations
@@ -74,6 +74,19 @@ def test_a_worker_fetches_extends_and_completes_a_job(sdk: Sdk) -> None:
     sdk("POST", "/v1/workers/ack", {"job_id": job["id"], "result": {"pages": 3}})
     done = read_job(sdk("GET", f"/v1/jobs/{job['id']}")["job"])
     assert (done["state"], done["result"]) == ("completed", {"pages": 3})
+
+
+def test_a_job_cancelled_while_a_worker_executes_it_is_read_whole(sdk: Sdk) -> None:
+    sdk("POST", "/v1/cron", {**REPORT, "args": ["eu"], "meta": {"team": "a"}, "options": {"queue": "default"}})
+    sdk.ojs.advance_and_dispatch()
+    (job,) = sdk.fetch()
+    cancelled = read_job(sdk("DELETE", f"/v1/jobs/{job['id']}")["job"])
+    assert (cancelled["state"], cancelled["previous_state"]) == ("cancelled", "active")
+    assert [cancelled[name] for name in ("args", "meta", "attempt")] == [
+        job[name] for name in ("args", "meta", "attempt")
+    ]
+    beat = sdk("POST", "/v1/workers/heartbeat", {"worker_id": "w", "active_jobs": [job["id"]]})
+    assert (beat["state"], beat["jobs_extended"]) == ("running", []), "the SDK's worker reads nothing else"
 
 
 def test_a_job_that_fails_for_good_is_listed_retried_and_removed_as_a_dead_letter(sdk: Sdk) -> None:

@@ -67,8 +67,7 @@ def retry(call: Operate, dead_letter_id: str) -> Response:
         details = {"job_id": dead_letter_id.lower(), "current_state": responses.state_of(found.run)}
         raise OjsError(409, "invalid_request", str(error), details=details) from error
     job = job_of(call, Claimed(run, found.schedule))
-    shown = {name: job[name] for name in ("id", "type", "state", "queue", "attempt", "max_attempts")}
-    return OjsResponse({"job": shown | {"re_enqueued_at": at(call.scheduler.runtime.now())}})
+    return OjsResponse({"job": job | {"re_enqueued_at": at(call.scheduler.runtime.now())}})
 
 
 @router.delete("/{dead_letter_id}", response_model=responses.ForgottenResponse)

@@ -84,7 +84,7 @@ class FetchRequest(BaseModel):
 
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)]
     worker_id: Worker | None = None
-    count: Annotated[int, Field(ge=1, le=100)] = 1
+    count: Annotated[int, Field(ge=1)] = 1
     visibility_timeout_ms: Visibility | None = None
 
 

@@ -337,18 +337,15 @@ class JobsResponse(Schema):
     jobs: list[Job]
 
 
-class CancelledJob(Schema):
-    """What became of a cancelled job."""
+class CancelledJob(Job):
+    """A job that was cancelled."""
 
-    id: UUID
-    type: str
     state: Literal["cancelled"]
-    cancelled_at: datetime
     previous_state: str
 
 
 class CancelledResponse(Schema):
-    """A job that was cancelled."""
+    """What became of a cancelled job."""
 
     job: CancelledJob
 
@@ -389,15 +386,9 @@ class DeadLettersResponse(Schema):
     pagination: OffsetPagination
 
 
-class RetriedJob(Schema):
+class RetriedJob(Job):
     """A dead letter that is tried again."""
 
-    id: UUID
-    type: str
-    state: str
-    queue: str
-    attempt: int
-    max_attempts: int
     re_enqueued_at: datetime
 
 

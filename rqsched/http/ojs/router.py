@@ -8,7 +8,7 @@ from starlette.responses import Response
 import rqsched
 from rqsched.http import openapi
 from rqsched.http.dependencies import Read
-from rqsched.http.ojs import cron, dead_letters, responses, workers
+from rqsched.http.ojs import cron, dead_letters, responses, unserved, workers
 from rqsched.http.ojs.errors import VERSION, OjsResponse
 from rqsched.http.ojs.requests import Versioned
 
@@ -79,3 +79,4 @@ def health(call: Read) -> Response:
 router.include_router(cron.router)
 router.include_router(workers.router)
 router.include_router(dead_letters.router)
+router.include_router(unserved.router)

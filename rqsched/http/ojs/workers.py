@@ -25,7 +25,7 @@ from rqsched.http.ojs.responses import REFUSED, at
 
 router = APIRouter(prefix="/v1")
 MAX_JOBS = 100
-"""The most jobs of one fetch, and the most queues it may name."""
+"""The most jobs of one fetch (a larger `count` is reduced to it), and the most queues it may name."""
 LEAST_VISIBILITY, MOST_VISIBILITY = 1_000, 86_400_000
 """Milliseconds for which a worker may hold a job without a heartbeat."""
 
@@ -38,13 +38,13 @@ def fetch(call: Operate, body: Body) -> Response:
     if not isinstance(queues, list) or not queues or len(queues) > MAX_JOBS:
         raise invalid(f"queues: must name 1 to {MAX_JOBS} queues.", field="queues")
     count = fields.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
-        raise invalid(f"count: must be a whole number from 1 to {MAX_JOBS}.", field="count")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise invalid("count: must be a whole number, 1 or more.", field="count")
     runtime = call.scheduler.runtime
     names = [require_queue(queue) for queue in queues]
     worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
     claimed = external_runs.claim(
-        runtime, names, worker_id, namespace=call.namespace, count=count, held_for=_visibility(fields)
+        runtime, names, worker_id, namespace=call.namespace, count=min(count, MAX_JOBS), held_for=_visibility(fields)
     )
     return OjsResponse({"jobs": [job_of(call, one) for one in claimed]})
 
@@ -128,29 +128,19 @@ def read(call: Read, job_id: str) -> Response:
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
 def cancel(call: Operate, job_id: str) -> Response:
     """Cancel a job that has not ended; a worker that holds it learns that with its next heartbeat."""
-    run = find_job(call, job_id).run
+    found = find_job(call, job_id)
     before: list[str] = []
 
     def is_open(current: Run) -> bool:
         before[:] = [responses.state_of(current)]
         return current.status in OPEN
 
-    change = settle_run(call.scheduler.runtime, run.uid, AttemptResult(AttemptOutcome.CANCELLED), fence=is_open)
-    ended = find_job(call, job_id).run
+    change = settle_run(call.scheduler.runtime, found.run.uid, AttemptResult(AttemptOutcome.CANCELLED), fence=is_open)
+    ended = find_job(call, job_id)
     if change is None:
-        details = {"job_id": job_id, "current_state": responses.state_of(ended)}
+        details = {"job_id": job_id, "current_state": responses.state_of(ended.run)}
         raise OjsError(409, "invalid_request", f"the job is {details['current_state']} already.", details=details)
-    return OjsResponse(
-        {
-            "job": {
-                "id": uid_to_uuid(ended.uid),
-                "type": ended.workflow,
-                "state": responses.state_of(ended),
-                "cancelled_at": at(ended.ended_at),
-                "previous_state": before[0],
-            }
-        }
-    )
+    return OjsResponse({"job": job_of(call, ended) | {"previous_state": before[0]}})
 
 
 def job_of(call: Call, claimed: Claimed) -> dict[str, Any]:
