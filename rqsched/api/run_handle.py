@@ -271,14 +271,23 @@ class RunHandle:
         """Check that `retry` would be accepted now; raises what it would raise. Writes nothing."""
         retrying.require_retryable(self._runtime, self._run.uid, failed_targets=failed_targets)
 
-    def cancel(self) -> RunHandle:
-        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        self._run = settling.end_run(self._runtime, self._run.uid, AttemptOutcome.CANCELLED)
-        return self
+    def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
+        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent.
 
-    def terminate(self) -> RunHandle:
-        """End the run and have RQ kill its process. Idempotent."""
-        self._run = settling.end_run(self._runtime, self._run.uid, AttemptOutcome.TERMINATED)
+        Who (`context`) and why are recorded as RunCancelled; without either nothing is.
+        """
+        return self._end(AttemptOutcome.CANCELLED, reason, context)
+
+    def terminate(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
+        """End the run and have RQ kill its process. Idempotent.
+
+        Who (`context`) and why are recorded as RunTerminated; without either nothing is.
+        """
+        return self._end(AttemptOutcome.TERMINATED, reason, context)
+
+    def _end(self, outcome: AttemptOutcome, reason: str | None, context: CommandContext | None) -> RunHandle:
+        require_note(reason, "reason")
+        self._run = settling.end_run(self._runtime, self._run.uid, outcome, reason=reason, context=context)
         return self
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
@@ -152,9 +153,17 @@ def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:
     return replace(standing, changed_runs=((run, run), *standing.changed_runs))
 
 
-def end_run(runtime: Runtime, run_uid: str, outcome: AttemptOutcome) -> Run:
+def end_run(
+    runtime: Runtime,
+    run_uid: str,
+    outcome: AttemptOutcome,
+    *,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Run:
     """Cancel or terminate a run from outside; one that has ended already is left as it is. Returns it as it is now."""
-    change = settle_run(runtime, run_uid, AttemptResult(outcome), fence=lambda run: run.status in OPEN)
+    ended = AttemptResult(outcome, reason=reason, context=context)
+    change = settle_run(runtime, run_uid, ended, fence=lambda run: run.status in OPEN)
     if change is not None:
         return next(run for _, run in change.changed_runs if run.uid == run_uid)
     run = runtime.database.read(lambda connection: changes.find_run(connection, run_uid))

@@ -229,13 +229,13 @@ def _attempt(attempt: dict[str, Any]) -> tuple[Any, ...]:
 @command(app)
 def cancel(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
     """End a run: a waiting one never starts, a running one sees it at a checkpoint."""
-    _end(session, session.newest(schedule_id).run(run).cancel(), "cancelled")
+    _end(session, session.newest(schedule_id).run(run).cancel(session.reason, context=session.context), "cancelled")
 
 
 @command(app)
 def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
     """End a run and kill its process."""
-    _end(session, session.newest(schedule_id).run(run).terminate(), "terminated")
+    _end(session, session.newest(schedule_id).run(run).terminate(session.reason, context=session.context), "terminated")
 
 
 def _end(session: Session, run: RunHandle, wanted: str) -> None:

@@ -228,9 +228,10 @@ def run(schedule_id: str, uid: str) -> Request[RunDescription]:
     return _get(_path(schedule_id, "runs", uid), _run)
 
 
-def end_run(schedule_id: str, uid: str, operation: str) -> Request[RunDescription]:
+def end_run(schedule_id: str, uid: str, operation: str, reason: str | None) -> Request[RunDescription]:
     """Cancel or terminate a run."""
-    return Request("POST", _path(schedule_id, "runs", uid, operation), _run, is_repeatable=True)
+    body = _given({"reason": reason}) or None
+    return Request("POST", _path(schedule_id, "runs", uid, operation), _run, body, is_repeatable=True)
 
 
 def retry_run(schedule_id: str, uid: str, reason: str | None, *, failed_targets: bool) -> Request[RunDescription]:

@@ -338,13 +338,13 @@ class RunHandle(RunView):
         """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
         return self._client.send(requests.targets(self._schedule_id, self.uid, limit, cursor, status))
 
-    def cancel(self) -> RunHandle:
+    def cancel(self, reason: str | None = None) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        return self._client.send(requests.end_run(self._schedule_id, self.uid, "cancel").then(self._keep))
+        return self._client.send(requests.end_run(self._schedule_id, self.uid, "cancel", reason).then(self._keep))
 
-    def terminate(self) -> RunHandle:
+    def terminate(self, reason: str | None = None) -> RunHandle:
         """End the run and have its process killed. Idempotent."""
-        return self._client.send(requests.end_run(self._schedule_id, self.uid, "terminate").then(self._keep))
+        return self._client.send(requests.end_run(self._schedule_id, self.uid, "terminate", reason).then(self._keep))
 
 
 class ScheduleHandle(ScheduleView):

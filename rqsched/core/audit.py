@@ -38,6 +38,10 @@ RUN_RETRY_STARTED = "RunRetryStarted"
 RUN_SUCCEEDED = "RunSucceeded"
 """Recorded after failures only: a success that follows a success has no event."""
 
+RUN_CANCELLED = "RunCancelled"
+RUN_TERMINATED = "RunTerminated"
+"""Both are recorded when whoever asked for it says who or why."""
+
 FAN_OUT_ENDED = "FanOutEnded"
 """Recorded when the last target of a run has ended, before the event of the run's own end, if it has one."""
 
@@ -85,6 +89,8 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,
+    RUN_CANCELLED: (_ENDED - {"error"}) | {"previous_status", "reason"},
+    RUN_TERMINATED: (_ENDED - {"error"}) | {"previous_status", "reason"},
     FAN_OUT_ENDED: (_ENDED - {"error"}) | {"outcome", "targets"},
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }

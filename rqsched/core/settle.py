@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rqsched.core import audit
+from rqsched.core.audit import CommandContext
 from rqsched.core.backoff import backoff, base_of
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.fan_out import describe_failures, has_failed
@@ -67,6 +68,10 @@ class AttemptResult:
     """Whether a run that this ends is kept among the dead letters; None leaves that to its policies."""
     target_counts: str | None = None
     """JSON: the targets that have ended, by status; None unless all have."""
+    reason: str | None = None
+    """Why somebody cancelled or terminated it; None says nothing."""
+    context: CommandContext | None = None
+    """Who did; None says nothing."""
 
 
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
@@ -109,6 +114,7 @@ def decide_settle(
         _fail(builder, run, attempt_result)
     else:
         builder.end_run(run.uid, RunStatus(outcome.value), error=_cut(attempt_result.error))
+        _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
         _start_what_waited(builder, run.uid)
     return builder.build()
@@ -190,6 +196,25 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     _record_end(builder, run, event_type, error=error, consecutive_failures=failures)
     if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
         die(builder, failed, "retries_exhausted")
+
+
+def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Record who cancelled or terminated a run, and why; nothing where neither was said.
+
+    The context belongs to this event alone: what starts because the run has ended was not asked for.
+    """
+    context = attempt_result.context.to_json() if attempt_result.context is not None else {}
+    if not context and attempt_result.reason is None:
+        return
+    is_cancelled = attempt_result.outcome is AttemptOutcome.CANCELLED
+    _record_end(
+        builder,
+        run,
+        audit.RUN_CANCELLED if is_cancelled else audit.RUN_TERMINATED,
+        previous_status=run.status.value,
+        reason=attempt_result.reason,
+        command_context=context or None,
+    )
 
 
 def has_failed_last(schedule: Schedule) -> bool:

@@ -197,9 +197,9 @@ def act_on_run(visit: Visit) -> Response:
         elif wanted == "retry_failed_targets":
             handle.retry(visit.context.reason, failed_targets=True, context=visit.context)
         elif wanted == "cancel":
-            handle.cancel()
+            handle.cancel(visit.context.reason, context=visit.context)
         elif wanted == "terminate":
-            handle.terminate()
+            handle.terminate(visit.context.reason, context=visit.context)
         else:
             raise InvalidInputError("action", f"{wanted[:32]!r} is not offered for a run")
         message = f"Run #{run.number} of {schedule.schedule_id} is {handle.status}."

@@ -134,6 +134,8 @@ def test_each_event_type_allows_the_keys_of_the_document_and_the_listed_ones() -
         "RunRetrying",
         "RunLost",
         "RunBlocked",
+        "RunCancelled",
+        "RunTerminated",
         "RunRetryRequested",
         "RunRetryStarted",
         "RunSucceeded",

@@ -131,7 +131,9 @@ def test_runs_as_a_table_filter_by_status(cli: Cli, handle: ScheduleHandle) -> N
 def test_a_run_is_ended_by_number_and_again_without_an_error(
     cli: Cli, handle: ScheduleHandle, command: str, status: str
 ) -> None:
-    assert cli(command, "a", "1", "-o", "json").json["status"] == status
+    assert cli(command, "a", "1", "-o", "json", "--reason", "it hangs").json["status"] == status
+    (event,) = [event for event in handle.history() if event.event_type == f"Run{status.capitalize()}"]
+    assert (event.payload["reason"], event.payload["command_context"]["source"]) == ("it hangs", "cli")
     assert cli(command, "a", "1").out.endswith(f"is {status}.\n")
     assert handle.run("1").status == status
 

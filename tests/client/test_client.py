@@ -80,7 +80,9 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     assert (run.status, run.description.attempts[0]["outcome"]) == ("succeeded", "succeeded")
     made.trigger()
     assert [run.status for run in made.runs(limit=1).items] == ["pending"]
-    assert made.run("2").cancel().status == made.run("2").terminate().status == "cancelled"
+    assert made.run("2").cancel("it hangs").status == made.run("2").terminate().status == "cancelled"
+    (event,) = [event for event in made.iter_history() if event.event_type == "RunCancelled"]
+    assert event.payload["reason"] == "it hangs"
     again = made.run("2").retry("by mistake")
     assert (again.status, again.description.attempt, again.description.asked_attempt) == ("pending", 2, 2)
     with pytest.raises(errors.RunStateError, match="is succeeded"):
@@ -89,7 +91,7 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     made.delete(reason="done")
     with pytest.raises(errors.ScheduleNotFoundError):
         made.describe()
-    assert [event.sequence for event in made.iter_history()] == list(range(1, 8))
+    assert [event.sequence for event in made.iter_history()] == list(range(1, 9))
     check_invariants(any_web.env.runtime)
 
 
@@ -318,7 +320,7 @@ def test_the_asynchronous_client_does_the_same(web: Web) -> None:
             assert (await (await made.run("1")).cancel()).status == "cancelled"
             assert [run.status for run in (await made.runs()).items] == ["cancelled"]
             assert [found.schedule_id async for found in client.iter()] == ["report"]
-            assert [event.sequence async for event in made.iter_history()] == [1, 2, 3, 4]
+            assert [event.sequence async for event in made.iter_history()] == [1, 2, 3, 4, 5]
             with pytest.raises(errors.ScheduleNotFoundError):
                 await client.get("nope")
             with pytest.raises(LookupError):

@@ -108,6 +108,25 @@ def test_a_run_is_cancelled(pages: Pages) -> None:
     assert run.refresh().status == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("action", "event_type"), [("cancel", "RunCancelled"), ("terminate", "RunTerminated")], ids=["cancel", "terminate"]
+)
+def test_who_ended_a_run_and_why_is_in_the_history(pages: Pages, action: str, event_type: str) -> None:
+    schedule = pages.env.create()
+    ended, waiting = schedule.trigger().run, schedule.trigger("buffer_all").run
+    assert ended is not None
+    assert waiting is not None
+    pages.do(f"/runs/{ended.uid}/do", action=action, reason="the vendor is away")
+    (event,) = [event for event in schedule.history() if event.event_type == event_type]
+    assert event.workflow_run_id == ended.uid
+    assert (event.payload["reason"], event.payload["previous_status"]) == ("the vendor is away", "pending")
+    context = event.payload["command_context"]
+    assert (context["principal"], context["source"]) == ("local", "dashboard")
+    started = [event for event in schedule.history() if event.workflow_run_id == waiting.uid][-1]
+    assert "command_context" not in started.payload, "nobody asked for the run that starts in its place"
+    assert "the vendor is away" in pages.get(f"/runs/{ended.uid}")
+
+
 def test_a_form_without_the_value_of_its_page_is_refused(pages: Pages) -> None:
     handle = pages.env.create("nightly")
     for value in ("", "0" * 32):

@@ -331,6 +331,12 @@ class RetryRunRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Recorded with the audit event.")
 
 
+class EndRunRequest(RequestBody):
+    """Why a run is cancelled or terminated."""
+
+    reason: Note | None = Field(default=None, description="Recorded with the audit event.")
+
+
 class RetryOneRequest(RetryRunRequest):
     """Why and what of a run is run again."""
 

@@ -27,6 +27,7 @@ from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
     Cursor,
+    EndRunRequest,
     Instant,
     Limit,
     RetryFailedRequest,
@@ -137,15 +138,17 @@ def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
-def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId) -> Response:
+def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: EndRunRequest | None = None) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
-    return JSONResponse(run_response(call.newest(schedule_id).run(run).cancel().state))
+    found, reason = call.newest(schedule_id).run(run), body.reason if body else None
+    return JSONResponse(run_response(found.cancel(reason, context=call.context).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
-def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId) -> Response:
+def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: EndRunRequest | None = None) -> Response:
     """End a run and kill its process. Returns the run."""
-    return JSONResponse(run_response(call.newest(schedule_id).run(run).terminate().state))
+    found, reason = call.newest(schedule_id).run(run), body.reason if body else None
+    return JSONResponse(run_response(found.terminate(reason, context=call.context).state))
 
 
 @router.post(

@@ -16,7 +16,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from rqsched import Every
+from rqsched import Every, RetryPolicy
 from rqsched.chain.backfill import Range
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
@@ -151,6 +151,7 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_p
         live.wait_for_execution(held)
         page.goto(f"/runs/{held.uid}")
         page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_placeholder("Reason").fill("it hangs")
         page.get_by_role("button", name="Terminate").click()
         expect(page.locator("[data-live=head]")).to_contain_text("terminated")
 
@@ -164,6 +165,48 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_p
         expect(page.locator("tbody")).not_to_contain_text("letters")
     sources = {e.payload.get("command_context", {}).get("source") for e in schedule.refresh().iter_history()}
     assert "dashboard" in sources
+    assert told(held.schedule_uid, live)["RunTerminated"] == ("local", "it hangs")
+
+
+def told(schedule_uid: str, live: LiveEnv) -> dict[str, tuple[str, str]]:
+    """Who asked for what and why, by the type of the audit event; the newest of each."""
+    (schedule,) = [one for one in live.scheduler.list().items if one.uid == schedule_uid]
+    contexts = {e.event_type: e.payload.get("command_context", {}) for e in schedule.iter_history()}
+    return {name: (of["principal"], of.get("reason", "")) for name, of in contexts.items() if "principal" in of}
+
+
+def test_failed_runs_are_retried_a_dead_schedule_restarted_and_a_run_cancelled(
+    browser: Browser, any_pages: LivePages
+) -> None:
+    live = any_pages.live
+    live.start_worker()
+    log = f"{live.folder}/later/log"
+    dies = RetryPolicy(max_retries=0, then="dead")
+    fragile = live.scheduler.create("fragile", NOTE, "0 2 * * *", kwargs={"log": log}, retry=dies)
+    fragile.trigger()
+    wait_until(lambda: fragile.refresh().status == "dead", timeout=60, what="the end of the schedule")
+    with any_pages.viewer(browser) as page:
+        (live.folder / "later").mkdir()
+        page.goto("/")
+        page.get_by_role("link", name="Retry them").click()
+        page.locator("dialog [name=reason]").fill("the folder is there now")
+        page.locator("dialog").get_by_role("button", name="Retry").click()
+        expect(page.get_by_role("status")).to_have_text("1 run retried.")
+        page.goto(f"/runs/{fragile.run('1').uid}")
+        expect(page.locator("[data-live=head]")).to_contain_text("succeeded")
+        page.goto("/schedules/fragile")
+        confirm(page, "Restart", reason="it works again")
+        expect(page.locator("h1")).to_contain_text("active")
+        held = live.hold_now()
+        live.wait_for_execution(held)
+        page.goto(f"/runs/{held.uid}")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_placeholder("Reason").fill("not today")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("[data-live=head]")).to_contain_text("cancelled")
+    assert told(fragile.uid, live)["RunRetryRequested"] == ("local", "the folder is there now")
+    assert told(fragile.uid, live)["ScheduleResumed"] == ("local", "it works again")
+    assert told(held.schedule_uid, live)["RunCancelled"] == ("local", "not today")
 
 
 def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessible(
