@@ -48,6 +48,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "db upgrade": ["db", "upgrade"],
     "db status": ["db", "status"],
     "doctor": ["doctor"],
+    "usage": ["usage"],
 }
 WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine"}
 """Processes and their probe, a group that is there by its commands, and one whose answers are in test_machine."""

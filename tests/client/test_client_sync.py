@@ -79,7 +79,7 @@ def test_a_large_set_is_sent_in_parts_that_prune_only_what_none_of_them_has(
     whole = [Declaration(f"s{number}", "note", Every("1h")) for number in range(5)]
     assert client.sync(whole, prune=True).created == ["s0", "s1", "s2", "s3", "s4"]
     assert transport.sent == [("POST", "/api/v1/sync/")] * 6, "each part is checked before the first is written"
-    assert (client.sync(whole[:3], prune=True).removed, client.count()) == (["s3", "s4"], 3)
+    assert (sorted(client.sync(whole[:3], prune=True).removed), client.count()) == (["s3", "s4"], 3)
 
     with pytest.raises(UnknownWorkflowError):
         client.sync([*whole, Declaration("last", "unknown", Every("1h"))])

@@ -25,9 +25,10 @@ ROUTES = [
         f"POST /api/v1/schedules/{{schedule_id}}/{name}/"
         for name in ("pause", "resume", "restart", "trigger", "backfill")
     ),
-    "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/",
+    *(f"POST /api/v1/schedules/{{schedule_id}}/runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
     "POST /api/v1/runs/retry/",
     "POST /api/v1/bulk/{operation}/",
+    "POST /api/v1/sync/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",
     *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
