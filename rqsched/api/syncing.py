@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
@@ -94,7 +95,8 @@ class Syncing:
 
     def _undeclared(self: Any, kept: Collection[str], namespace: str | None) -> Sequence[ScheduleHandle]:
         managed = self.iter(namespace=namespace, managed_by=SYNC)
-        return [handle for handle in managed if handle.schedule_id not in kept]
+        gone = (handle for handle in managed if handle.schedule_id not in kept)
+        return sorted(gone, key=attrgetter("schedule_id"))
 
 
 def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
