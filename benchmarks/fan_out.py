@@ -39,7 +39,7 @@ from benchmarks.lab import (
     succeeded,
     summary,
 )
-from benchmarks.processes import build_gate, open_gate, rq_worker, worker
+from benchmarks.processes import rate_of, rq_worker, worker
 from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
@@ -90,11 +90,8 @@ class Kind:
         return self._rate(queue, process, partial(_is_empty, redis))
 
     def _rate(self, queue: Queue, process: AbstractContextManager[Process], have_ended: Callable[[], bool]) -> float:
-        build_gate(queue, self.workers)
-        with process:
-            begun = open_gate(queue.connection, self.workers)
-            wait_until(have_ended, timeout=PATIENCE, interval=0.05, what="the end of the last one")
-            return self.targets / (time.perf_counter() - begun)
+        wait = partial(wait_until, have_ended, timeout=PATIENCE, interval=0.05, what="the end of the last one")
+        return rate_of(self.targets, queue, self.workers, process, wait)
 
 
 def _is_empty(redis: Redis) -> bool:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -62,6 +62,17 @@ def open_gate(redis: Redis, workers: int = 1) -> float:
     redis.rpush(OPEN, *range(workers))
     redis.delete(WAITING)
     return begun
+
+
+def rate_of(
+    count: int, queue: Queue, workers: int, process: AbstractContextManager[Process], wait: Callable[[], object]
+) -> float:
+    """Measure how many of `count` end in a second, from the moment that warm workers may begin until `wait` is over."""
+    build_gate(queue, workers)
+    with process:
+        begun = open_gate(queue.connection, workers)
+        wait()
+        return count / (time.perf_counter() - begun)
 
 
 @contextmanager

@@ -124,9 +124,8 @@ def runs_within(
     each = [sa.select(_newest_up_to(uid, until, count)) for uid in uids]
     for row in connection.execute(sa.union_all(*each)):
         run = RunOutline(*row)
-        begin = run.started_at or run.due_at or run.occurrence_at
         is_before = run.ended_at is not None and run.ended_at < start
-        if not is_before and (until is None or begin < until):
+        if not is_before and (until is None or _begin(run) < until):
             found[run.schedule_uid].append(run)
     return {uid: sorted(outlines, key=_begin) for uid, outlines in found.items()}
 

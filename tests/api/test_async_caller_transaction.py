@@ -5,45 +5,26 @@ Publication is handed to a thread of the event loop; `asyncio.run` waits for its
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from rqsched import Every
 from rqsched.aio import AsyncScheduler
 from rqsched.errors import InvalidTypeError, ScheduleExistsError, WrongDatabaseError
 from tests.support.application import Application, application, orders
+from tests.support.async_application import Story, tell
 from tests.support.env import MINUTE, Env, MakeEnv
 from tests.support.invariants import check_invariants
 
 pytestmark = [pytest.mark.every_database, pytest.mark.postgres]
-Story = Callable[[AsyncEngine, AsyncScheduler], Awaitable[object]]
 
 
 @pytest.fixture
 def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
     return make_env(database_url=postgres_url)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_async_engine(url)
-    yield engine
-    await engine.dispose()
-
-
-def tell(env: Env, story: Story) -> None:
-    """A process with an event loop does it, and ends."""
-
-    async def live() -> None:
-        async with opened(env.runtime.database.url) as engine:
-            await story(engine, AsyncScheduler(env.scheduler))
-
-    asyncio.run(live())
 
 
 @pytest.fixture

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from rqsched import Every
 from rqsched.aio import AsyncScheduler
 from rqsched.errors import ScheduleExistsError, TransactionConflictError
 from tests.support.application import Application, application, orders
+from tests.support.async_application import tell
 from tests.support.env import MINUTE, MakeEnv
 from tests.support.invariants import check_invariants
 
 pytestmark = [pytest.mark.every_database, pytest.mark.postgres]
-Story = Callable[[AsyncEngine, AsyncScheduler], Awaitable[object]]
 DRIVERS = {"asyncpg": "postgres_url", "aiosqlite": "sqlite_url"}
 
 
@@ -47,21 +46,6 @@ def psycopg2_app(make_env: MakeEnv, postgres_url: str) -> Iterator[tuple[Applica
         engine.dispose()
 
 
-@asynccontextmanager
-async def opened(url: sa.URL) -> AsyncIterator[AsyncEngine]:
-    engine = create_async_engine(url)
-    yield engine
-    await engine.dispose()
-
-
-def tell(app: Application, url: sa.URL, story: Story) -> None:
-    async def live() -> None:
-        async with opened(url) as engine:
-            await story(engine, AsyncScheduler(app.env.scheduler))
-
-    asyncio.run(live())
-
-
 def test_awaited_session_of_another_driver_publishes_after_its_commit(awaited: tuple[Application, sa.URL]) -> None:
     app, url = awaited
 
@@ -74,7 +58,7 @@ def test_awaited_session_of_another_driver_publishes_after_its_commit(awaited: t
             assert app.env.armed() == {}
             await session.commit()
 
-    tell(app, url, story)
+    tell(app.env, story, url)
     assert (app.ordered(), app.linked(), len(app.env.queued())) == ([1], ["report"], 1)
     check_invariants(app.env.runtime)
 
@@ -90,7 +74,7 @@ def test_awaited_connection_of_another_driver_publishes_nothing_after_a_rollback
             await schedules.create("report", "note", Every(MINUTE), connection=connection)
             await connection.rollback()
 
-    tell(app, url, story)
+    tell(app.env, story, url)
     assert (app.ordered(), app.names(), app.env.armed()) == ([], [], {})
 
 
@@ -106,7 +90,7 @@ def test_refusal_over_another_awaited_driver_leaves_the_transaction_as_it_was(
                 await schedules.create("report", "note", Every(MINUTE), connection=connection)
             await connection.execute(sa.insert(orders).values(id=1))
 
-    tell(app, url, story)
+    tell(app.env, story, url)
     assert (app.ordered(), app.linked()) == ([1], ["report"])
 
 
@@ -128,7 +112,7 @@ def test_conflict_over_another_awaited_driver_says_to_repeat_the_transaction(
             with pytest.raises(TransactionConflictError, match="repeat"):
                 await handle.resume(connection=connection)
 
-    tell(app, url, story)
+    tell(app.env, story, url)
     assert report.refresh().status == "paused"
 
 

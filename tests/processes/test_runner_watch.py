@@ -20,13 +20,19 @@ from tests.support.processes import wait_until
 @pytest.fixture
 def runner() -> Iterator[ForkProcess]:
     """A child in a group of its own, which does nothing."""
+    process = begin_child()
+    yield process
+    process.kill()
+    process.join()
+
+
+def begin_child() -> ForkProcess:
+    """A child that does nothing and has become the leader of its group."""
     process = FORK.Process(target=_wait)
     process.start()
     assert process.pid is not None
     wait_until(lambda: os.getpgid(process.pid or 0) == process.pid, what="its group")
-    yield process
-    process.kill()
-    process.join()
+    return process
 
 
 def _wait() -> None:
@@ -114,9 +120,7 @@ def test_what_the_runner_before_left_in_the_slot_kills_nobody(runner: ForkProces
 
 
 def test_of_a_job_that_is_not_ours_the_work_horse_is_killed_and_the_runner_lives(runner: ForkProcess) -> None:
-    horse = FORK.Process(target=_wait)
-    horse.start()
-    wait_until(lambda: os.getpgid(horse.pid or 0) == horse.pid, what="its group")
+    horse = begin_child()
     slot = Slot("here")
     slot.job = job_of(runner, "theirs", is_ours=False, horse_pid=horse.pid)
     ask(slot, "stop-job", "theirs")
@@ -144,9 +148,7 @@ def test_the_cause_of_a_death_is_that_which_the_supervisor_had_and_else_its_stat
 def test_a_runner_that_dies_after_the_work_horse_of_another_job_was_stopped_is_not_taken_for_stopped(
     runner: ForkProcess,
 ) -> None:
-    horse = FORK.Process(target=_wait)
-    horse.start()
-    wait_until(lambda: os.getpgid(horse.pid or 0) == horse.pid, what="its group")
+    horse = begin_child()
     slot = Slot("here")
     slot.job = job_of(runner, "theirs", is_ours=False, horse_pid=horse.pid)
     ask(slot, "stop-job", "theirs")

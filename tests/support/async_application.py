@@ -1,0 +1,34 @@
+"""An application with an event loop and an engine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from rqsched.aio import AsyncScheduler
+from tests.support.env import Env
+
+Story = Callable[[AsyncEngine, AsyncScheduler], Awaitable[object]]
+"""What the application does."""
+
+
+@asynccontextmanager
+async def opened(url: str | sa.URL) -> AsyncIterator[AsyncEngine]:
+    """An engine that is disposed of after the block."""
+    engine = create_async_engine(url)
+    yield engine
+    await engine.dispose()
+
+
+def tell(env: Env, story: Story, url: str | sa.URL | None = None) -> None:
+    """A process with an event loop does it, through a URL of its own or the one of the environment, and ends."""
+
+    async def live() -> None:
+        async with opened(url or env.runtime.database.url) as engine:
+            await story(engine, AsyncScheduler(env.scheduler))
+
+    asyncio.run(live())
