@@ -15,7 +15,7 @@ from rqsched.core.model import Run
 from rqsched.core.overlap import StartResult
 from rqsched.core.page import Page
 from rqsched.core.schedule_options import require_note
-from rqsched.core.settle import AttemptOutcome
+from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes

@@ -25,7 +25,7 @@ from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.claims import StartedRun

@@ -16,7 +16,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptResult
+from rqsched.core.settle_decision import AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes, claims
 from rqsched.store.database import Connection

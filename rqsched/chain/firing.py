@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.fan_out.jobs import promote
 from rqsched.chain.runtime import Runtime
-from rqsched.core.fire import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
+from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.overlap import may_end_others

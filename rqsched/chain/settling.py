@@ -11,7 +11,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes, ends
 from rqsched.store.claims import StartedRun

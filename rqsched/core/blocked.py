@@ -13,7 +13,7 @@ from rqsched.core import audit
 from rqsched.core.backoff import offer_delay
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 
 MAX_REASON = 2_000
 """Characters of the reason that are kept."""

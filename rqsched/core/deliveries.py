@@ -20,7 +20,7 @@ from rqsched.core.backoff import DELIVERY_BACKOFF, backoff
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden
-from rqsched.core.settle import has_failed_last
+from rqsched.core.settle_decision import has_failed_last
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron
 

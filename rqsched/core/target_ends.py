@@ -9,7 +9,7 @@ from rqsched.core.backoff import backoff, base_of, offer_delay
 from rqsched.core.blocked import out_of_time
 from rqsched.core.model import OPEN_TARGETS, Schedule, TargetStatus
 from rqsched.core.policy import Policies
-from rqsched.core.settle import is_withdrawn
+from rqsched.core.settle_decision import is_withdrawn
 
 MAX_ERROR = 8_192
 """Characters of an error that are kept as a target's error."""

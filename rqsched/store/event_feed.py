@@ -18,8 +18,8 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidInputError
-from rqsched.store.fitting import PAGE_CHARACTERS, fitting
 from rqsched.store.listing import page_of, to_record
+from rqsched.store.page_size import PAGE_CHARACTERS, cut_to_size
 from rqsched.store.tables import audit_events, schedules
 
 SETTLING = timedelta(seconds=20)
@@ -93,7 +93,7 @@ def read_after(
     event_types: Sequence[str] = (),
     until: datetime | None = None,
 ) -> Page[FoundEvent]:
-    """Read a page of the events of some namespaces after a position, in the order they were recorded (`fitting`)."""
+    """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`)."""
     bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
     statement = (
         sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
@@ -104,7 +104,7 @@ def read_after(
         statement = statement.where(audit_events.c.event_type.in_(event_types))
     if until is not None:
         statement = statement.where(audit_events.c.recorded_at < until)
-    statement, cut = fitting(connection, statement.order_by(*_POSITION).limit(limit + 1), PAGE_CHARACTERS)
+    statement, cut = cut_to_size(connection, statement.order_by(*_POSITION).limit(limit + 1), PAGE_CHARACTERS)
     rows = connection.execute(statement)
     found = [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
     return page_of(found, limit, lambda event: str(event.position), cut)

@@ -22,7 +22,7 @@ from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.store.fitting import fitting
+from rqsched.store.page_size import cut_to_size
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -132,7 +132,7 @@ def list_schedules(
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules in one of SORTS, of at most so many characters (`fitting`).
+    """Read a page of schedules in one of SORTS, of at most so many characters (`cut_to_size`).
 
     `is_slim` leaves arguments, memo and search attributes empty.
     """
@@ -147,7 +147,7 @@ def list_schedules(
         bound = sa.tuple_(sa.literal(at, column.type), sa.literal(uid, schedules.c.uid.type))
         statement = statement.where(sa.tuple_(*order) < bound if is_descending else sa.tuple_(*order) > bound)
     statement = statement.order_by(*(part.desc() if is_descending else part for part in order))
-    statement, cut = fitting(connection, statement.limit(limit + 1).offset(offset), most)
+    statement, cut = cut_to_size(connection, statement.limit(limit + 1).offset(offset), most)
     found = [to_schedule(row) for row in connection.execute(statement)]
     return page_of(found, limit, lambda one: write_cursor(getattr(one, column.name), one.uid), cut)
 
@@ -276,8 +276,8 @@ def history(connection: Connection, schedule_uid: str, *, limit: int, after_sequ
 def history_page(
     connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int, most: int
 ) -> Page[AuditRecord]:
-    """Read a page of audit events in order, after a sequence, of at most so many characters (`fitting`)."""
-    statement, cut = fitting(connection, _events(schedule_uid, after_sequence).limit(limit + 1), most)
+    """Read a page of audit events in order, after a sequence, of at most so many characters (`cut_to_size`)."""
+    statement, cut = cut_to_size(connection, _events(schedule_uid, after_sequence).limit(limit + 1), most)
     found = [to_record(row) for row in connection.execute(statement)]
     return page_of(found, limit, lambda event: str(event.sequence), cut)
 
@@ -322,7 +322,7 @@ def list_runs(
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if cursor is not None:
         statement = statement.where(runs.c.number < _read_number(cursor))
-    statement, cut = fitting(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
+    statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
     found = [to_run(row) for row in connection.execute(statement)]
     return page_of(found, limit, lambda run: str(run.number), cut)
 
@@ -439,7 +439,7 @@ def find_runs(
             raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
         statement = statement.where(runs.c.uid > cursor if oldest_first else runs.c.uid < cursor)
     order = runs.c.uid.asc() if oldest_first else runs.c.uid.desc()
-    statement, cut = fitting(connection, statement.order_by(order).limit(limit + 1), most)
+    statement, cut = cut_to_size(connection, statement.order_by(order).limit(limit + 1), most)
     found = [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
     return page_of(found, limit, lambda one: one[1].uid, cut)
 

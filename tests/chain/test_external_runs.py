@@ -16,7 +16,7 @@ from rqsched.chain import external_runs
 from rqsched.chain.external_runs import Claimed
 from rqsched.core.model import Run
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.store.database import Database
 from tests.store.children import in_children

@@ -12,7 +12,7 @@ from rqsched.chain.settling import settle_run
 from rqsched.core.audit import Event
 from rqsched.core.model import Change, RunStatus
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.store import claims
 from rqsched.store.tables import runs
 from tests.support.damage import HOUR, repaired, started

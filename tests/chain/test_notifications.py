@@ -21,7 +21,7 @@ from rqsched.core import audit
 from rqsched.core.backoff import DELIVERY_BACKOFF
 from rqsched.core.deliveries import PING_RETRIES, Delivery, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
 from rqsched.store import deliveries as store
 from rqsched.store.tables import deliveries

@@ -14,7 +14,7 @@ from rqsched import current_run
 from rqsched.chain import execution, settling
 from rqsched.chain.execution import Claim, claim_run
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
 from rqsched.store import claims, schema_version
 from rqsched.store.database import Database, Patience

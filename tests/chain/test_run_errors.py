@@ -17,7 +17,7 @@ from rq.job import JobStatus
 import rqsched
 from rqsched import current_run
 from rqsched.core import audit
-from rqsched.core.settle import MAX_ERROR
+from rqsched.core.settle_decision import MAX_ERROR
 from rqsched.errors import ScheduleNotFoundError
 from tests.support.env import ONCE, Env, events, run_job_id, run_target
 from tests.support.narrow import present

@@ -10,7 +10,7 @@ import pytest
 from rqsched import RetryPolicy
 from rqsched.chain import external_runs
 from rqsched.chain.settling import lose_run
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.transport.transport import job_id_of
 from tests.support.env import MINUTE, ONCE, SECOND, Env, newest
 from tests.support.narrow import present

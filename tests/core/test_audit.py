@@ -9,12 +9,12 @@ import pytest
 
 from rqsched.core import audit, lifecycle
 from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
-from rqsched.core.fire import decide_fire_failed
+from rqsched.core.fire_decision import decide_fire_failed
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.core.retry_on_request import decide_retry_on_request
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once

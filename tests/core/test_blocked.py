@@ -12,7 +12,7 @@ from rqsched.core import audit
 from rqsched.core.blocked import MAX_REASON, decide_block
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from tests.support.decisions import HOUR, MINUTE, NOON, SECOND, active, event, fire, holding, overlapping, run, types
 
 LATER = NOON + 10 * MINUTE

@@ -10,7 +10,7 @@ import pytest
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.overlap import for_backfill, judge_overlap
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from tests.support.decisions import MINUTE, NOON, ended, event, fire, holding, overlapping, run, types
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.settle import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.store import changes, claims, ends
 from rqsched.store.claims import StartedRun
 from rqsched.store.database import Database

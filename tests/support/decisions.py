@@ -9,7 +9,7 @@ from typing import Any
 
 from rqsched.core import lifecycle
 from rqsched.core.audit import Event
-from rqsched.core.fire import FireContext, decide_fire
+from rqsched.core.fire_decision import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.spec.spec import Spec, SpecLike

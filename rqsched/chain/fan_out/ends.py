@@ -11,7 +11,7 @@ import logging
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.core.model import Change, Run, RunStatus, dumps
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection

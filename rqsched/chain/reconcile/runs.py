@@ -15,7 +15,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.repair import decide_drain
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Connection

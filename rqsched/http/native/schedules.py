@@ -52,9 +52,9 @@ from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
 from rqsched.store.database import Connection
-from rqsched.store.fitting import PAGE_CHARACTERS
 from rqsched.store.latest_runs import LatestRun, latest_runs
 from rqsched.store.listing import Filters
+from rqsched.store.page_size import PAGE_CHARACTERS
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rqsched.core.payload import dumps
 from rqsched.core.policy import MAX_DELAY, Exhausted, RetryPolicy
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.http.ojs.errors import invalid
 from rqsched.http.ojs.requests import Registration, number, require_object, whole
 from rqsched.spec.duration import parse_span

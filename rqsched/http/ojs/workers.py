@@ -15,7 +15,7 @@ from rqsched.chain.settling import settle_run
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.http.dependencies import Call, Operate, Read
 from rqsched.http.ojs import convert, requests, responses

@@ -24,7 +24,7 @@ def _edit(name: str, path: str, before: str, after: str, *noticed_by: str) -> Mu
 FENCES = (
     _edit(
         "a fire does not compare n",
-        "core/fire.py",
+        "core/fire_decision.py",
         "not schedule.is_active or schedule.n != n or schedule.due_at is None",
         "not schedule.is_active or schedule.due_at is None",
         _CHAIN + "fire.py::test_a_link_of_another_position_writes_nothing[older]",
@@ -33,7 +33,7 @@ FENCES = (
     ),
     _edit(
         "a fire does not look at the status",
-        "core/fire.py",
+        "core/fire_decision.py",
         "not schedule.is_active or schedule.n != n or schedule.due_at is None",
         "schedule.n != n",
         _CHAIN + "fire.py::test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing[paused]",
@@ -382,7 +382,7 @@ FOLLOWING = (
     ),
     _edit(
         "the end of a run drains nothing",
-        "core/settle.py",
+        "core/settle_decision.py",
         "    started = drain(builder)\n",
         "    started = None\n",
         _CHAIN + "drain.py::test_a_waiting_run_starts_when_the_run_ahead_ends[sqlite]",
@@ -413,7 +413,7 @@ FOLLOWING = (
     ),
     _edit(
         "max_retries is not looked at",
-        "core/settle.py",
+        "core/settle_decision.py",
         "if run.attempt <= retry.max_retries and not",
         "if not",
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
@@ -699,7 +699,7 @@ RETRIES_ON_REQUEST = (
     ),
     _edit(
         "what was asked for is repeated by itself",
-        "core/settle.py",
+        "core/settle_decision.py",
         "run.is_asked or policies.is_final",
         "policies.is_final",
         _AGAIN + "retry_is_the_last_attempt_whatever_the_policy_says[sqlite]",

@@ -17,7 +17,7 @@ from rqsched.chain import execution, reconcile, settling
 from rqsched.chain.execution import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
-from rqsched.core.settle import AttemptOutcome, AttemptResult
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RqschedError
 from rqsched.store import tables
 from tests.support.invariants import check_invariants, i8_executions

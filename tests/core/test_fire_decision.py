@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.core.fire import decide_fire_failed, decide_retry, is_stale
+from rqsched.core.fire_decision import decide_fire_failed, decide_retry, is_stale
 from rqsched.core.model import RunKind, RunStatus, ScheduleStatus
 from rqsched.core.policy import MissedPolicy, OverlapPolicy, Policies
 from rqsched.spec.spec import Cron, Every, Once, Spec

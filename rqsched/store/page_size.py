@@ -13,7 +13,7 @@ PAGE_CHARACTERS = 2_000_000
 """The most stored text of one page over HTTP. A larger row makes a page of its own."""
 
 
-def fitting(connection: Connection, statement: sa.Select[T], most: int | None) -> tuple[sa.Select[T], int | None]:
+def cut_to_size(connection: Connection, statement: sa.Select[T], most: int | None) -> tuple[sa.Select[T], int | None]:
     """Cut a statement to the rows whose texts fit into so many characters, the first one in any case.
 
     Asks the database for lengths only; also returns to how many rows it was cut, None when all fit.

@@ -12,7 +12,7 @@ from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
-from rqsched.core.settle import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.settle_decision import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
 from tests.support.decisions import (
     CONTINUE,
