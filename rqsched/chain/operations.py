@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from rqsched.chain.caller_transaction import operate_in
 from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
-from rqsched.chain.quotas import require_room_for
+from rqsched.chain.quotas import quota_of, require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -29,13 +30,14 @@ from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import (
     IdempotencyConflictError,
     InvalidInputError,
+    RqschedError,
     ScheduleExistsError,
     ScheduleNotFoundError,
     UnknownWorkflowError,
     VersionConflictError,
 )
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, idempotency, pruning, registered_workflows
+from rqsched.store import changes, idempotency, one_change, pruning, registered_workflows
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
@@ -123,6 +125,8 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
     """
     runtime.require_own_redis()
     uid = new_uid(runtime.now())
+    if within is None and (made := _create_alone(runtime, request, uid)) is not None:
+        return made
     key = _key_of(request)
 
     def work(connection: Connection) -> Change:
@@ -145,6 +149,23 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
         return change
 
     return operate_in(within, runtime, work, lambda change: [change], creates=1).after
+
+
+def _create_alone(runtime: Runtime, request: Request, uid: str) -> Schedule | None:
+    """Create a schedule by one statement where nothing but its id must be asked; returns None where it did not."""
+    limits = quota_of(runtime, request.named.namespace)
+    if request.key is not None or not limits.is_unlimited or not runtime.database.takes_single_statements:
+        return None
+    try:
+        change = _created(runtime, request, uid)
+    except RqschedError:  # but that the id is taken is said first
+        return None
+    if runtime.notifier.owed([change]):
+        return None
+    if not runtime.database.transact_alone(lambda connection: one_change.create_alone(connection, change)):
+        return None
+    runtime.publish([change])
+    return change.after
 
 
 def _key_of(request: Request) -> Key | None:
@@ -322,12 +343,14 @@ def trigger(
     runtime.require_own_redis()
     run_uid = new_uid(runtime.now())
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
+    attempts = count()
 
     def work(connection: Connection) -> tuple[Change, StartResult]:
         schedule = changes.lock_one(connection, uid)
         if schedule is None:
             raise ScheduleNotFoundError(uid)
-        if (known := _known_outcome(connection, schedule, wanted)) is not None:
+        is_repeated = next(attempts) > 0 or idempotency_key is not None  # else nobody has heard of its uid
+        if is_repeated and (known := _known_outcome(connection, schedule, wanted)) is not None:
             return Change(schedule, schedule), known
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)

@@ -19,7 +19,6 @@ from rqsched.core.policy import (
     MissedPolicy,
     OverlapPolicy,
     OverlapUntil,
-    Policies,
     RetryPolicy,
     no_retry,
 )
@@ -186,7 +185,7 @@ def define(
     changes = {name: check(options[name]) for name, check in _PLAIN.items() if name in options}
     changes |= {"workflow": workflow} if workflow else {}
     changes |= {"defaults": json_text("defaults", dict(defaults), MEMO_BYTES)} if defaults is not None else {}
-    changes |= {"action": _action(base, options), "policies": _policies(base, options).dumps()}
+    changes |= {"action": _action(base, options), "policies": _policies(base, options)}
     changes |= {"notifications": _notifications(base, options)}
     definition = replace(base, **changes)
     _require_consistent(definition)
@@ -250,8 +249,10 @@ _POLICY_NAMES = {
 }
 
 
-def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
+def _policies(base: Definition, options: Mapping[str, Any]) -> str:
     changes = {field: options[name] for name, field in _POLICY_NAMES.items() if name in options}
+    if not changes:
+        return base.policies
     for name, default in (("retry", RetryPolicy), ("target_retry", no_retry)):
         if name in changes:
             changes[name] = _retry(name, changes[name], default())
@@ -266,7 +267,7 @@ def _policies(base: Definition, options: Mapping[str, Any]) -> Policies:
         changes["environments"] = _environments(changes["environments"])
     if "catch_up_window" in changes:
         changes["catch_up_window"] = _span_or_none("catch_up_window", changes["catch_up_window"])
-    return replace(base.parsed_policies, **changes)
+    return replace(base.parsed_policies, **changes).dumps()
 
 
 def _notifications(base: Definition, options: Mapping[str, Any]) -> str:

@@ -11,17 +11,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
+from rqsched.store import one_change
 from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
 from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
+    event_rows,
     run_differences,
     run_rows,
     run_values,
@@ -45,10 +48,21 @@ from rqsched.store.tables import (
 
 def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
     """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
-    if is_sqlite(connection):
-        every = sa.func.json_each(json.dumps(list(values))).table_valued("value")
+    on_sqlite = is_sqlite(connection)
+    return _among(column, sa.literal(_listed(values, connection), _type_of_list(on_sqlite)), on_sqlite)
+
+
+def _among(column: sa.ColumnElement[Any], values: sa.ColumnElement[Any], on_sqlite: bool) -> sa.ColumnElement[bool]:
+    """Compare with what `_listed` returns."""
+    if on_sqlite:
+        every = sa.func.json_each(values).table_valued("value")
         return column.in_(sa.select(every.c.value))
-    return column == sa.any_(sa.cast(list(values), postgresql.ARRAY(sa.Text)))
+    return column == sa.any_(sa.cast(values, postgresql.ARRAY(sa.Text)))
+
+
+def _listed(values: Iterable[str], connection: Connection) -> Any:
+    """Return a list as one bound value."""
+    return json.dumps(list(values)) if is_sqlite(connection) else list(values)
 
 
 def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
@@ -81,15 +95,27 @@ _LOCK_FREE = _FIND.with_for_update(key_share=True, skip_locked=True)
 
 def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
     """Lock and read, by id, the not-deleted schedules of these identities."""
-    statement = (
-        SELECT_SCHEDULES.where(
-            schedules.c.namespace == namespace, one_of(schedules.c.schedule_id, schedule_ids, connection), IS_LIVE
-        )
+    given = {"named_in": namespace, "among": _listed(schedule_ids, connection)}
+    found = [to_schedule(row) for row in connection.execute(_lock_named(is_sqlite(connection)), given)]
+    return {schedule.schedule_id: schedule for schedule in found}
+
+
+@lru_cache(maxsize=2)
+def _lock_named(on_sqlite: bool) -> sa.Select[Any]:
+    is_named = _among(schedules.c.schedule_id, _bound("among", on_sqlite), on_sqlite)
+    return (
+        SELECT_SCHEDULES.where(schedules.c.namespace == sa.bindparam("named_in"), is_named, IS_LIVE)
         .order_by(schedules.c.uid)
         .with_for_update(key_share=True)
     )
-    found = [to_schedule(row) for row in connection.execute(statement)]
-    return {schedule.schedule_id: schedule for schedule in found}
+
+
+def _bound(name: str, on_sqlite: bool) -> sa.BindParameter[Any]:
+    return sa.bindparam(name, type_=_type_of_list(on_sqlite))
+
+
+def _type_of_list(on_sqlite: bool) -> sa.types.TypeEngine[Any]:
+    return sa.Text() if on_sqlite else postgresql.ARRAY(sa.Text)
 
 
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
@@ -117,18 +143,24 @@ def open_runs(
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
         return found
+    statement = _open_runs(is_sqlite(connection), with_backfill)
+    for row in connection.execute(statement, {"among": _listed([schedule.uid for schedule in locked], connection)}):
+        found[row.schedule_uid].append(to_run(row))
+    for schedule in locked:
+        found[schedule.uid] += _first_waiting(connection, schedule)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _open_runs(on_sqlite: bool, with_backfill: bool) -> sa.Select[Any]:
     statement = (
-        SELECT_RUNS.where(one_of(runs.c.schedule_uid, [schedule.uid for schedule in locked], connection))
+        SELECT_RUNS.where(_among(runs.c.schedule_uid, _bound("among", on_sqlite), on_sqlite))
         .where(IS_OPEN, IS_UNFINISHED)
         .order_by(runs.c.uid)
     )
     if not with_backfill:
         statement = statement.where(runs.c.kind != RunKind.BACKFILL.value)
-    for row in connection.execute(statement):
-        found[row.schedule_uid].append(to_run(row))
-    for schedule in locked:
-        found[schedule.uid] += _first_waiting(connection, schedule)
-    return found
+    return statement
 
 
 def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
@@ -295,8 +327,11 @@ _MOST_PENDING = 100
 def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
 
-    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred.
+    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
+    statement where that is possible (PostgreSQL).
     """
+    if len(changes) == 1 and not is_sqlite(connection) and one_change.write(connection, changes[0]):
+        return
     insert_rows(connection, schedules, [schedule_values(change.after) for change in changes if change.before is None])
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
@@ -343,23 +378,6 @@ def _write_dead_letters(connection: Connection, changes: Sequence[Change]) -> No
 
 
 _DROPPED = "dropped: the schedule ended before it could start"
-
-
-def event_rows(change: Change) -> list[dict[str, Any]]:
-    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row."""
-    first = change.after.event_sequence - len(change.events) + 1
-    return [
-        {
-            "schedule_uid": change.after.uid,
-            "sequence": first + index,
-            "event_type": event.type,
-            "payload": dumps(event.payload),
-            "workflow_instance_id": event.instance_id,
-            "workflow_run_id": event.run_uid,
-            "recorded_at": change.after.updated_at,
-        }
-        for index, event in enumerate(change.events)
-    ]
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -129,8 +130,15 @@ def _passes(state: str) -> bool:
     return state in _CONFLICTS or (is_outage and state not in _ABOUT_THE_STATEMENT)
 
 
-def _was_cancelled(error: BaseException) -> bool:
-    return sqlstate_of(error) == "57014"
+def _passes_in_time(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed, when what the server cancelled is tried again, too."""
+    return is_transient(error) or sqlstate_of(error) == "57014"
+
+
+@lru_cache(maxsize=32)
+def _retrying(patience: Patience, may_pass: Callable[[BaseException], bool]) -> tenacity.Retrying:
+    """Return the loop of a patience; it keeps nothing between two uses."""
+    return patience.retrying(may_pass)
 
 
 def sqlstate_of(error: BaseException) -> str | None:
@@ -320,11 +328,9 @@ class Database:
     def _patiently(self, attempt: Callable[[], T], own: Patience | None) -> T:
         patience = own or self.patience
 
-        def may_pass(error: BaseException) -> bool:
-            return is_transient(error) or (patience.repeats_timeouts and _was_cancelled(error))
-
+        may_pass = _passes_in_time if patience.repeats_timeouts else is_transient
         try:
-            return patience.retrying(may_pass)(attempt)
+            return _retrying(patience, may_pass)(attempt)
         except SQLAlchemyError as error:
             if may_pass(error):
                 raise DatabaseUnavailableError(

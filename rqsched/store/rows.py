@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched.core.model import Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.store.tables import runs, schedules
 
 DEFINITION = [field.name for field in fields(Definition)]
@@ -105,3 +105,20 @@ def _differences(names: Sequence[str], before: object, after: object) -> set[str
     return {
         name for name in names if (old := getattr(before, name)) is not (new := getattr(after, name)) and old != new
     }
+
+
+def event_rows(change: Change) -> list[dict[str, Any]]:
+    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row."""
+    first = change.after.event_sequence - len(change.events) + 1
+    return [
+        {
+            "schedule_uid": change.after.uid,
+            "sequence": first + index,
+            "event_type": event.type,
+            "payload": dumps(event.payload),
+            "workflow_instance_id": event.instance_id,
+            "workflow_run_id": event.run_uid,
+            "recorded_at": change.after.updated_at,
+        }
+        for index, event in enumerate(change.events)
+    ]

@@ -88,19 +88,21 @@ class JobQueue:
 
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
-        written = 0
         owner = self._owner()
         own = [*self._call, *self._meta(owner)]
         is_labelled = any(job.label is not None for job in jobs)
         shared = self._shared if is_labelled else [*self._shared, *own]
+
+        def arguments(chunk: Sequence[JobSpec]) -> list[Any]:
+            flat = [text for job in chunk for text in self._texts(job, now, owner, own if is_labelled else [])]
+            return [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
+
+        if len(jobs) <= CHUNK:  # a pipeline would ask first whether Redis knows the script
+            return sum(self._arm(keys=self._keys, args=arguments(jobs))) if jobs else 0
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in _chunks(jobs):
-                flat = [text for job in chunk for text in self._texts(job, now, owner, own if is_labelled else [])]
-                args = [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
-                self._arm(keys=self._keys, args=args, client=pipe)
-            for answers in pipe.execute():
-                written += sum(answers)
-        return written
+                self._arm(keys=self._keys, args=arguments(chunk), client=pipe)
+            return sum(sum(answers) for answers in pipe.execute())
 
     def live(self, ids: Sequence[str], *, now: datetime) -> list[bool]:
         """Return for each id whether its job is live."""

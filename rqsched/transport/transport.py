@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -360,13 +360,18 @@ class Transport:
 
     @staticmethod
     def _patiently(call: Callable[[], T], attempts: int = 3) -> T:
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_after_delay(_PATIENCE_SECONDS),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
-            retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
-            reraise=True,
-        )
-        return retrying(call)
+        return _retrying(attempts)(call)
+
+
+@lru_cache(maxsize=8)
+def _retrying(attempts: int) -> tenacity.Retrying:
+    """Return the loop around a call; it keeps nothing between two uses."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_after_delay(_PATIENCE_SECONDS),
+        wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
+        retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
+        reraise=True,
+    )
 
 
 def arms_of(change: Change, now: datetime) -> list[Arm]:

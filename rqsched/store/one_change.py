@@ -1,0 +1,128 @@
+"""One Change in one statement, where PostgreSQL is asked about a single schedule: each statement is a wait.
+
+What is rare is left to the statements of a batch: every function here says whether it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from rqsched.core.model import Change
+from rqsched.store.rows import DEFINITION, SCHEDULE_COLUMNS, event_rows, run_rows, schedule_differences, schedule_values
+from rqsched.store.tables import Span, audit_events, runs, schedules
+
+Names = tuple[str, ...]
+
+
+def create_alone(connection: Connection, change: Change) -> bool:
+    """Write a new schedule and its one event, unless its id or its uid is taken; returns whether it was written."""
+    events = event_rows(change)
+    if change.before is not None or len(events) != 1 or _is_more_than_rows(change) or change.new_runs:
+        return False
+    values = _without_defaults(schedule_values(change.after))
+    given = _given("s", values) | _given("e0", events[0])
+    return connection.execute(_create_alone(tuple(values), tuple(events[0])), given).first() is not None
+
+
+def write(connection: Connection, change: Change) -> bool:
+    """Write what a Change of a locked schedule moves, starts and records; returns False for what is not that plain."""
+    events = event_rows(change)
+    before = change.before
+    if before is None or not 1 <= len(events) <= _MOST_EVENTS or len(change.new_runs) > 1 or _is_more_than_rows(change):
+        return False
+    names = tuple(sorted(schedule_differences(before, change.after)))
+    if not names:
+        return False
+    given = _given("s", schedule_values(change.after, names)) | {"s_uid": change.after.uid}
+    started = run_rows(change.new_runs)
+    for place, row in enumerate(events):
+        given |= _given(f"e{place}", row)
+    for row in started:
+        given |= _given("r", row)
+    connection.execute(_write(names, tuple(started[0]) if started else (), len(events)), given)
+    return True
+
+
+_MOST_EVENTS = 3
+"""How many audit events one statement takes: few numbers, so that few statements are prepared."""
+
+
+def _is_more_than_rows(change: Change) -> bool:
+    """Whether a Change also touches runs that there are."""
+    return bool(change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters)
+
+
+def _given(prefix: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_{name}": value for name, value in row.items()}
+
+
+def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.BindParameter[Any]]:
+    return {name: sa.bindparam(f"{prefix}_{name}", type_=table.c[name].type) for name in names}
+
+
+def _default_of(column: sa.Column[Any]) -> object:
+    if column.nullable:
+        return None
+    text = str(getattr(column.server_default, "arg", ""))
+    return (
+        text
+        if isinstance(column.type, (sa.String, sa.Text))
+        else timedelta(0)
+        if isinstance(column.type, Span)
+        else int(text)
+    )
+
+
+_OF_NEW = {"due_at", "event_sequence", "n", "next_run_at", "note", "operation", "remaining", "tzdata", "version"}
+_LATER = {
+    column.name: _default_of(column)
+    for column in SCHEDULE_COLUMNS
+    if (column.nullable or column.server_default is not None) and column.name not in {*DEFINITION, *_OF_NEW}
+}
+"""The columns in which a new schedule has the database's default."""
+
+
+def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a new schedule has by default; psycopg reads a longer statement anew each time."""
+    if any(values[name] != default for name, default in _LATER.items()):
+        return values
+    return {name: value for name, value in values.items() if name not in _LATER}
+
+
+@lru_cache(maxsize=4)
+def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
+    made = (
+        postgresql.insert(schedules)
+        .values(_bound("s", schedules, of_schedule))
+        .on_conflict_do_nothing()
+        .returning(schedules.c.uid)
+        .cte("made")
+    )
+    event = _bound("e0", audit_events, of_event) | {"schedule_uid": made.c.uid}
+    return (
+        sa.insert(audit_events).from_select(list(event), sa.select(*event.values())).returning(audit_events.c.sequence)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _write(of_schedule: Names, of_run: Names, events: int) -> sa.Insert:
+    moved = (
+        sa.update(schedules).where(schedules.c.uid == sa.bindparam("s_uid")).values(_bound("s", schedules, of_schedule))
+    )
+    columns = audit_events.c.keys()
+    *others, recorded = (
+        sa.insert(audit_events).values(_bound(f"e{place}", audit_events, columns)) for place in range(events)
+    )  # not several VALUES, which SQLAlchemy compiles anew each time
+    recorded = recorded.add_cte(moved.cte("moved"), *(one.cte(f"event_{at}") for at, one in enumerate(others)))
+    if not of_run:
+        return recorded
+    # A duplicate key must never stop a chain; a decision under the lock meets none.
+    started = postgresql.insert(runs).values(_bound("r", runs, of_run)).on_conflict_do_nothing()
+    return recorded.add_cte(started.cte("started"))

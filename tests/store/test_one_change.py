@@ -1,0 +1,138 @@
+"""One Change in one statement: it writes what the statements of a batch write, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched.core import lifecycle
+from rqsched.core.lifecycle import Identity
+from rqsched.core.model import Change, Definition, changed
+from rqsched.core.policy import RetryPolicy
+from rqsched.core.schedule_options import define
+from rqsched.core.start_on_request import Trigger, decide_trigger
+from rqsched.spec.spec import Every
+from rqsched.store import changes, one_change
+from rqsched.store.bulk import insert_rows
+from rqsched.store.database import Database
+from rqsched.store.rows import event_rows, run_rows, schedule_values
+from rqsched.store.tables import audit_events, runs, schedules
+from tests.store.samples import LATER, NOW, add_schedule, find
+
+pytestmark = pytest.mark.postgres
+UIDS = [letter * 26 for letter in "ABC"]
+RARE: dict[str, Any] = {
+    "queue": "eu", "timeout": 5, "priority": 3, "labels": {"team": "a"}, "memo": {"k": [1]}, "description": "d",
+    "max_runs": 4, "owner": "o", "retry": RetryPolicy(max_retries=2),
+}  # fmt: skip
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    with closing(Database(postgres_url)) as database:
+        yield database
+
+
+def definition(**options: Any) -> Definition:
+    return define(None, options, workflow="w", spec=Every("1h"), defaults={})
+
+
+def creation(uid: str, schedule_id: str = "a", *, paused: bool = False, **options: Any) -> Change:
+    identity = Identity(uid, "default", schedule_id)
+    return lifecycle.decide_create(identity, definition(**options), now=NOW, tzdata="2026a", paused=paused, note="n")
+
+
+def create(database: Database, change: Change) -> bool:
+    return database.transact_alone(partial(one_change.create_alone, change=change))
+
+
+def rows_of(database: Database, table: sa.Table) -> list[dict[str, Any]]:
+    read = sa.select(table).order_by(*table.primary_key)
+    return [dict(row) for row in database.read(lambda connection: connection.execute(read).mappings().all())]
+
+
+def everything(database: Database) -> list[list[dict[str, Any]]]:
+    return [rows_of(database, table) for table in (schedules, runs, audit_events)]
+
+
+@pytest.mark.parametrize("options", [{}, RARE], ids=["plain", "with options"])
+def test_schedule_created_by_one_statement_is_stored_as_by_a_batch(database: Database, options: dict[str, Any]) -> None:
+    alone, others = creation(UIDS[0], "a", **options), [creation(uid, uid, **options) for uid in UIDS[1:]]
+    assert create(database, alone)
+    database.transact(partial(changes.write, changes=others))
+
+    [first, *rest] = [
+        {name: value for name, value in row.items() if name not in {"uid", "schedule_id"}}
+        for row in rows_of(database, schedules)
+    ]
+    assert rest == [first, first]
+    [event, *of_others] = [row | {"schedule_uid": ""} for row in rows_of(database, audit_events)]
+    assert of_others == [event, event]
+
+
+def test_schedule_whose_state_is_no_default_is_stored_whole(database: Database) -> None:
+    change = creation(UIDS[0])
+    later = changed(change.after, run_count=3, last_error="e")
+    assert create(database, Change(None, later, events=change.events))
+    assert find(database, UIDS[0]) == later
+
+
+def test_nothing_is_created_when_the_id_or_the_uid_is_taken(database: Database) -> None:
+    assert create(database, creation(UIDS[0], "a"))
+    before = everything(database)
+    assert not create(database, creation(UIDS[1], "a"))
+    assert not create(database, creation(UIDS[0], "b"))
+    assert everything(database) == before
+
+
+def test_id_of_a_deleted_schedule_is_free(database: Database) -> None:
+    assert create(database, creation(UIDS[0]))
+    database.transact(lambda c: c.execute(sa.update(schedules).values(status="deleted", due_at=None, next_run_at=None)))
+    assert create(database, creation(UIDS[1]))
+
+
+def test_what_has_two_events_is_left_to_a_batch(database: Database) -> None:
+    assert not create(database, creation(UIDS[0], paused=True))
+    assert everything(database) == [[], [], []]
+
+
+def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Database) -> None:
+    schedule = add_schedule(database)
+    change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+
+    assert database.transact(partial(one_change.write, change=change))
+    found = everything(database)
+
+    assert find(database, schedule.uid) == change.after
+    values = schedule_values(change.after)
+    assert {name: found[0][0][name] for name in values} == values
+    assert found[2][-len(change.events) :] == event_rows(change)
+    [row] = run_rows(change.new_runs)
+    assert {name: found[1][0][name] for name in row} == row
+
+
+def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) -> None:
+    schedule = add_schedule(database)
+    started, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+    database.transact(partial(changes.write, changes=[started]))
+    [run] = started.new_runs
+    ended = changed(run, worker="w")
+    change = Change(started.after, started.after, changed_runs=((run, ended),), events=started.events)
+
+    assert not database.transact(partial(one_change.write, change=change))
+
+
+def test_run_whose_name_is_taken_is_left_out_and_the_rest_written(database: Database) -> None:
+    schedule = add_schedule(database)
+    change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+    database.transact(lambda c: insert_rows(c, runs, run_rows(change.new_runs)))
+
+    assert database.transact(partial(one_change.write, change=change))
+
+    assert len(rows_of(database, runs)) == 1
+    assert find(database, schedule.uid) == change.after
