@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
+from typing import Any
 
 from rqsched.api.description import Description
+from rqsched.core.ids import iso_utc
 from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import due_of
@@ -22,14 +25,23 @@ _BUDGET = 0.5
 
 def describe(schedule: Schedule, latest: Run | LatestRun | None = None) -> Description:
     """Describe a schedule; `latest` is its newest run, if it has one."""
+    return Description(**_fields(schedule, latest))
+
+
+def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:
+    """Return `describe(...).to_dict()` without what is between: a list over HTTP is made of it."""
+    return {
+        name: iso_utc(value) if type(value) is datetime else value for name, value in _fields(schedule, latest).items()
+    }
+
+
+def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any]:
     definition, policies = schedule.definition, schedule.policies
     timing, timing_in_words = _timing(definition.spec)
     action, defaults, told = loads(definition.action), loads(definition.defaults), definition.parsed_notifications
     expected = told.expect_success_within
-    same = {name: getattr(schedule, name) for name in _SAME_STATE}
-    same |= {name: getattr(definition, name) for name in _SAME_DEFINITION}
-    return Description(
-        **same,
+    return dict(
+        zip(_SAME, (*_SAME_STATE(schedule), *_SAME_DEFINITION(definition)), strict=True),
         status=schedule.status.value,
         spec=loads(definition.spec),
         timing=timing,
@@ -72,13 +84,16 @@ def last_outcome(schedule: Schedule) -> str | None:
     return schedule.last_outcome or ("succeeded" if schedule.success_count else None)
 
 
-_SAME_STATE = (
+_OF_STATE = (
     "uid", "namespace", "schedule_id", "status_reason", "note", "next_run_at", "due_at", "last_run_at", "run_count",
     "success_count", "error_count", "consecutive_failures", "skipped_count", "missed_count", "last_skip_reason",
     "last_skipped_at", "last_error", "latest_instance_id", "latest_run_uid", "version", "created_at", "updated_at",
     "paused_at", "deleted_at", "overdue_since", "last_success_at",
 )  # fmt: skip
-_SAME_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
+_OF_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
+_SAME = (*_OF_STATE, *_OF_DEFINITION)
+"""What is called and written alike in a description."""
+_SAME_STATE, _SAME_DEFINITION = attrgetter(*_OF_STATE), attrgetter(*_OF_DEFINITION)
 
 
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:

@@ -78,6 +78,8 @@ class Notifications:
 
     def plain(self) -> dict[str, Any]:
         """Return the option `notifications` for people; of a URL, which may hold a secret, only where it leads."""
+        if self is _NONE:
+            return {}
         urls = {name: hidden(url) for name in ("webhook", "heartbeat") if (url := getattr(self, name))}
         others = {"events": list(self.events), "sentry": self.sentry}
         return urls | {name: value for name, value in others.items() if value}
@@ -94,6 +96,8 @@ class Notifications:
         return replace(self, **changes)
 
 
+_NONE = Notifications.loads("{}")
+"""That nobody is told, as most schedules have it: the one object of that text."""
 OPTIONS = frozenset({"on_failure", "on_recovery", "expect_success_within", "notifications"})
 """The options of a schedule that are kept here."""
 

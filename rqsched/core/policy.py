@@ -329,7 +329,8 @@ class Policies:
     @staticmethod
     def plain_of(text: str) -> dict[str, Any]:
         """Return `loads(text).plain()`; lists show many schedules, most of which have the same text."""
-        return {name: copy(value) for name, value in _plain_of(text).items()}
+        values, mutable = _plain_of(text)
+        return {**values, **{name: copy(values[name]) for name in mutable}}
 
     def _raw(self) -> dict[str, Any]:
         raw: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
@@ -350,8 +351,10 @@ class Policies:
 
 
 @lru_cache(maxsize=4096)
-def _plain_of(text: str) -> dict[str, Any]:
-    return Policies.loads(text).plain()
+def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the values, and which of them a caller could change."""
+    values = Policies.loads(text).plain()
+    return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})

@@ -34,7 +34,9 @@ class LatestRun:
         return self.blocked_at is not None and self.status is RunStatus.PENDING
 
 
-_SELECT_LATEST = sa.select(runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason)
+_SELECT_LATEST = sa.select(
+    runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason
+).where(runs.c.uid.in_(sa.bindparam("uids", expanding=True)))
 
 
 def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
@@ -42,5 +44,5 @@ def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, 
     uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
     if not uids:
         return {}
-    rows = connection.execute(_SELECT_LATEST.where(runs.c.uid.in_(uids)))
+    rows = connection.execute(_SELECT_LATEST, {"uids": uids}).all()
     return {uid: LatestRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}

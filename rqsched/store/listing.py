@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
@@ -22,7 +21,9 @@ from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.store.page_size import cut_to_size
+from rqsched.store.bulk import is_sqlite
+from rqsched.store.cursors import page_of, read_cursor, write_cursor
+from rqsched.store.page_size import cut_to_size, measuring
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -47,8 +48,6 @@ from rqsched.store.tables import (
     schedules,
 )
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Filters:
@@ -72,9 +71,9 @@ class Filters:
     """The queue that the schedule names itself."""
     note: str | None = None
     """The note, exactly."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Labels that the schedule has, among others."""
-    search_attributes: Mapping[str, Any] = field(default_factory=dict)
+    search_attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Search attributes that the schedule has, among others; values and their JSON types are equal."""
     text: str | None = None
     """A part of the id, in upper or lower case."""
@@ -88,6 +87,13 @@ class Filters:
     """Fires next at this instant or later."""
     next_until: datetime | None = None
     """Fires next before this instant."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether others will ask with the same values: no objects, no instants."""
+        times = (self.created_since, self.created_until, self.next_since, self.next_until)
+        is_fixed = isinstance(self.statuses, tuple) and isinstance(self.outcomes, tuple)
+        return is_fixed and not (self.labels or self.search_attributes or any(times))
 
 
 _TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
@@ -136,20 +142,39 @@ def list_schedules(
 
     `is_slim` leaves arguments, memo and search attributes empty.
     """
+    named = "-created" if newest_first else sort
+    column = SORTS[named][0]
+    at, uid = read_cursor(cursor, is_text=column is schedules.c.schedule_id) if cursor is not None else (None, None)
+    build = _page_once if filters.is_plain else _page
+    statement, sizes = build(is_sqlite(connection), filters, named, cursor is not None, limit + 1, offset, is_slim)
+    given = {} if cursor is None else {"after_at": at, "after_uid": uid}
+    statement, cut = cut_to_size(connection, statement, most, sizes, given)
+    found = [to_schedule(row) for row in connection.execute(statement, given).all()]
+    return page_of(found, limit, lambda one: write_cursor(getattr(one, column.name), one.uid), cut)
+
+
+def _page(
+    on_sqlite: bool, filters: Filters, sort: str, is_continued: bool, limit: int, offset: int, is_slim: bool
+) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """Build what reads a page, and what reads its sizes; where it continues one, after `after_at` and `after_uid`."""
     selected = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
-    statement = selected.where(*conditions_of(connection, filters))
-    column, is_descending = SORTS["-created" if newest_first else sort]
+    statement = selected.where(*conditions_of(on_sqlite, filters))
+    column, is_descending = SORTS[sort]
     if column is schedules.c.due_at:
         statement = statement.where(IS_ACTIVE, column.is_not(None))
     order = (column, schedules.c.uid)
-    if cursor is not None:
-        at, uid = read_cursor(cursor, is_text=column is schedules.c.schedule_id)
-        bound = sa.tuple_(sa.literal(at, column.type), sa.literal(uid, schedules.c.uid.type))
+    if is_continued:
+        bound = sa.tuple_(
+            sa.bindparam("after_at", type_=column.type), sa.bindparam("after_uid", type_=schedules.c.uid.type)
+        )
         statement = statement.where(sa.tuple_(*order) < bound if is_descending else sa.tuple_(*order) > bound)
     statement = statement.order_by(*(part.desc() if is_descending else part for part in order))
-    statement, cut = cut_to_size(connection, statement.limit(limit + 1).offset(offset), most)
-    found = [to_schedule(row) for row in connection.execute(statement)]
-    return page_of(found, limit, lambda one: write_cursor(getattr(one, column.name), one.uid), cut)
+    statement = statement.limit(limit).offset(offset)
+    return statement, measuring(statement, on_sqlite)
+
+
+_page_once = lru_cache(maxsize=256)(_page)
+"""The same for what is asked again and again: to build it takes as long as to read it."""
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
@@ -169,11 +194,11 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count the schedules that all pages of a list show together."""
-    statement = sa.select(sa.func.count()).select_from(schedules).where(*conditions_of(connection, filters))
+    statement = sa.select(sa.func.count()).select_from(schedules).where(*conditions_of(is_sqlite(connection), filters))
     return connection.execute(statement).scalar_one()
 
 
-def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
+def conditions_of(on_sqlite: bool, filters: Filters) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that the filters stand for."""
     found = [_has_status(filters.statuses)] if filters.statuses else [IS_LIVE]
     if filters.outcomes:
@@ -192,9 +217,9 @@ def conditions_of(connection: Connection, filters: Filters) -> list[sa.ColumnEle
             found.append(column < end)
     if filters.text:
         found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
-    found += [_has(connection, schedules.c.labels, name, value) for name, value in filters.labels.items()]
+    found += [_has(on_sqlite, schedules.c.labels, name, value) for name, value in filters.labels.items()]
     attributes = filters.search_attributes.items()
-    return found + [_has(connection, schedules.c.search_attributes, name, value) for name, value in attributes]
+    return found + [_has(on_sqlite, schedules.c.search_attributes, name, value) for name, value in attributes]
 
 
 def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -218,43 +243,17 @@ def _ended_so(outcomes: Sequence[str]) -> sa.ColumnElement[bool]:
     return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
 
 
-def _has(connection: Connection, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
     """Return the condition that a JSON object has a member; on SQLite by its rows, as a path cannot name every key."""
-    is_sqlite = connection.dialect.name == "sqlite"
     # Canonical JSON has such a member as this text: most rows are passed over without being parsed.
-    find = sa.func.instr if is_sqlite else sa.func.strpos
+    find = sa.func.instr if on_sqlite else sa.func.strpos
     is_likely = find(column, dumps({name: value})[1:-1]) > 0 if isinstance(value, str) else sa.true()
-    if not is_sqlite:
+    if not on_sqlite:
         return is_likely & sa.cast(column, JSONB).contains({name: value})
     member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
     wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
     same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
     return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
-
-
-def write_cursor(at: datetime | str, uid: str) -> str:
-    """Render a position as an opaque text."""
-    text = at if isinstance(at, str) else at.isoformat()
-    return base64.urlsafe_b64encode(json.dumps([text, uid]).encode()).decode().rstrip("=")
-
-
-def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
-    """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
-    try:
-        at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
-    except (ValueError, TypeError, binascii.Error):
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
-    is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
-    if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
-    return position
-
-
-def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
-    """Return a page; `cut` says that more follow than were read."""
-    items = found[:limit]
-    return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.store.bulk import is_sqlite
 from rqsched.store.listing import Filters, conditions_of, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
 from rqsched.store.tables import (
@@ -360,7 +361,7 @@ def sorted_schedules(
 ) -> tuple[list[Schedule], bool]:
     """Read a page of schedules in an order, after a position; also return whether more follow."""
     column = schedules.c[order.column]
-    statement = SELECT_SCHEDULES.where(*conditions_of(connection, filters), *order.conditions)
+    statement = SELECT_SCHEDULES.where(*conditions_of(is_sqlite(connection), filters), *order.conditions)
     key = (column, schedules.c.uid)
     if after is not None:
         bound = sa.tuple_(sa.literal(order.read(after[0]), column.type), sa.literal(after[1], schedules.c.uid.type))

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from pydantic import create_model
 
-from rqsched.api.build_description import describe
+from rqsched.api.build_description import describe_plainly
 from rqsched.api.bulk import BulkRow
 from rqsched.api.description import Description
 from rqsched.api.schedule_handle import RunHandle, TriggerResult
@@ -65,7 +65,7 @@ ScheduleSummary: Any = _without("ScheduleSummary", ScheduleResponse, _LARGE)
 
 def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is_slim: bool = False) -> dict[str, Any]:
     """Return a schedule, in our names and in the Pipelit document's."""
-    fields = describe(schedule, latest).to_dict()
+    fields = describe_plainly(schedule, latest)
     surface = loads(schedule.definition.surface)
     fields |= {
         "id": schedule.schedule_id,
