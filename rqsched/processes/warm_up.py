@@ -1,7 +1,7 @@
 """Warming up: what a process would do for the first time with its first run is done before it forks for runs.
 
 A work horse that inherits compiled statements, the dialect as the server is, and the clock's offset needs no 50 ms of
-CPU for them. The statements of a run are rehearsed for a run that does not exist: nothing is written.
+CPU for them. The statements of a run, and of a target, are rehearsed for one that does not exist: nothing is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_s
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes, claims, ends
+from rqsched.store import changes, claims, ends, target_attempts
 from rqsched.store.database import Connection, DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
@@ -50,6 +50,9 @@ def warm_up(runtime: Runtime) -> None:
 def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
     schedule, run = _sample(_THEN)
     claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
+    changes.find_run(connection, run.uid)
+    changes.find(connection, schedule.uid)
+    target_attempts.rehearse(connection, run.uid, _THEN)
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)

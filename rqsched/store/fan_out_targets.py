@@ -1,22 +1,21 @@
-"""Targets of fan-outs, one row each: recorded, put on their queue, claimed, ended, counted. Knows no Redis.
+"""Targets of fan-outs, one row each: recorded, put on their queue, tried again, counted. Knows no Redis.
 
-Every function works inside the caller's transaction. A target is handled once because `claim` is one conditional
-UPDATE; it is dispatched once because its uid is computed from its run and its id.
+Every function works inside the caller's transaction. A target is dispatched once because its uid is computed from its
+run and its id. How it is handled is in `target_attempts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
-from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
-from rqsched.core.target_ends import TargetEnd
+from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.bulk import insert_rows
 from rqsched.store.changes import one_of
@@ -270,128 +269,11 @@ def _is_put_off() -> sa.ColumnElement[bool]:
     return IS_OPEN_TARGET & targets.c.status.in_(put_off)
 
 
-class Claimed(NamedTuple):
-    """A target that a process may handle now."""
-
-    target: Target
-    """What its job needs."""
-    payload: str | None
-    """The JSON of its payload; None without one."""
-    run: tuple[RunStatus, int] | None
-    """The status and the attempt of its run; None when the fan-out was started by hand."""
-
-
-_COLUMNS = targets.c
-# Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
-_CLAIM_OF = (
-    sa.select(*TARGET, _COLUMNS.payload, runs.c.status, runs.c.attempt)
-    .select_from(targets.outerjoin(runs, runs.c.uid == _COLUMNS.run_uid))
-    .where(_COLUMNS.uid == sa.bindparam("of"))
-)
-# A commit whose answer was lost is repeated: then the row holds this very token.
-_IS_MINE = (_COLUMNS.status == constant(TargetStatus.RUNNING)) & (_COLUMNS.token == sa.bindparam("by"))
-_IS_FREE = (_COLUMNS.status == constant(TargetStatus.PENDING)) | _IS_MINE
-_CLAIM = (
-    sa.update(targets)
-    .where(_COLUMNS.uid == sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)
-    .values(status=TargetStatus.RUNNING.value, token=sa.bindparam("by"), worker=sa.bindparam("worker_name"))
-    .values(started_at=sa.bindparam("begun"), deadline_at=sa.bindparam("deadline"))
-)
-_ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
-_FINISH = (
-    sa.update(targets)
-    .where(_COLUMNS.uid == sa.bindparam("of"), _IS_MINE)
-    .values({name: sa.bindparam(f"new_{name}") for name in _ENDED_BY})
-)
-_NOT_BEGUN = (
-    sa.select(_COLUMNS.uid)
-    .where(_COLUMNS.run_uid == sa.bindparam("of"))
-    .where(_COLUMNS.status.in_([constant(status) for status in OPEN_TARGETS if status is not TargetStatus.RUNNING]))
-    .limit(1)
-)
-
-
-def claim(
-    connection: Connection, job: TargetJobId, token: str, now: datetime, worker: str | None = None
-) -> Claimed | None:
-    """Make a pending target running, held by `token`; None when it could not be claimed."""
-    found = connection.execute(_CLAIM_OF, {"of": job.uid}).first()
-    if found is None:
-        return None
-    *values, payload, run_status, run_attempt = found
-    target = Target(*values)
-    deadline = now + timedelta(seconds=target.timeout)
-    mine = {"of": job.uid, "delivered": job.delivery, "by": token, "worker_name": worker}
-    if not connection.execute(_CLAIM, {**mine, "begun": now, "deadline": deadline}).rowcount:
-        return None
-    return Claimed(target, payload, None if run_status is None else (RunStatus(run_status), run_attempt))
-
-
-def exists(connection: Connection, uid: str) -> bool:
-    """Return whether there is such a target."""
-    return connection.execute(sa.select(sa.exists().where(targets.c.uid == uid))).scalar_one()
-
-
 def exists_of(connection: Connection, run_uid: str) -> bool:
     """Return whether a run has targets, or is known and has none yet."""
     has_targets = sa.exists().where(targets.c.run_uid == run_uid)
     is_known = sa.exists().where(runs.c.uid == run_uid)
     return connection.execute(sa.select(has_targets | is_known)).scalar_one()
-
-
-def finish(
-    connection: Connection, target: Target, token: str, end: TargetEnd, now: datetime
-) -> tuple[bool, list[Target]]:
-    """Record how an attempt ended, unless `token` does not hold the target any more.
-
-    Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
-    not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
-    """
-    new = {f"new_{name}": value for name, value in end_values(end, now).items()}
-    is_done = connection.execute(_FINISH, {"of": target.uid, "by": token, **new}).rowcount > 0
-    return _after(connection, target, now, has_place=is_done)
-
-
-def lose(connection: Connection, target: Target, end: TargetEnd, now: datetime) -> tuple[bool, list[Target]]:
-    """Record what follows for a running target whose process died; returns what `finish` does."""
-    gone = sa.update(targets).where(targets.c.uid == target.uid, targets.c.delivery == target.delivery, is_running())
-    is_done = connection.execute(gone.values(**end_values(end, now))).rowcount > 0
-    return _after(connection, target, now, has_place=is_done)
-
-
-def _after(connection: Connection, target: Target, now: datetime, *, has_place: bool) -> tuple[bool, list[Target]]:
-    is_limited = target.max_parallel is not None and has_place
-    following = take_waiting(connection, target.run_uid, 1, now) if is_limited else []
-    if following:
-        return False, following
-    return connection.execute(_NOT_BEGUN, {"of": target.run_uid}).first() is None, []
-
-
-def find_running(connection: Connection, job: TargetJobId, token: str | None = None) -> Target | None:
-    """Return a target whose present job is `job` and that a process handles; None when it is not so.
-
-    With a `token`, only if that one holds it.
-    """
-    found = sa.select(*TARGET).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_running())
-    row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()
-    return None if row is None else Target(*row)
-
-
-def is_held(connection: Connection, uid: str, token: str) -> bool:
-    """Return whether a token holds a running target whose run is not over."""
-    held = sa.exists().where(targets.c.uid == uid, targets.c.token == token, is_running(), ~has_ended_in_vain())
-    return connection.execute(sa.select(held)).scalar_one()
-
-
-def end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
-    """Return what an end of an attempt writes."""
-    return {
-        "status": end.status.value,
-        "error": end.error,
-        "retry_at": end.retry_at,
-        "blocked_at": end.blocked_at,
-        "ended_at": now if end.has_ended else None,
-    }
 
 
 def has_open(connection: Connection, run_uid: str) -> bool:

@@ -16,8 +16,9 @@ from rqsched.core.ids import BatchJobId
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.core.target_ends import TargetEnd
 from rqsched.store.changes import one_of
-from rqsched.store.fan_out_targets import TARGET, Target, end_values, has_ended_in_vain, is_running
+from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_running
 from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, targets
+from rqsched.store.target_attempts import end_values
 
 GIVEN_UP = "its run ended before it began"
 """The error of a target that no process began."""

@@ -740,10 +740,26 @@ FAN_OUT = (
     ),
     _edit(
         "a job of an earlier delivery claims a target",
-        "store/fan_out_targets.py",
+        "store/target_attempts.py",
         'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
         'sa.bindparam("of"), _IS_FREE)',
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
+    ),
+    _edit(
+        "a target is claimed whoever handles it",
+        "store/target_attempts.py",
+        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
+        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"))',
+        _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
+        _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
+    ),
+    _edit(
+        "a target is ended whoever handles it",
+        "store/target_attempts.py",
+        '    .where(_COLUMNS.uid == sa.bindparam("of"), _IS_MINE)\n',
+        '    .where(_COLUMNS.uid == sa.bindparam("of"))\n',
+        _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
+        _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
     ),
     _edit(
         "places that are taken count as free",
@@ -754,7 +770,7 @@ FAN_OUT = (
     ),
     _edit(
         "a target that lost its process takes a second place with it",
-        "store/fan_out_targets.py",
+        "store/target_attempts.py",
         "is_limited = target.max_parallel is not None and has_place",
         "is_limited = target.max_parallel is not None",
         _EACH + "a_report_of_a_dead_horse_that_comes_twice_takes_one_place[sqlite]",
