@@ -52,7 +52,7 @@ def _be_child(env: CrashEnv, flow: Flow, steps: Steps, writing: int) -> None:
         error = None
         try:
             _open_own_connections(env)
-            steps.log = env.log
+            steps.logs = env.logs
             watch(env.runtime, steps)
             env.watch_engine = lambda engine: watch_sql(engine, steps)
             flow.act(env)

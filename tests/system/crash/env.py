@@ -52,6 +52,8 @@ class CrashEnv:
         self.log = folder / "executed"
         self.notes = folder / "notified"
         take_notes(self.notes)
+        self.logs = [self.log, self.notes]
+        """What is done beside SQL and Redis."""
         self.job: str | None = None
         """The job or link that a process of the flow has taken from Redis."""
         self.watch_engine: Callable[[sa.Engine], object] = lambda _: None

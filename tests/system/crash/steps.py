@@ -76,18 +76,35 @@ class Step:
     kind: Kind
     text: str
     logged: int = 0
-    """Bytes in the log of side effects when it was taken."""
+    """Bytes in the logs of side effects when it was taken."""
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.text}"
 
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it begins, keeps or undoes a part of a transaction."""
+        return "SAVEPOINT" in self.text
 
-def follows_a_read(steps: Sequence[Step], at: int) -> bool:
-    """Tell whether a read follows another one, with nothing done beside SQL and Redis: nothing has changed between."""
-    if at == 0:
-        return False
-    last, step = steps[at - 1 : at + 1]
-    return last.kind.is_read and step.kind.is_read and last.logged == step.logged
+
+def tried_at_the_next(steps: Sequence[Step], at: int) -> set[Fate]:
+    """Return what `make test` leaves to the next step, for it comes to the same there.
+
+    Unless the process does something beside SQL and Redis in between, dying after a step is dying before the next one;
+    so is dying before it, when it is a read or a write without its COMMIT, for these leave nothing behind. A connection
+    that is lost at the one or at the other of two writes undoes the same transaction.
+    """
+    if at + 1 == len(steps):
+        return set()
+    step, following = steps[at : at + 2]
+    found = set[Fate]()
+    if step.logged == following.logged:
+        found.add(Fate.DIES_AFTER)
+        if step.kind.is_read or step.kind is Kind.WRITE:
+            found.add(Fate.DIES_BEFORE)
+    if step.kind is following.kind is Kind.WRITE and not (step.is_savepoint or following.is_savepoint):
+        found.add(Fate.NOT_SENT)
+    return found
 
 
 @dataclass
@@ -97,7 +114,7 @@ class Steps:
     at: int | None = None
     fate: Fate = Fate.DIES_BEFORE
     seen: list[Step] = field(default_factory=list)
-    log: Path | None = None
+    logs: Sequence[Path] = ()
     """What a process does beside SQL and Redis."""
 
     @property
@@ -121,7 +138,7 @@ class Steps:
         return answer
 
     def _logged(self) -> int:
-        return self.log.stat().st_size if self.log is not None and self.log.exists() else 0
+        return sum(log.stat().st_size for log in self.logs if log.exists())
 
 
 def watch(runtime: Runtime, steps: Steps) -> None:

@@ -16,7 +16,7 @@ from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.cases import Ended, run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import FLOWS, START, Flow
-from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, follows_a_read
+from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, tried_at_the_next
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -117,17 +117,17 @@ def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow
 def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
     """Say what is tried at a step of a flow: once what would be done twice.
 
-    Where nothing happens beside SQL and Redis between two steps, dying after one is dying before the next; dying
-    between two reads leaves what dying before the first leaves; and the steps of a long flow in Redis are the same
-    beside either database.
+    Where nothing happens beside SQL and Redis between two steps, dying after one is dying before the next; of a row of
+    reads, or of the writes of a transaction, `make test` tries the last; and the steps of a long flow in Redis are the
+    same beside either database.
     """
     if _is_tried_elsewhere(flow, steps[at], kind):
         return []
     twice = set()
     if _is_tried_next(flow, steps, at, kind):
         twice.add(Fate.DIES_AFTER)
-    if not IS_PROOF and follows_a_read(steps, at):
-        twice.add(Fate.DIES_BEFORE)
+        if not IS_PROOF:
+            twice |= tried_at_the_next(steps, at)
     return [fate for fate in FATES[steps[at].kind] if fate not in twice]
 
 
