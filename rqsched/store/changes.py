@@ -38,7 +38,7 @@ from rqsched.store.tables import (
     IS_LIVE,
     IS_OCCURRENCE,
     IS_OPEN,
-    IS_UNFINISHED,
+    IS_OPEN_UNFINISHED,
     audit_events,
     constant,
     runs,
@@ -60,6 +60,30 @@ def _among(column: sa.ColumnElement[Any], values: sa.ColumnElement[Any], on_sqli
     return column == sa.any_(sa.cast(values, postgresql.ARRAY(sa.Text)))
 
 
+def _joined(column: sa.ColumnElement[Any], *, on_sqlite: bool) -> sa.ColumnElement[bool]:
+    """Compare with `among` by a join, for long lists: `= ANY` may look through all of it for each row of the table."""
+    if on_sqlite:
+        return _among(column, _bound("among", on_sqlite), on_sqlite)
+    return column.in_(sa.select(_given().c.uid))
+
+
+def _of_each(statement: sa.Select[Any], column: sa.ColumnElement[Any], *, on_sqlite: bool) -> sa.Select[Any]:
+    """Look up what is asked for each of `among`, by an index, however many rows the table has.
+
+    A planner whose statistics are older than a herd takes the open runs of all schedules for a few, and would read
+    them all for each batch.
+    """
+    if on_sqlite:
+        return statement.where(_joined(column, on_sqlite=True))
+    given = _given()
+    one = statement.where(column == given.c.uid).offset(sa.literal_column("0")).lateral("one")
+    return sa.select(*one.c).select_from(given.join(one, sa.true()))
+
+
+def _given() -> sa.TableValuedAlias:
+    return sa.func.unnest(_bound("among", on_sqlite=False)).table_valued("uid", name="given").render_derived()
+
+
 def _listed(values: Iterable[str], connection: Connection) -> Any:
     """Return a list as one bound value."""
     return json.dumps(list(values)) if is_sqlite(connection) else list(values)
@@ -70,12 +94,14 @@ def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = Fal
     wanted = sorted(set(uids))
     if not wanted:
         return []
-    statement = (
-        SELECT_SCHEDULES.where(one_of(schedules.c.uid, wanted, connection))
-        .order_by(schedules.c.uid)
-        .with_for_update(key_share=True, skip_locked=skip_locked)
-    )
-    return [to_schedule(row) for row in connection.execute(statement)]
+    statement = _lock_schedules(is_sqlite(connection), skip_locked)
+    return [to_schedule(row) for row in connection.execute(statement, {"among": _listed(wanted, connection)}).all()]
+
+
+@lru_cache(maxsize=4)
+def _lock_schedules(on_sqlite: bool, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_SCHEDULES.where(_joined(schedules.c.uid, on_sqlite=on_sqlite)).order_by(schedules.c.uid)
+    return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=schedules)
 
 
 def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:
@@ -147,20 +173,18 @@ def open_runs(
     for row in connection.execute(statement, {"among": _listed([schedule.uid for schedule in locked], connection)}):
         found[row.schedule_uid].append(to_run(row))
     for schedule in locked:
-        found[schedule.uid] += _first_waiting(connection, schedule)
+        if schedule.buffer_depth or schedule.backfill_waiting:
+            found[schedule.uid] += _first_waiting(connection, schedule)
     return found
 
 
 @lru_cache(maxsize=4)
 def _open_runs(on_sqlite: bool, with_backfill: bool) -> sa.Select[Any]:
-    statement = (
-        SELECT_RUNS.where(_among(runs.c.schedule_uid, _bound("among", on_sqlite), on_sqlite))
-        .where(IS_OPEN, IS_UNFINISHED)
-        .order_by(runs.c.uid)
-    )
+    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED)
     if not with_backfill:
-        statement = statement.where(runs.c.kind != RunKind.BACKFILL.value)
-    return statement
+        statement = statement.where(runs.c.kind != constant(RunKind.BACKFILL))
+    found = _of_each(statement, runs.c.schedule_uid, on_sqlite=on_sqlite)
+    return found.order_by(found.selected_columns.uid)
 
 
 def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
@@ -201,9 +225,14 @@ def lock_open_runs(
 def _lock_runs(connection: Connection, uids: Sequence[str], *, skip_locked: bool = False) -> list[Run]:
     if not uids:
         return []
-    statement = SELECT_RUNS.where(one_of(runs.c.uid, uids, connection)).order_by(runs.c.uid)
-    locked = connection.execute(statement.with_for_update(key_share=True, skip_locked=skip_locked))
-    return [to_run(row) for row in locked]
+    statement = _lock_runs_of(is_sqlite(connection), skip_locked)
+    return [to_run(row) for row in connection.execute(statement, {"among": _listed(uids, connection)}).all()]
+
+
+@lru_cache(maxsize=4)
+def _lock_runs_of(on_sqlite: bool, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_RUNS.where(_joined(runs.c.uid, on_sqlite=on_sqlite)).order_by(runs.c.uid)
+    return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=runs)
 
 
 def lock_with_schedule(
@@ -238,8 +267,7 @@ def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tup
 
 UNFINISHED_WITH = SELECT_RUNS.where(
     runs.c.schedule_uid == sa.bindparam("schedule_uid"),
-    IS_OPEN,
-    IS_UNFINISHED,
+    IS_OPEN_UNFINISHED,
     (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
 ).order_by(runs.c.uid)
 """The unfinished runs that a live decision sees, and one more, backfilled or not."""
@@ -279,17 +307,21 @@ def occurrences_run(
     for uid, at in since.items():
         hours[at.replace(minute=0, second=0, microsecond=0)][uid] = at
     found: dict[str, set[datetime]] = defaultdict(set)
+    statement = _occurrences_of(is_sqlite(connection), until is not None)
     for asked in hours.values():
-        statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at).where(
-            one_of(runs.c.schedule_uid, asked, connection),
-            IS_OCCURRENCE,
-            runs.c.occurrence_at >= min(asked.values()),
-        )
-        if until is not None:
-            statement = statement.where(runs.c.occurrence_at < until)
-        for uid, occurrence_at in connection.execute(statement):
+        given = {"among": _listed(asked, connection), "since": min(asked.values())}
+        for uid, occurrence_at in connection.execute(statement, given if until is None else given | {"until": until}):
             found[uid].add(occurrence_at)
     return {uid: frozenset(instants) for uid, instants in found.items()}
+
+
+@lru_cache(maxsize=4)
+def _occurrences_of(on_sqlite: bool, has_end: bool) -> sa.Select[Any]:
+    statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at)
+    statement = statement.where(IS_OCCURRENCE, runs.c.occurrence_at >= sa.bindparam("since"))
+    if has_end:
+        statement = statement.where(runs.c.occurrence_at < sa.bindparam("until"))
+    return _of_each(statement, runs.c.schedule_uid, on_sqlite=on_sqlite)
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:

@@ -112,6 +112,18 @@ def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str
     assert uses(database, ask, index)
 
 
+def test_planner_with_statistics_of_before_a_herd_still_looks_up_each_schedules_open_runs(database: Database) -> None:
+    if database.is_sqlite:  # it has no statistics
+        return
+    fill(database)
+    database.transact(lambda connection: connection.exec_driver_sql("DELETE FROM rqsched_runs WHERE number > 1"))
+    database.transact(lambda connection: connection.exec_driver_sql("UPDATE rqsched_runs SET status = 'succeeded'"))
+    database.transact(lambda connection: connection.exec_driver_sql("ANALYZE rqsched_runs"))
+    found = plan(database, LOOKUPS["the runs a decision sees"][0])
+    assert re.search(r"Index Cond: \(\(?schedule_uid", found), found
+    assert "ix_rqsched_runs_unfinished" not in found
+
+
 def fill(database: Database) -> None:
     """Many schedules with a few unfinished runs each, one of them with a long past, and the planner's statistics."""
     changes = [created(f"s-{number}") for number in range(200)]
