@@ -20,7 +20,7 @@ from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.core.start_on_request import BackfillRow, decide_backfill, preview_backfill
+from rqsched.core.start_on_request import BackfillRow, decide_backfill, decide_stop_backfill, preview_backfill
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
 from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
@@ -253,20 +253,35 @@ def _preview(
     )
 
 
-def cancel(runtime: Runtime, uid: str) -> Backfill:
-    """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError."""
+def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: CommandContext | None = None) -> Backfill:
+    """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError.
+
+    Who stopped it (`context`) and why are recorded as BackfillStopped.
+    """
 
     def work(connection: Connection) -> Backfill:
         known = backfills.find(connection, uid)
-        if known is None or changes.lock_one(connection, known.schedule_uid) is None:
-            raise BackfillNotFoundError(uid)
+        schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
         found = backfills.find(connection, uid)  # again, now under the lock
-        if found is None:
+        if found is None or schedule is None:
             raise BackfillNotFoundError(uid)
-        if not found.is_done:
-            found = replace(found, status="stopped", reason="cancelled", updated_at=runtime.now())
-            backfills.save(connection, found)
-        return found
+        if found.is_done:
+            return found
+        now = runtime.now()
+        stopped = replace(found, status="stopped", reason="cancelled", updated_at=now)
+        backfills.save(connection, stopped)
+        change = decide_stop_backfill(
+            schedule,
+            now=now,
+            backfill_uid=uid,
+            start_at=found.start_at,
+            end_at=found.end_at,
+            attempted=found.attempted,
+            reason=reason,
+            context=context,
+        )
+        runtime.notifier.write(connection, [change])
+        return stopped
 
     return runtime.database.transact(work)
 

@@ -327,7 +327,8 @@ def _dispatchers(runtime: Runtime) -> Answer:
 
 
 def _workers(runtime: Runtime) -> Answer:
-    listening = Counter(name for one in Worker.all(connection=runtime.transport.redis) for name in one.queue_names())
+    workers = Worker.all(connection=runtime.transport.redis)
+    listening = Counter(name for one in workers for name in one.queue_names())
     before = runtime.now() - runtime.settings.grace
     waiting, _ = runtime.database.read(lambda connection: reconcile_queries.pending(connection, before, None, _MOST))
     own = [run.queue or runtime.settings.default_queue for run in waiting if run.connection is None]
@@ -335,8 +336,12 @@ def _workers(runtime: Runtime) -> Answer:
     if deserted:
         names = ", ".join(f"{count} run(s) on {name!r}" for name, count in deserted.items())
         return Level.PROBLEM, f"no worker listens for {names}"
-    detail = ", ".join(f"{name} ({count})" for name, count in listening.items()) or "no RQ worker"
-    return (Level.OK if listening else Level.WARNING), detail
+    if not listening:
+        return Level.WARNING, "no RQ worker"
+    found = telemetry.worker_versions(runtime.transport.redis, [one.key for one in workers])
+    versions = Counter(f"rqsched {version}" if version else "RQ alone" for version in found)
+    names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
+    return Level.OK, f"{names}; {kinds}"
 
 
 def _blocked(runtime: Runtime) -> Answer:

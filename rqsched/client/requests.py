@@ -172,9 +172,10 @@ def backfill_progress(uid: str) -> Request[BackfillProgress]:
     return _get(f"{BASE}backfills/{quote(uid, safe='')}/", _progress)
 
 
-def cancel_backfill(uid: str) -> Request[BackfillProgress]:
+def cancel_backfill(uid: str, reason: str | None) -> Request[BackfillProgress]:
     """Stop a backfill."""
-    return Request("POST", f"{BASE}backfills/{quote(uid, safe='')}/cancel/", _progress, is_repeatable=True)
+    body = _given({"reason": reason}) or None
+    return Request("POST", f"{BASE}backfills/{quote(uid, safe='')}/cancel/", _progress, body, is_repeatable=True)
 
 
 def backfills(filters: Mapping[str, Any], limit: int, cursor: str | None) -> Request[Page[BackfillProgress]]:

@@ -267,9 +267,12 @@ class Client(Syncing):
         """Read the progress of a backfill; raises BackfillNotFoundError."""
         return self.send(requests.backfill_progress(uid))
 
-    def cancel_backfill(self, uid: str) -> BackfillProgress:
-        """Stop a backfill: what it has started goes on, the rest of its range is left. Idempotent."""
-        return self.send(requests.cancel_backfill(uid))
+    def cancel_backfill(self, uid: str, reason: str | None = None) -> BackfillProgress:
+        """Stop a backfill: what it has started goes on, the rest of its range is left. Idempotent.
+
+        The reason is recorded, as who stopped it is.
+        """
+        return self.send(requests.cancel_backfill(uid, reason))
 
     def backfills(
         self,

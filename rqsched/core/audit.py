@@ -42,6 +42,9 @@ RUN_CANCELLED = "RunCancelled"
 RUN_TERMINATED = "RunTerminated"
 """Both are recorded when whoever asked for it says who or why."""
 
+BACKFILL_STOPPED = "BackfillStopped"
+"""Recorded when somebody stops a backfill that has not ended."""
+
 FAN_OUT_ENDED = "FanOutEnded"
 """Recorded when the last target of a run has ended, before the event of the run's own end, if it has one."""
 
@@ -91,6 +94,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_RETRY_STARTED: _ASKED,
     RUN_CANCELLED: (_ENDED - {"error"}) | {"previous_status", "reason"},
     RUN_TERMINATED: (_ENDED - {"error"}) | {"previous_status", "reason"},
+    BACKFILL_STOPPED: frozenset({"backfill_id", "start_at", "end_at", "stopped_at", "attempted", "reason"}),
     FAN_OUT_ENDED: (_ENDED - {"error"}) | {"outcome", "targets"},
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }

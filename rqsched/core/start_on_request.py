@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from rqsched.core.audit import NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
+from rqsched.core.audit import BACKFILL_STOPPED, NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
@@ -133,6 +133,31 @@ def decide_backfill(
     complete_if_over(builder)
     change = builder.build()
     return change, [_after_drain(row, builder, change) for row in rows]
+
+
+def decide_stop_backfill(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    backfill_uid: str,
+    start_at: datetime,
+    end_at: datetime,
+    attempted: int,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Change:
+    """Record that somebody stopped a backfill after so many occurrences of its range; nothing else changes."""
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    builder.record(
+        BACKFILL_STOPPED,
+        backfill_id=backfill_uid,
+        start_at=start_at,
+        end_at=end_at,
+        stopped_at=now,
+        attempted=attempted,
+        reason=reason,
+    )
+    return builder.build()
 
 
 def _already_run(nominal: datetime, ran: frozenset[datetime], pruned_to: datetime | None) -> BackfillRow | None:

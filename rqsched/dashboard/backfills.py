@@ -59,7 +59,7 @@ def cancel(visit: Visit) -> Response:
     schedule = visit.read(lambda connection: changes.find(connection, found.schedule_uid))
     if schedule is None or schedule.namespace != visit.namespace:
         raise BackfillNotFoundError(uid)
-    ended = backfill.cancel(visit.scheduler.runtime, uid)
+    ended = backfill.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
     return visit.done(
         f"The backfill is {ended.status}; what it has started goes on.", f"/schedules/{schedule.schedule_id}"
     )

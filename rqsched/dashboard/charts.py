@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from math import ceil
 from zoneinfo import ZoneInfo
 
 from rqsched.store.overview import RunOutline
@@ -76,6 +77,10 @@ class Durations:
     """Seconds that the full height stands for."""
     interval: float | None
     """The interval between fires as a share of the full height; None where it is higher or unknown."""
+    first: str
+    """The oldest of them."""
+    last: str
+    """The newest."""
 
 
 def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Durations | None:
@@ -98,7 +103,8 @@ def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Dur
         for n, (run, seconds) in enumerate(zip(ended, took, strict=True))
     ]
     share = interval.total_seconds() / longest if interval else None
-    return Durations(bars, longest, share if share is not None and share <= 1 else None)
+    first, last = f"#{ended[0].number}", f"#{ended[-1].number}" if len(ended) > 1 else ""
+    return Durations(bars, longest, share if share is not None and share <= 1 else None, first, last)
 
 
 def _label(run: RunOutline, seconds: float) -> str:
@@ -170,6 +176,20 @@ class Tick:
     """What is written at it."""
     is_day: bool
     """Whether a day begins there."""
+    is_spare: bool = False
+    """Whether a narrow screen has no room for its label."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """Where clocks change, on the axis of a timeline."""
+
+    x: float
+    """Where it is."""
+    how: str
+    """How they change: `back 1 h`."""
+    zones: list[str]
+    """The zones that do so, as people call them."""
 
 
 class Axis:
@@ -186,6 +206,7 @@ class Axis:
 
     def ticks(self, zone: ZoneInfo) -> Iterator[Tick]:
         """Yield marks at round times of a zone, about a dozen."""
+        days = self._span / 86_400
         step = next((s for s in _STEPS if self._span / s <= 14), _STEPS[-1])
         at = self.start.astimezone(zone).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if step >= 3600 else at
@@ -195,8 +216,9 @@ class Axis:
             if instant > self.end:
                 return
             if instant >= self.start:
-                is_day = wall.hour == wall.minute == wall.second == 0
-                yield Tick(self.x(instant), f"{wall:%a %d %b}" if is_day else f"{wall:%H:%M}", is_day)
+                x, is_day = self.x(instant), wall.hour == wall.minute == wall.second == 0
+                is_spare = days > 2 and not (is_day and wall.toordinal() % ceil(days / 4) == 0 and x < 0.9 * WIDTH)
+                yield Tick(x, f"{wall:%a %d %b}" if is_day else f"{wall:%H:%M}", is_day, is_spare)
             wall += timedelta(seconds=step)
 
     def offset_changes(self, zone: ZoneInfo) -> Iterator[tuple[float, str]]:
@@ -209,7 +231,7 @@ class Axis:
             if offset is not None and before is not None and offset != before:
                 forward = offset > before
                 by = abs((offset - before).total_seconds()) / 3600
-                yield self.x(at), f"{zone.key}: clocks go {'forward' if forward else 'back'} {by:g} h"
+                yield self.x(at), f"{'forward' if forward else 'back'} {by:g} h"
             before, at = offset, at + hour
 
 

@@ -41,6 +41,8 @@ class Problem:
     """Which schedules, the first few."""
     action: str | None = None
     """The operation that a button offers for each of them; None without one."""
+    shows_error: bool = False
+    """Whether the last error of each of them says more."""
 
 
 def find_problems(visit: Visit, connection: Connection) -> list[Problem]:
@@ -150,7 +152,7 @@ def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
     if dead:
         yield Problem(
             "bad", f"{_count(dead)} dead", "Too many runs in a row failed, and no further one is started.",
-            "Fix the workflow, then restart what runs it.", tuple(dead[:_NAMED]), "restart",
+            "Fix the workflow, then restart what runs it.", tuple(dead[:_NAMED]), "restart", shows_error=True,
         )  # fmt: skip
 
 
@@ -173,7 +175,7 @@ def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
         yield Problem(
             "warn", f"{_count(failing)} failing repeatedly", f"At least {REPEATEDLY} runs in a row failed.",
             "Their newest run shows the traceback; fix what it says, then run them.",
-            tuple(failing[:_NAMED]), "trigger",
+            tuple(failing[:_NAMED]), "trigger", shows_error=True,
         )  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
         yield Problem(
             "bad", f"{_count(found)} without the success that was expected",
             "No run succeeded within `expect_success_within`.",
-            "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger",
+            "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger", shows_error=True,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.store import overview
 from rqsched.store.database import Connection
 from rqsched.store.overview import Timing
+from rqsched.transport import telemetry
 
 _HOUR = timedelta(hours=1)
 _MOST_RUNS = 300
@@ -76,6 +77,8 @@ class LiveWorker:
     """Its last sign of life."""
     version: str
     """The version of RQ."""
+    rqsched_version: str
+    """The version of rqsched; empty of a worker of RQ itself, and of an older release's."""
     job_id: str | None
     """What it executes now, if the viewer may know."""
     run_uid: str | None
@@ -177,11 +180,13 @@ def show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[s
     shown = {*queues}
     seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
     jobs = {worker.name: worker.get_current_job_id() for worker in seen}
+    redis = visit.scheduler.runtime.transport.redis
+    versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
     uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
     own = visit.read(lambda connection: _schedules_of(connection, visit.namespace, uids.values()))
     return [
-        _shown(worker, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
-        for worker in seen
+        _shown(worker, version, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
+        for worker, version in zip(seen, versions, strict=True)
     ]
 
 
@@ -190,13 +195,14 @@ def _schedules_of(connection: Connection, namespace: str, uids: Iterable[str]) -
 
 
 def _shown(
-    worker: BaseWorker, job_id: str | None, uid: str, own: Mapping[str, str], queues: set[str] | None
+    worker: BaseWorker, version: str, job_id: str | None, uid: str, own: Mapping[str, str], queues: set[str] | None
 ) -> LiveWorker:
     beat, is_own = worker.last_heartbeat, uid in own
     names = [name for name in worker.queue_names() if queues is None or name in queues]
     return LiveWorker(
         worker.name, str(getattr(worker.get_state(), "value", worker.get_state())), names, beat and _aware(beat),
-        worker.version or "", job_id if queues is None or is_own else None, uid if is_own else None, own.get(uid),
+        worker.version or "", version, job_id if queues is None or is_own else None, uid if is_own else None,
+        own.get(uid),
     )  # fmt: skip
 
 

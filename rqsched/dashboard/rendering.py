@@ -24,6 +24,8 @@ from rqsched.store.overview import RunOutline
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"
 """Where style sheet, script and icon lie."""
+NOTHING = "\N{EN DASH}"
+"""What stands where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -49,7 +51,7 @@ def _rough(seconds: float) -> str:
 def duration(value: timedelta | float | None) -> str:
     """Return a length as people read it at a glance: `850 ms`, `12.4 s`, `3 min 20 s`."""
     if value is None:
-        return "-"
+        return NOTHING
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -65,7 +67,7 @@ def duration(value: timedelta | float | None) -> str:
 def instant(at: datetime | None, now: datetime, zone: ZoneInfo | None = None) -> Markup:
     """Return a `time` element: the distance from now, and on hover the instant itself."""
     if at is None:
-        return Markup('<span class="muted">-</span>')
+        return Markup('<span class="muted">{}</span>').format(NOTHING)
     shown = at.astimezone(zone or UTC)
     exact = f"{shown:%a %Y-%m-%d %H:%M:%S} {shown.tzname()}"
     return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(iso_utc(at), exact, ago(at, now))
@@ -74,7 +76,7 @@ def instant(at: datetime | None, now: datetime, zone: ZoneInfo | None = None) ->
 def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
     """Return a `time` element with the instant in a zone."""
     if at is None:
-        return Markup('<span class="muted">-</span>')
+        return Markup('<span class="muted">{}</span>').format(NOTHING)
     shown = at.astimezone(zone or UTC)
     seconds = ":%S" if shown.second else ""
     text = shown.strftime(f"%a %d %b %Y %H:%M{seconds} %Z")

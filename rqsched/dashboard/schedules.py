@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import ScheduleStatus
 from rqsched.core.outcomes import LastOutcome
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import overview
 from rqsched.store.database import Connection
 from rqsched.store.listing import Filters
-from rqsched.store.overview import Order, RunOutline
+from rqsched.store.overview import MOST_LOOKED_AT, Order, RunOutline, SchedulePage
 
 PAGE = 50
 """Schedules on one page."""
@@ -29,20 +29,22 @@ def show(visit: Visit) -> Response:
     filters = filters_of(visit)
     after = position(order, visit.query("after"))
 
-    def read(connection: Connection) -> tuple[list[Schedule], bool, dict[str, list[RunOutline]]]:
-        found, has_more = overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
-        return found, has_more, overview.newest_runs(connection, [one.uid for one in found], STRIP)
+    def read(connection: Connection) -> tuple[SchedulePage, dict[str, list[RunOutline]]]:
+        page = overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
+        return page, overview.newest_runs(connection, [one.uid for one in page.items], STRIP)
 
-    found, has_more, strips = visit.read(read)
+    page, strips = visit.read(read)
     return visit.page(
         "schedules.html",
-        schedules=found,
+        schedules=page.items,
         strips=strips,
         order=order,
         orders=list(Order),
         statuses=STATUSES,
         outcomes=OUTCOMES,
-        following=place_of(order, found[-1]) if has_more else None,
+        following=place_of(page),
+        is_cut=page.is_cut,
+        looked_at=MOST_LOOKED_AT,
         is_filtered=is_filtered(visit),
     )
 
@@ -79,10 +81,12 @@ def _order(text: str) -> Order:
         raise InvalidInputError("sort", f"{text!r} is not an order; write id, next or newest") from None
 
 
-def place_of(order: Order, last: Schedule) -> str:
-    """Return where the page after this schedule begins, for an address."""
-    value = getattr(last, order.column)
-    return f"{last.uid}~{value if isinstance(value, str) else value.isoformat()}"
+def place_of(page: SchedulePage) -> str | None:
+    """Return where the page after this one begins, for an address."""
+    if page.following is None:
+        return None
+    value, uid = page.following
+    return f"{uid}~{value}"
 
 
 def position(order: Order, text: str) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,12 @@ from rqsched.dashboard import charts
 from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
+from rqsched.spec.words import zone_in_words
 from rqsched.store import overview
 from rqsched.store.database import Connection
-from rqsched.store.overview import Order, RunOutline
+from rqsched.store.overview import MOST_LOOKED_AT, Order, RunOutline, SchedulePage
 
-HOURS = (1, 3, 6, 12, 24, 48, 168)
+HOURS = (1, 3, 6, 12, 24, 48, 168, 336)
 """The spans one can choose; half of each lies before the instant one looks at."""
 ROWS = 40
 """Schedules on one page."""
@@ -56,23 +58,24 @@ def show(visit: Visit) -> Response:
     middle = _instant(visit.query("at")) or visit.now
     step = timedelta(hours=hours) / 2
     axis = charts.Axis(middle - step, middle + step)
-    rows, following = visit.read(lambda connection: _rows(connection, visit, axis))
+    rows, page = visit.read(lambda connection: _rows(connection, visit, axis))
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
-        earlier=middle - step, later=middle + step, following=following, is_filtered=is_filtered(visit),
+        earlier=middle - step, later=middle + step, following=place_of(page), is_cut=page.is_cut,
+        looked_at=MOST_LOOKED_AT, is_filtered=is_filtered(visit),
     )  # fmt: skip
 
 
-def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], str | None]:
+def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], SchedulePage]:
     after = position(Order.ID, visit.query("after"))
-    found, has_more = overview.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
-    rows = {schedule.uid: Row(schedule) for schedule in found}
+    page = overview.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
+    rows = {schedule.uid: Row(schedule) for schedule in page.items}
     if axis.start < visit.now:
         _draw_past(connection, visit, axis, rows)
     for row in rows.values():
         _draw_upcoming(row, axis, visit.now)
-    return [*rows.values()], place_of(Order.ID, found[-1]) if has_more else None
+    return [*rows.values()], page
 
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
@@ -119,9 +122,14 @@ def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
         row.band = axis.x(max(found[0], axis.start)), axis.x(axis.end)
 
 
-def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[tuple[float, str]]:
+def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[charts.OffsetChange]:
+    """Return where clocks change; zones that do at one instant and alike are one mark."""
     zones = {row.schedule.spec.timezone for row in rows} | {visit.zone.key}
-    return sorted(mark for name in zones for mark in axis.offset_changes(ZoneInfo(name)))
+    found = defaultdict[tuple[float, str], list[str]](list)
+    for name in sorted(zones):
+        for x, how in axis.offset_changes(ZoneInfo(name)):
+            found[x, how].append(zone_in_words(name))
+    return [charts.OffsetChange(x, how, names) for (x, how), names in sorted(found.items())]
 
 
 def _hours(text: str) -> int:

@@ -29,6 +29,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.processes.supervisor import Progress, die_with_parent
+from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
 from rqsched.transport.commands import QUIET_SECONDS, AskingPubSub
 from rqsched.transport.requeue import mark_failed
@@ -82,6 +83,7 @@ class PatientWorker(BaseWorker):
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
         """Register with Redis, as RQ does."""
         super().bootstrap(*arguments, **options)
+        telemetry.show_worker_version(self.connection, self.key)
         # RQ would ask for it with a job in its hands, which an error loses.
         self.get_redis_server_version()  # type: ignore[no-untyped-call]
 

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.outcomes import LastOutcome
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.listing import Filters, conditions_of, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
@@ -356,16 +357,67 @@ def namespaces(connection: Connection, most: int) -> list[str]:
     return found
 
 
+MOST_LOOKED_AT = 2_000
+"""How many schedules one page looks at for those that match a filter without an index."""
+
+
+class SchedulePage(NamedTuple):
+    """A page of schedules in an order."""
+
+    items: list[Schedule]
+    """The schedules."""
+    following: tuple[str, str] | None
+    """Where the next page begins; None after the last one."""
+    is_cut: bool
+    """Whether it has looked at as many schedules as it may and more may match: the page may be short, or empty."""
+
+
 def sorted_schedules(
-    connection: Connection, filters: Filters, *, order: Order, after: tuple[str, str] | None, limit: int
-) -> tuple[list[Schedule], bool]:
-    """Read a page of schedules in an order, after a position; also return whether more follow."""
-    column = schedules.c[order.column]
-    statement = SELECT_SCHEDULES.where(*conditions_of(is_sqlite(connection), filters), *order.conditions)
-    key = (column, schedules.c.uid)
-    if after is not None:
-        bound = sa.tuple_(sa.literal(order.read(after[0]), column.type), sa.literal(after[1], schedules.c.uid.type))
-        statement = statement.where(sa.tuple_(*key) < bound if order.is_descending else sa.tuple_(*key) > bound)
-    statement = statement.order_by(*(part.desc() if order.is_descending else part for part in key)).limit(limit + 1)
-    found = [to_schedule(row) for row in connection.execute(statement)]
-    return found[:limit], len(found) > limit
+    connection: Connection,
+    filters: Filters,
+    *,
+    order: Order,
+    after: tuple[str, str] | None,
+    limit: int,
+    most: int = MOST_LOOKED_AT,
+) -> SchedulePage:
+    """Read a page of schedules in an order, after a position; looks at `most` where no index holds the filter.
+
+    What no index holds (workflow, labels, a part of the id) is looked for among so many schedules and no more: an index
+    for it would be written by each fire.
+    """
+    key = (schedules.c[order.column], schedules.c.uid)
+    direction = [part.desc() if order.is_descending else part for part in key]
+    is_after = [] if after is None else [_beyond(order, after)]
+    is_lite, indexed = is_sqlite(connection), _indexed(filters)
+    end = None
+    if indexed != filters:
+        looked_at = sa.select(*key).where(*conditions_of(is_lite, indexed), *order.conditions, *is_after)
+        end = connection.execute(looked_at.order_by(*direction).offset(most - 1).limit(1)).first()
+    statement = SELECT_SCHEDULES.where(*conditions_of(is_lite, filters), *order.conditions, *is_after)
+    if end is not None:
+        bound = _position(*end)
+        statement = statement.where(sa.not_(_beyond(order, bound)))
+    found = [to_schedule(row) for row in connection.execute(statement.order_by(*direction).limit(limit + 1))]
+    if len(found) > limit:
+        last = found[limit - 1]
+        return SchedulePage(found[:limit], _position(getattr(last, order.column), last.uid), is_cut=False)
+    return SchedulePage(found, None if end is None else bound, is_cut=end is not None)
+
+
+def _indexed(filters: Filters) -> Filters:
+    """Return as much of the filters as an index holds, so that what it finds is found without looking at others."""
+    is_exception = {*filters.statuses} <= {*RESTING} or {*filters.statuses} == {ScheduleStatus.DELETED}
+    statuses = filters.statuses if is_exception else ()
+    outcomes = () if statuses or LastOutcome.SUCCEEDED in filters.outcomes else filters.outcomes
+    return Filters(namespace=filters.namespace, statuses=statuses, outcomes=outcomes)
+
+
+def _beyond(order: Order, position: tuple[str, str]) -> sa.ColumnElement[bool]:
+    column, uid = schedules.c[order.column], schedules.c.uid
+    bound = sa.tuple_(sa.literal(order.read(position[0]), column.type), sa.literal(position[1], uid.type))
+    return sa.tuple_(column, uid) < bound if order.is_descending else sa.tuple_(column, uid) > bound
+
+
+def _position(value: str | datetime, uid: str) -> tuple[str, str]:
+    return (value if isinstance(value, str) else value.isoformat()), uid

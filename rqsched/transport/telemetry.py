@@ -1,8 +1,9 @@
 """Telemetry: what processes show of themselves in Redis, for operators alone. Nothing else depends on it.
 
-A set names the dispatchers of a control queue, and one key per dispatcher expires soon after its last heartbeat. A hash
-per control queue adds up what the reconcile passes and the prunings of all processes did. A flush of Redis starts
-everything anew. The formats are API: metrics, dashboards and `rqsched doctor` read them.
+A worker adds our version to what RQ shows of it. A set names the dispatchers of a control queue, and one key per
+dispatcher expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the
+prunings of all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and
+`rqsched doctor` read them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -31,6 +32,8 @@ EXPIRY = timedelta(seconds=15)
 """How long a dispatcher counts as alive after its last heartbeat."""
 FOREIGN_FOR = timedelta(minutes=5)
 """How long a worker with another database is shown after the last job it was given."""
+WORKER_VERSION = "rqsched_version"
+"""The field of RQ's hash of a worker that holds our version."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
 PRUNED = "pruned_"
@@ -88,6 +91,27 @@ def _version() -> str:
         return version("rqsched")
     except PackageNotFoundError:  # a copy of the sources
         return ""
+
+
+def show_worker_version(redis: Redis, key: str) -> None:
+    """Add our version to what RQ's worker shows of itself under `key`; it goes with the worker.
+
+    While Redis is away nothing is added, which harms nothing.
+    """
+    try:
+        redis.hset(key, WORKER_VERSION, _version())
+    except RedisError as error:
+        _log.debug("the version of a worker is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
+    """Return our version in each of RQ's workers; empty of RQ's own, of an older release's, and after a flush."""
+    if not keys:
+        return []
+    with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hget(key, WORKER_VERSION)
+        return [_text(value or "") for value in pipe.execute()]
 
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:

@@ -140,6 +140,7 @@ def test_each_event_type_allows_the_keys_of_the_document_and_the_listed_ones() -
         "RunRetryStarted",
         "RunSucceeded",
         "FanOutEnded",
+        "BackfillStopped",
     }
 
 

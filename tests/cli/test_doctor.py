@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 from rq import Queue, Worker
 
+import rqsched
 from rqsched import Every, RetryPolicy
 from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
@@ -73,7 +74,14 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
         ),
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
-    assert "default (1)" in found["workers"]["detail"]
+    assert found["workers"]["detail"] == "high (1), default (1); RQ alone (1)"
+
+
+def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
+    redis = served.scheduler.runtime.transport.redis
+    (plain,) = Worker.all(connection=redis)
+    telemetry.show_worker_version(redis, plain.key)
+    assert findings(served, 0)["workers"]["detail"] == f"high (1), default (1); rqsched {rqsched.__version__} (1)"
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from rqsched import Cron, Every, errors
 from rqsched.api import run_handle, schedule_view
+from rqsched.chain.backfill import Range
 from rqsched.client import Client, ResponseError
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.testing import execute_pending
@@ -116,9 +117,10 @@ def test_backfills_are_listed_and_cancelled(client: Client, web: Web) -> None:
     assert client.backfills(status="running").items == []
     assert small.uid is not None
     assert client.cancel_backfill(small.uid).status == "done", "one that has ended stays so"
-    large = made.backfill(start, start + 600 * MINUTE)
-    assert large.uid is not None
-    stopped = client.cancel_backfill(large.uid)
+    large, _ = next(iter(web.env.scheduler.get("report").iter_backfill(Range(start, start + 600 * MINUTE))))
+    stopped = client.cancel_backfill(large.uid, "too many")
+    events = [event for event in made.iter_history() if event.event_type == "BackfillStopped"]
+    assert [(event.payload["backfill_id"], event.payload["reason"]) for event in events] == [(large.uid, "too many")]
     assert (stopped.is_done, {one.uid for one in client.iter_backfills()}) == (True, {large.uid, small.uid})
     with pytest.raises(errors.BackfillNotFoundError):
         client.cancel_backfill("nothing")

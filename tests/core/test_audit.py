@@ -15,7 +15,7 @@ from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.core.retry_on_request import decide_retry_on_request
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_trigger
+from rqsched.core.start_on_request import Trigger, decide_stop_backfill, decide_trigger
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once
 from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run
@@ -51,6 +51,7 @@ OURS = {
     "RunRetryStarted",
     "RunSucceeded",
     "FanOutEnded",
+    "BackfillStopped",
 }
 
 
@@ -98,6 +99,9 @@ def every_event() -> list[Event]:
         settle(hourly, AttemptResult(AttemptOutcome.TARGETS_ENDED, target_counts='{"succeeded":1}')),
         decide_retry_on_request(hourly, [run(2)], run(1, "failed"), now=NOON, reason="repaired"),
         decide_drain(holding(hourly, asked), [asked], now=NOON),
+        decide_stop_backfill(
+            hourly, now=NOON, backfill_uid=run(9).uid, start_at=NOON, end_at=NOON + HOUR, attempted=1, reason="wrong"
+        ),
     ]
     return [event for change in changes for event in change.events]
 

@@ -1,12 +1,15 @@
-"""`python -m tests.dashboard.screenshots FOLDER`: the pictures of the dashboard that README and docs show."""
+"""`python -m tests.dashboard.screenshots FOLDER`: the pictures of the dashboard that README and docs show.
+
+With `--all` every page is taken instead, in both modes and on a phone, for whoever changes how they look.
+"""
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +22,7 @@ from rqsched.http import create_app
 from rqsched.testing import ManualClock
 from rqsched.transport import redis_keys
 from rqsched.transport.telemetry import DispatcherHeartbeat
-from tests.dashboard.showcase import BEGIN, Showcase
+from tests.dashboard.showcase import BEGIN, LONG_ID, Showcase
 from tests.support.servers import free_port, valkey
 
 PICTURES = (
@@ -32,7 +35,28 @@ PICTURES = (
     ("phone", "/schedules/digests", "phone"),
 )
 """The pictures: a name, what it shows, and how; `/runs/` is the run that fans out."""
-MODES = {"light": (1280, 860), "dark": (1280, 860), "phone": (390, 844)}
+CHANGES = "/timeline?hours=336&at=2026-10-28T12:00Z"
+"""Two weeks with the Sunday on which Berlin's clocks change and the one on which New York's do."""
+PAGES = {
+    "overview": "/",
+    "schedules": "/schedules",
+    "schedules-none": "/schedules?q=nothing",
+    "schedule": "/schedules/crm-sync",
+    "schedule-backfill": "/schedules/usage-rollup",
+    "schedule-dead": "/schedules/partner-import",
+    "schedule-long": f"/schedules/{LONG_ID}",
+    "run": "/runs/",
+    "timeline": "/timeline",
+    "timeline-changes": CHANGES,
+    "workers": "/system",
+    "new": "/schedules/new",
+    "edit": "/schedules/digests/edit",
+    "confirm": "/schedules/usage-rollup/confirm?action=backfill",
+    "login": "/login",
+    "error": "/schedules/unheard-of",
+}
+"""Every page, by the name of its picture."""
+MODES = {"light": (1280, 860), "dark": (1280, 860), "phone": (375, 812)}
 """Width and height in pixels."""
 
 
@@ -63,11 +87,14 @@ def show(folder: Path, look: Callable[[str, str], object]) -> None:
             app.should_exit = True
 
 
-def take(base: str, folder: Path, fanning: str) -> None:
-    """Take every picture; `fanning` is the uid of the run that fans out."""
+Shots = Iterable[tuple[str, str, str]]
+
+
+def take(base: str, folder: Path, fanning: str, shots: Shots = PICTURES, *, is_whole: bool = False) -> None:
+    """Take pictures, of what a window shows or of the whole page; `fanning` is the uid of the run that fans out."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, path, mode in PICTURES:
+        for name, path, mode in shots:
             width, height = MODES[mode]
             context = browser.new_context(
                 base_url=base,
@@ -79,17 +106,23 @@ def take(base: str, folder: Path, fanning: str) -> None:
             for address in ("/system", path):  # the first tells the browser's zone, which the second shows
                 page.goto(address + fanning if address == "/runs/" else address)
                 page.wait_for_load_state("networkidle")
-            page.screenshot(path=folder / f"{name}.png")
+            page.screenshot(path=folder / f"{name}.png", full_page=is_whole)
             context.close()
         browser.close()
 
 
-def main(folder: Path) -> None:
-    """Take every picture."""
+def main(folder: Path, *, is_all: bool) -> None:
+    """Take the pictures of the docs, or those of every page."""
     folder.mkdir(parents=True, exist_ok=True)
+    every = [(f"{name}-{mode}", path, mode) for name, path in PAGES.items() for mode in MODES]
+    shots = every if is_all else PICTURES
     with TemporaryDirectory() as data:
-        show(Path(data), lambda base, fanning: take(base, folder, fanning))
+        show(Path(data), lambda base, fanning: take(base, folder, fanning, shots, is_whole=is_all))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--all", action="store_true", help="every page, light, dark and on a phone")
+    given = parser.parse_args()
+    main(given.folder, is_all=given.all)

@@ -25,6 +25,7 @@ NOW = datetime(2026, 10, 25, 9, 50, tzinfo=UTC)
 """The morning on which Berlin's clocks went back; New York's follow a week later."""
 BEGIN = NOW - timedelta(days=4)
 _SECOND, _MINUTE, _STEP = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=5)
+LONG_ID = "eu-west-1.customer-lifecycle.subscription-renewals.reconcile-with-the-payment-provider"
 QUEUES = ("default", "mail", "reports", "search")
 _BY_ADA = CommandContext(principal="ada", source="cli", reason="the vendor moves its API this week")
 _AGAIN = CommandContext(principal="ada", source="dashboard", reason="the mail server was away last night")
@@ -191,7 +192,7 @@ class Showcase:
             description="One mail for each customer who renews this week",
         )  # fmt: skip
         create(
-            "eu-west-1.customer-lifecycle.subscription-renewals.reconcile-with-the-payment-provider", "reports.build",
+            LONG_ID, "reports.build",
             "45 3 * * *", timezone="Europe/Berlin", labels={"team": "billing", "region": "eu-west-1"},
         )  # fmt: skip
         create("probe-the-shop", "probe", Every("1h"))

@@ -341,9 +341,22 @@ def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Page
     assert '<progress max="100" value="8' in shown
     assert "500 occurrences:" in shown
     (path,) = re.findall(r'action="(/backfills/[^"]+/cancel)"', shown)
-    assert "The backfill is stopped" in pages.do(path)
+    assert "The backfill is stopped" in pages.do(path, reason="the wrong month")
     shown = pages.get("/schedules/hourly")
     assert "<progress" not in shown
+    assert "by local (dashboard)" in shown
+    pages.do(path, reason="once more")  # one that has ended stays as it is
+    (event,) = [event for event in schedule.iter_history() if event.event_type == "BackfillStopped"]
+    context = event.payload.pop("command_context")
+    assert (context["principal"], context["source"], context["reason"]) == ("local", "dashboard", "the wrong month")
+    assert event.payload == {
+        "backfill_id": path.split("/")[2],
+        "start_at": "2025-12-21T12:00:00Z",
+        "end_at": "2026-01-15T12:00:00Z",
+        "stopped_at": "2026-01-15T12:00:00Z",
+        "attempted": 500,
+        "reason": "the wrong month",
+    }
     assert pages.send("/backfills/01KAMVZZZZZZZZZZZZZZZZZZZZ/cancel").status_code == 404
 
 

@@ -8,8 +8,11 @@ import re
 import pytest
 from rq import Queue, Worker
 from rq.job import Job
+from rq.version import VERSION
 
+import rqsched
 from rqsched.core.ids import RunJobId
+from rqsched.dashboard.rendering import NOTHING
 from rqsched.transport import telemetry
 from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, SECOND
@@ -43,7 +46,7 @@ def test_each_queue_shows_the_rate_and_latency_of_its_last_hour(any_pages: Pages
     name, waiting, _, rate, median, _, failed, workers = cells(any_pages.get("/system"), "letters")
     assert (name, waiting, rate, median, failed, workers) == ("letters", "0", "3 / h", "4.0 s", "0", "none")
     env.advance(HOUR)
-    assert cells(any_pages.get("/system"), "letters")[3] == "-"
+    assert cells(any_pages.get("/system"), "letters")[3] == NOTHING
 
 
 def test_repairs_are_told_in_words_and_dispatchers_with_version_and_heartbeat(pages: Pages) -> None:
@@ -68,6 +71,16 @@ def busy_worker(pages: Pages, name: str, queues: list[str], job_id: str) -> None
     worker.register_birth()
     worker.set_state("busy")
     worker.prepare_execution(Job.fetch(job_id, connection=worker.connection))
+
+
+def test_workers_show_the_version_of_rqsched_or_that_they_are_of_rq_alone(pages: Pages) -> None:
+    redis = pages.env.redis
+    for name in ("ours", "plain"):
+        Worker(["letters"], connection=redis, name=name).register_birth()
+    telemetry.show_worker_version(redis, "rq:worker:ours")
+    shown = pages.get("/system")
+    assert cells(shown, "ours")[-1] == f"{rqsched.__version__} RQ {VERSION}"
+    assert cells(shown, "plain")[-1] == f"RQ {VERSION}"
 
 
 def test_a_viewer_of_one_namespace_sees_its_queues_and_runs_alone(make_web: MakeWeb) -> None:

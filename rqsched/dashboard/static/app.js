@@ -95,6 +95,7 @@ document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-dialog]");
   if (link && dialog && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
     event.preventDefault();
+    link.classList.add("busy");
     try {
       const answer = await fetch(link.href);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -103,7 +104,7 @@ document.addEventListener("click", async (event) => {
       dialog.replaceChildren(document.importNode(found, true));
       dialog.showModal();
       dialog.querySelector("input[type=text], input:not([type=hidden]), select, button")?.focus();
-    } catch { location.href = link.href; }
+    } catch { location.href = link.href; } finally { link.classList.remove("busy"); }
   }
   if (event.target.closest("dialog [data-close]")) { event.preventDefault(); dialog.close(); }
   if (event.target === dialog) dialog.close();
@@ -121,6 +122,22 @@ if (chooser && !document.documentElement.dataset.theme && matchMedia("(prefers-c
   chooser.title = "Light colours";
   chooser.setAttribute("aria-label", chooser.title);
 }
+
+// A search that looked at as many schedules as a page may and found none goes on by itself, to the first page with one.
+const searchOn = async () => {
+  const looked = document.querySelector("[data-looked-at]");
+  let link = document.querySelector("a[data-search-on]");
+  for (let pages = 2; link; pages++) {
+    const answer = await fetch(link.href);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const following = answer.ok && page.querySelector("a[data-search-on]");
+    if (!following) { location.replace(link.href); return; }
+    document.querySelector("a[data-search-on]").href = following.href;
+    looked.textContent = pages * Number(looked.dataset.lookedAt);
+    link = following;
+  }
+};
+searchOn().catch(() => { /* the server is away: the link stays */ });
 
 // Selects that submit their form, and the choice of schedules.
 document.addEventListener("change", (event) => {

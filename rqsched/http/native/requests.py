@@ -331,8 +331,8 @@ class RetryRunRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Recorded with the audit event.")
 
 
-class EndRunRequest(RequestBody):
-    """Why a run is cancelled or terminated."""
+class StopRequest(RequestBody):
+    """Why a run is cancelled or terminated, or a backfill stopped."""
 
     reason: Note | None = Field(default=None, description="Recorded with the audit event.")
 

@@ -27,13 +27,13 @@ from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
     Cursor,
-    EndRunRequest,
     Instant,
     Limit,
     RetryFailedRequest,
     RetryOneRequest,
     ScheduleId,
     ShownFields,
+    StopRequest,
 )
 from rqsched.http.native.responses import (
     BackfillResponse,
@@ -138,14 +138,14 @@ def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
-def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: EndRunRequest | None = None) -> Response:
+def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
     return JSONResponse(run_response(found.cancel(reason, context=call.context).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
-def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: EndRunRequest | None = None) -> Response:
+def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run and kill its process. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
     return JSONResponse(run_response(found.terminate(reason, context=call.context).state))
@@ -313,10 +313,11 @@ def list_backfills(
 
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
-def cancel_backfill(call: OperateAlways, uid: BackfillUid) -> Response:
+def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
     """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
-    found = _find(call, uid)
-    return JSONResponse(backfill_response(backfill.cancel(call.scheduler.runtime, found.uid)))
+    found, reason = _find(call, uid), body.reason if body else None
+    stopped = backfill.cancel(call.scheduler.runtime, found.uid, reason=reason, context=call.context)
+    return JSONResponse(backfill_response(stopped))
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
