@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from importlib import import_module
@@ -12,6 +13,7 @@ _PACKAGES = ("typer", "rich")
 
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code."""
+    gc.disable()  # until the command's modules are loaded: looking for garbage among them takes longer than they do
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback

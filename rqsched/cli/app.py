@@ -6,6 +6,7 @@ command names need neither SQLAlchemy nor RQ.
 
 from __future__ import annotations
 
+import gc
 import platform
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,7 +121,11 @@ class Deferred(TyperCommand):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Let the command itself parse; from here on the context knows that one."""
-        return self.loaded.make_context(*args, **extra)
+        loaded = self.loaded
+        if not gc.isenabled():  # `main` began: what is loaded now stays, and is never looked through
+            gc.freeze()
+            gc.enable()
+        return loaded.make_context(*args, **extra)
 
 
 class Commands(TyperGroup):
