@@ -21,6 +21,8 @@ from tests.support.servers import PostgresServer, ValkeyServer
 
 _TESTS = Path(__file__).parent
 _SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "dashboard", "http", "machines"))
+# What is served, dispatched and told there is proven beside PostgreSQL by tests/http, chain, store and system/crash.
+_EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
 _LONGEST = (_TESTS / "system", _TESTS / "http" / "test_schemathesis.py")
 
 
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_surface_on_second_database(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     is_second = callspec is not None and callspec.params.get("database_kind") == "postgres"
-    return is_second and any(item.path.is_relative_to(folder) for folder in _SURFACES)
+    return is_second and any(item.path.is_relative_to(path) for path in (*_SURFACES, *_EXAMPLES))
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.support.processes import REPOSITORY, Process, is_gone, process_tree, 
 from tests.support.sizes import sized
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
-APPLICATIONS = sized(400, 2_000)
+APPLICATIONS = sized(160, 2_000)
 SOON = 240.0
 NO_REDIS = "redis://127.0.0.1:1/0"
 OPEN = {"pending", "running", "retrying", "waiting"}

@@ -32,7 +32,17 @@ KINDS = {
     "spawn": ("worker", "-w", "rqsched.rq.SpawnWorker"),
     "pool": ("worker-pool", "-n", "2", "-w", "rqsched.rq.Worker"),
 }
+PROVEN = [pytest.mark.postgres, pytest.mark.proof]
 each_kind = pytest.mark.parametrize("kind", KINDS)
+each_kind_on_each_database = pytest.mark.parametrize(
+    ("database_kind", "kind"),
+    [
+        *[("sqlite", kind) for kind in KINDS],
+        pytest.param("postgres", "fork", marks=pytest.mark.postgres),
+        *[pytest.param("postgres", kind, marks=PROVEN) for kind in KINDS if kind != "fork"],
+    ],
+)
+"""Beside PostgreSQL the other kinds start the same dispatcher as `fork`: `make proofs` tries them."""
 
 
 def start_rq(live: LiveEnv, *words: str) -> Process:
@@ -67,7 +77,7 @@ def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = 
     wait_until(lambda: schedule.refresh().run_count >= fired + more, timeout=timeout, what=f"fires of {schedule}")
 
 
-@each_kind
+@each_kind_on_each_database
 def test_schedules_fire_and_runs_succeed_without_rqs_scheduler(any_live: LiveEnv, kind: str) -> None:
     live = any_live
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
