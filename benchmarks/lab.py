@@ -119,6 +119,8 @@ def succeeded(runtime: Runtime) -> int:
 def analyse(runtime: Runtime) -> None:
     """Let the database see how large its tables have become, as autovacuum would in time."""
     with runtime.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET statement_timeout = 0")  # a million rows may take longer than a request may
         connection.exec_driver_sql("ANALYZE")
 
 
