@@ -46,6 +46,8 @@ LINK_TIMEOUT = 600
 """Seconds RQ lets a link run."""
 REDIS_TIMER = 0.1
 """Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
+_WAKE_SLICE = 0.01
+"""Seconds between two looks for a wake in the last moments before a link is due."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
 _PATIENCE_SECONDS = 5
@@ -294,13 +296,15 @@ class Transport:
     def wait_for_wake(self, seconds: float) -> None:
         """Block until a link earlier than the earliest one is armed, at most `seconds`; it may return before either.
 
-        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent here: a wake
-        during it is noticed at its end.
+        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent here, looking for
+        a wake every few milliseconds.
         """
         if seconds > REDIS_TIMER:
             self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER)
-        else:
-            time.sleep(seconds)
+            return
+        until = time.monotonic() + seconds
+        while self.redis.lpop(self.wake_key) is None and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _WAKE_SLICE))
 
     def count_armed(self) -> int:
         """Return how many links are in the scheduled set, leased ones included."""

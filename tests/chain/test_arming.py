@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -334,4 +335,17 @@ def test_waiting_ends_at_once_with_a_wake(env: Env) -> None:
 
     env.transport.wait_for_wake(60)  # a wait that is not woken runs into the test's own timeout
 
+    assert wakes(env) == 0
+
+
+def test_wake_within_the_last_tenth_before_a_due_time_is_heard(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rqsched.transport.transport.REDIS_TIMER", 60.0)  # so long a tenth that nobody is too late
+    put(env, arm(env))
+    env.redis.delete(env.transport.wake_key)
+    waker = threading.Timer(0.05, lambda: put(env, arm(env, 2, after=SECOND)))
+    waker.start()
+
+    env.transport.wait_for_wake(60)  # a wait that is not woken runs into the test's own timeout
+
+    waker.join()
     assert wakes(env) == 0
