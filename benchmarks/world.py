@@ -48,7 +48,7 @@ class World:
         schedule, of_run = (database.read(partial(_only_row, table=table)) for table in (schedules, runs))
         for table, rows in ((schedules, self._schedules(schedule)), (runs, self._runs(of_run))):
             while chunk := list(islice(rows, _CHUNK)):
-                database.transact(partial(bulk.insert_rows, table=table, rows=chunk))
+                database.transact(partial(bulk.insert_rows, table=table, columns=bulk.columns_of(chunk)))
         analyse(scheduler.runtime)
         return self._run_uid(self.schedules // 2, self.days - 1)
 

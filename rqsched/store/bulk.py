@@ -1,13 +1,13 @@
 """Many rows in one statement, as a batch of fires writes them.
 
-PostgreSQL takes the rows of a table as one JSON document and does the work as a set; SQLite, in the same process,
-takes them one by one through one prepared statement, which is as fast.
+Rows come as columns. What is the same in all rows, which is most of what a herd writes, is sent once. PostgreSQL takes
+each other column as one array and does the work as a set; SQLite, in the same process, takes the rows one by one
+through one prepared statement, which is as fast.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -18,8 +18,11 @@ from sqlalchemy.engine import Connection
 
 Row = Mapping[str, Any]
 """Column names and values."""
+Columns = Mapping[str, Sequence[Any]]
+"""Column names, and of each as many values as there are rows."""
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 """The size of one statement, about: payloads may be large, and a batch is held in memory several times."""
+_SEPARATOR = "\x1f"
 
 
 def is_sqlite(connection: Connection) -> bool:
@@ -32,86 +35,184 @@ def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresq
     return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
 
 
-def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Row], *, or_ignore: bool = False) -> None:
-    """Insert rows of the same columns; `or_ignore` skips rows whose unique key exists."""
-    if not rows:
+def columns_of(rows: Sequence[Row]) -> Columns:
+    """Return rows of the same columns as columns."""
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or_ignore: bool = False) -> None:
+    """Insert rows; `or_ignore` skips rows whose unique key exists."""
+    count = _count(columns)
+    if count > 1 and not is_sqlite(connection):
+        for part in _parts(columns, count):
+            shared, own = _split(part)
+            connection.execute(_set_insert(table, tuple(shared), tuple(own), or_ignore), _values(shared, own))
+    elif count > 1:
+        text = _each_insert(table, tuple(columns), or_ignore)
+        connection.exec_driver_sql(text, _raw_rows(connection, table, columns))
+    elif count:
+        statement = insert(connection, table)
+        connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [_first(columns)])
+
+
+def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> None:
+    """Update rows, each named by its `uid`; of two rows with one uid the later one wins."""
+    count = _count(columns)
+    if count > 1 and not is_sqlite(connection):
+        for part in _parts(_latest(columns, count), count):
+            shared, own = _split(part, apart="uid")
+            connection.execute(_set_update(table, tuple(shared), tuple(own)), _values(shared, own))
+    elif count:
+        ordered = {name: columns[name] for name in (*(name for name in columns if name != "uid"), "uid")}
+        if count > 1:
+            text = _each_update(table, tuple(ordered))
+            connection.exec_driver_sql(text, _raw_rows(connection, table, ordered))
+        else:
+            bound = {f"b_{name}": value for name, value in _first(ordered).items()}
+            connection.execute(_one_update(table, tuple(ordered)), bound)
+
+
+def _count(columns: Columns) -> int:
+    return len(next(iter(columns.values()), ()))
+
+
+def _first(columns: Columns) -> dict[str, Any]:
+    return {name: values[0] for name, values in columns.items()}
+
+
+def _latest(columns: Columns, count: int) -> Columns:
+    latest = {uid: at for at, uid in enumerate(columns["uid"])}
+    if len(latest) == count:
+        return columns
+    return {name: [values[at] for at in latest.values()] for name, values in columns.items()}
+
+
+def _parts(columns: Columns, count: int) -> Iterator[Columns]:
+    """Yield rows in statements of at most about DOCUMENT_CHARACTERS; a longer row is a statement of its own."""
+    texts = [values for values in columns.values() if any(type(value) is str for value in values)]
+    if sum(len(value) for values in texts for value in values if value) <= DOCUMENT_CHARACTERS:
+        yield columns
         return
-    if _is_set(connection, rows):
-        for document in _documents(rows):
-            connection.execute(_set_insert(table, tuple(rows[0]), or_ignore), {"rows": document})
-    elif or_ignore:
-        connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
-    else:
-        connection.execute(sa.insert(table), rows)
+    start = size = 0
+    for at in range(count):
+        length = sum(len(values[at] or "") for values in texts)
+        if at > start and size + length > DOCUMENT_CHARACTERS:
+            yield {name: values[start:at] for name, values in columns.items()}
+            start, size = at, 0
+        size += length
+    yield {name: values[start:] for name, values in columns.items()}
 
 
-def update_rows(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Update rows of the same columns, each named by its `uid`; of two rows with one uid the later one wins."""
-    if not rows:
-        return
-    if _is_set(connection, rows):
-        latest = {row["uid"]: row for row in rows}
-        for document in _documents(latest.values()):
-            connection.execute(_set_update(table, tuple(rows[0])), {"rows": document})
-    else:
-        bound = [{f"b_{name}": value for name, value in row.items()} for row in rows]
-        connection.execute(_each_update(table, tuple(rows[0])), bound)
+def _split(columns: Columns, apart: str | None = None) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """Tell columns that are the same in all rows, as their one value, from the others, at least one of them."""
+    shared: dict[str, Any] = {}
+    own: dict[str, Sequence[Any]] = {}
+    apart = apart or next(iter(columns))
+    for name, values in columns.items():
+        if name != apart and values.count(values[0]) == len(values):
+            shared[name] = values[0]
+        else:
+            own[name] = values
+    return shared, own
 
 
-def _is_set(connection: Connection, rows: Sequence[Row]) -> bool:
-    return len(rows) > 1 and not is_sqlite(connection)
+def _values(shared: Row, own: Columns) -> dict[str, Any]:
+    bound = {f"s_{name}": value for name, value in shared.items()}
+    texts: dict[datetime, str] = {}
+    return bound | {f"a_{name}": _array(values, texts) for name, values in own.items()}
+
+
+def _array(values: Sequence[Any], texts: dict[datetime, str]) -> str:
+    """Write values as the text of an array of PostgreSQL."""
+    try:
+        joined = _SEPARATOR.join(values)
+    except TypeError:  # not texts, or not all of them
+        return "{" + ",".join(_element(value, texts) for value in values) + "}"
+    if joined.count(_SEPARATOR) != len(values) - 1:
+        return "{" + ",".join(_element(value, texts) for value in values) + "}"
+    return '{"' + _escaped(joined).replace(_SEPARATOR, '","') + '"}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _element(value: object, texts: dict[datetime, str]) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return f'"{_escaped(value)}"'
+    if isinstance(value, datetime):
+        return texts.get(value) or texts.setdefault(value, _instant(value))
+    if isinstance(value, timedelta):
+        return str(value // timedelta(microseconds=1))
+    if isinstance(value, int):  # of which truth values are one kind
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not a valid value of a column")
+
+
+def _instant(value: datetime) -> str:
+    """Write an instant as `tables.Instant` does."""
+    if value.tzinfo is None:
+        raise ValueError(f"naive datetime {value!r} reached the store")
+    return f'"{(value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat()}"'
 
 
 @lru_cache(maxsize=1024)
-def _set_insert(table: sa.Table, names: tuple[str, ...], or_ignore: bool) -> sa.Insert:
-    given = _recordset(table, names)
-    statement = postgresql.insert(table).from_select(names, sa.select(*(given.c[name] for name in names)))
+def _set_insert(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...], or_ignore: bool) -> sa.Insert:
+    values = _set_values(table, shared, own)
+    statement = postgresql.insert(table).from_select(list(values), sa.select(*values.values()))
     return statement.on_conflict_do_nothing() if or_ignore else statement
 
 
 @lru_cache(maxsize=1024)
-def _set_update(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
-    given = _recordset(table, names)
-    values = {name: given.c[name] for name in names if name != "uid"}
-    return sa.update(table).where(table.c.uid == given.c.uid).values(values)
+def _set_update(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) -> sa.Update:
+    values = _set_values(table, shared, own)
+    uid = values.pop("uid")
+    return sa.update(table).where(table.c.uid == uid).values(values)
+
+
+def _set_values(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) -> dict[str, sa.ColumnElement[Any]]:
+    """Return what each column is written with: a column of the arrays, or the one value."""
+    # Texts go without their length: a cast to that would cut what is too long, where a column refuses it.
+    kinds = {name: sa.Text() if isinstance(table.c[name].type, sa.String) else table.c[name].type for name in own}
+    arrays = [
+        sa.cast(sa.bindparam(f"a_{name}", type_=sa.Text), postgresql.ARRAY(kind, dimensions=1))
+        for name, kind in kinds.items()
+    ]
+    columns = [sa.column(name, kind) for name, kind in kinds.items()]
+    given = sa.func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
+    values: dict[str, sa.ColumnElement[Any]] = {name: given.c[name] for name in own}
+    return values | {name: sa.bindparam(f"s_{name}", type_=table.c[name].type) for name in shared}
 
 
 @lru_cache(maxsize=1024)
-def _each_update(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
+def _one_update(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
     values = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "uid"}
     return sa.update(table).where(table.c.uid == sa.bindparam("b_uid")).values(values)
 
 
-def _recordset(table: sa.Table, names: tuple[str, ...]) -> sa.TableValuedAlias:
-    document = sa.cast(sa.bindparam("rows", type_=sa.Text), postgresql.JSON)
-    columns = [sa.column(name, table.c[name].type) for name in names]
-    return sa.func.json_to_recordset(document).table_valued(*columns, name="given").render_derived(with_types=True)
+@lru_cache(maxsize=1024)
+def _each_insert(table: sa.Table, names: tuple[str, ...], or_ignore: bool) -> str:
+    listed, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" for _ in names)
+    conflict = " ON CONFLICT DO NOTHING" if or_ignore else ""
+    return f"INSERT INTO {table.name} ({listed}) VALUES ({marks}){conflict}"  # noqa: S608 - names of our columns
 
 
-def _documents(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield rows as JSON arrays of at most about DOCUMENT_CHARACTERS; a longer row is an array of its own."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        length = sum(len(value) for value in row.values() if type(value) is str)
-        if part and size + length > DOCUMENT_CHARACTERS:
-            yield _ENCODER.encode(part)
-            part, size = [], 0
-        part.append(row)
-        size += length
-    if part:
-        yield _ENCODER.encode(part)
+@lru_cache(maxsize=1024)
+def _each_update(table: sa.Table, names: tuple[str, ...]) -> str:
+    listed = ", ".join(f'"{name}" = ?' for name in names if name != "uid")
+    return f'UPDATE {table.name} SET {listed} WHERE "uid" = ?'  # noqa: S608 - names of our columns
 
 
-def _plain(value: object) -> object:
-    """Encode instants and spans, which JSON lacks, as `tables.Instant` and `tables.Span` do."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"naive datetime {value!r} reached the store")
-        return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat()
-    if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
-    raise TypeError(f"{type(value).__name__} is not a valid value of a column")
+def _raw_rows(connection: Connection, table: sa.Table, columns: Columns) -> list[tuple[Any, ...]]:
+    """Return rows as SQLite stores them; what many rows share, as instants are, is converted once."""
+    return list(zip(*(_raw(connection, table.c[name].type, values) for name, values in columns.items()), strict=True))
 
 
-_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"), check_circular=False)
+def _raw(connection: Connection, kind: Any, values: Sequence[Any]) -> Sequence[Any]:
+    convert = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+    if convert is None:
+        return values
+    known = {value: convert(value) for value in {*values}}
+    return [known[value] for value in values]

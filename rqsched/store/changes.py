@@ -20,16 +20,15 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import one_change
-from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
+from rqsched.store.bulk import columns_of, insert_rows, is_sqlite, update_rows
 from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
     event_rows,
+    run_columns,
     run_differences,
-    run_rows,
-    run_values,
+    schedule_columns,
     schedule_differences,
-    schedule_values,
     to_run,
     to_schedule,
 )
@@ -364,30 +363,31 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     """
     if len(changes) == 1 and not is_sqlite(connection) and one_change.write(connection, changes[0]):
         return
-    insert_rows(connection, schedules, [schedule_values(change.after) for change in changes if change.before is None])
+    insert_rows(connection, schedules, schedule_columns([change.after for change in changes if change.before is None]))
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     _write_drops(connection, changes)
     _write_dead_letters(connection, changes)
-    insert_rows(connection, audit_events, [row for change in changes for row in event_rows(change)])
+    insert_rows(connection, audit_events, columns_of([row for change in changes for row in event_rows(change)]))
 
 
 def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
     touched = [schedule_differences(change.before, change.after) for change in changes if change.before is not None]
     names = sorted(set().union(*touched))
     moved = [change.after for change, found in zip(changes, touched, strict=True) if found]
-    update_rows(connection, schedules, [{"uid": after.uid} | schedule_values(after, names) for after in moved])
+    update_rows(connection, schedules, schedule_columns(moved, ["uid", *names]))
 
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run for change in changes for run in change.new_runs]
     # A duplicate key must never stop a chain; a decision under the lock meets none.
-    insert_rows(connection, runs, run_rows(new), or_ignore=True)
+    columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
+    insert_rows(connection, runs, columns, or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
     names = sorted({name for before, after in pairs for name in run_differences(before, after)})
     # In order of uid, as they are locked; two Changes of one run keep their order.
     moved = sorted((after for before, after in pairs if before != after), key=lambda run: run.uid)
-    update_rows(connection, runs, [{"uid": run.uid} | run_values(run, names) for run in moved])
+    update_rows(connection, runs, run_columns(moved, ["uid", *names]))
 
 
 def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
@@ -424,5 +424,5 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
         for run in locked
         if run.status is RunStatus.PENDING and (run.attempt, run.delivery) == deliveries[run.uid]
     ]
-    update_rows(connection, runs, [{"uid": run.uid, "delivery": run.delivery} for run in again])
+    update_rows(connection, runs, run_columns(again, ["uid", "delivery"]))
     return again

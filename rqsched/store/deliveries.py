@@ -26,7 +26,7 @@ from rqsched.core.deliveries import (
     next_attempt_at,
 )
 from rqsched.core.ids import DeliveryJobId
-from rqsched.store.bulk import insert_rows
+from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.changes import one_of
 from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries
 
@@ -45,7 +45,7 @@ def _read(row: Sequence[Any]) -> Delivery:
 def record(connection: Connection, owed: Sequence[Delivery]) -> None:
     """Insert deliveries; those that exist already are left as they are."""
     rows = [asdict(one) | {"kind": one.kind.value, "status": one.status.value} for one in owed]
-    insert_rows(connection, deliveries, rows, or_ignore=True)
+    insert_rows(connection, deliveries, columns_of(rows), or_ignore=True)
 
 
 def find(connection: Connection, uid: str) -> Delivery | None:

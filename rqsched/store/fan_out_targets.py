@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
 from rqsched.core.target_progress import TargetDescription
-from rqsched.store.bulk import insert_rows
+from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.changes import one_of
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
 
@@ -129,7 +129,7 @@ def record(
         }
         for index, (target_id, payload) in enumerate(pairs)
     ]
-    insert_rows(connection, targets, [shared | row for row in rows], or_ignore=True)
+    insert_rows(connection, targets, columns_of([shared | row for row in rows]), or_ignore=True)
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:

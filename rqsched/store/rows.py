@@ -72,6 +72,19 @@ def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str
     return values
 
 
+def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> dict[str, list[Any]]:
+    """Return the columns of schedules, or the named ones, each with its values."""
+    columns = {
+        name: [getattr(one.definition, name) for one in found]
+        if name in _DECLARED
+        else [getattr(one, name) for one in found]
+        for name in names
+    }
+    if "status" in columns:
+        columns["status"] = [status.value for status in columns["status"]]
+    return columns
+
+
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
     """Return the columns in which two states of a schedule differ."""
     found = _differences(_SCHEDULE, before, after)
@@ -87,6 +100,15 @@ def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
         if name in values:
             values[name] = values[name].value
     return values
+
+
+def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> dict[str, list[Any]]:
+    """Return the columns of runs, or the named ones, each with its values."""
+    columns = {name: [getattr(run, name) for run in found] for name in names}
+    for name in ("status", "kind"):
+        if name in columns:
+            columns[name] = [word.value for word in columns[name]]
+    return columns
 
 
 def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:

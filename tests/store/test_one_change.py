@@ -18,7 +18,7 @@ from rqsched.core.schedule_options import define
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.spec.spec import Every
 from rqsched.store import changes, one_change
-from rqsched.store.bulk import insert_rows
+from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.database import Database
 from rqsched.store.rows import event_rows, run_rows, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
@@ -130,7 +130,7 @@ def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) ->
 def test_run_whose_name_is_taken_is_left_out_and_the_rest_written(database: Database) -> None:
     schedule = add_schedule(database)
     change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
-    database.transact(lambda c: insert_rows(c, runs, run_rows(change.new_runs)))
+    database.transact(lambda c: insert_rows(c, runs, columns_of(run_rows(change.new_runs))))
 
     assert database.transact(partial(one_change.write, change=change))
 

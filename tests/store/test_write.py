@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.exc import DataError, IntegrityError, StatementError
 
 from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
@@ -70,6 +70,34 @@ def test_changes_written_together_are_read_again_equal(
     assert [find_run(database, change.changed_runs[0][1].uid) for change in moved] == [
         change.changed_runs[0][1] for change in moved
     ]
+
+
+def test_texts_that_arrays_must_escape_and_values_that_only_some_rows_have_are_read_again_equal(
+    database: Database,
+) -> None:
+    hard = ["\x1f", 'a\x1f"b"', "{NULL,\\x}", "", "NULL", " , ", "\u00e9\U0001f600\t\r\n", None]
+    schedule = add_schedule(database)
+    found = [
+        run_of(
+            schedule,
+            number,
+            error=text,
+            idempotency_key=None if number % 2 else f"key-{number}",
+            timeout=number if number % 3 else None,
+            queued_at=LATER if number % 2 else None,
+        )
+        for number, text in enumerate(hard, start=1)
+    ]
+    add_runs(database, schedule, found)
+    assert [find_run(database, run.uid) for run in found] == found
+
+
+def test_text_that_is_too_long_for_its_column_is_refused_in_a_batch_too(database: Database) -> None:
+    if database.is_sqlite:  # it knows no length
+        return
+    schedule = add_schedule(database)
+    with pytest.raises(DataError):
+        add_runs(database, schedule, [run_of(schedule, 1, queue="q" * 300), run_of(schedule, 2, queue="other")])
 
 
 def test_instants_of_a_schedule_in_another_timezone_come_back_as_aware_utc_to_the_microsecond(
