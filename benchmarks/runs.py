@@ -4,11 +4,12 @@
     python -m benchmarks.runs --kinds fork,simple --forked 50 --simple 250
 
 The kinds: `fork` is `rq worker`, `simple` RQ's SimpleWorker and `pool` is `rq worker-pool` with one worker per core,
-ours with `-c rqsched.preload`; `rqsched` is `rqsched worker`, beside `rq worker --with-scheduler`; `runners` is
-`rqsched worker --concurrency` with one runner per core, beside one SimpleWorker and one `rq worker`. All runs are on
-their queue and all workers are started, warm and idle before the clock starts: it measures neither fires nor start-up.
-The clock ends when the last run is recorded as ended in SQL, or RQ's last job is finished. The aim is at least half of
-RQ's rate for each kind; of runners at least one SimpleWorker, and four times one `rq worker`.
+ours with `-c rqsched.preload`; `class` is `rq worker -w rqsched.rq.Worker` beside `rq worker`; `rqsched` is `rqsched
+worker` beside `rq worker --with-scheduler`; `runners` is `rqsched worker --concurrency` with one runner per core,
+beside one SimpleWorker and one `rq worker`. All runs are on their queue and all workers are started, warm and idle
+before the clock starts: it measures neither fires nor start-up. The clock ends when the last run is recorded as ended
+in SQL, or RQ's last job is finished. The aim is at least half of RQ's rate for each kind; of runners at least one
+SimpleWorker, and four times one `rq worker`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
 
-KINDS = ("fork", "rqsched", "simple", "pool", "runners")
+KINDS = ("fork", "class", "rqsched", "simple", "pool", "runners")
 PRELOAD = ["-c", "rqsched.preload"]
+OUR_CLASS = ["-w", "rqsched.rq.Worker"]
 PATIENCE = 900
 
 
@@ -74,7 +76,7 @@ class Kind:
                 options = ["--concurrency", str(self.workers)] if self.name == "runners" else []
                 process = worker(place, database_url, f"ours-{time.time_ns()}", *options, queue.name)
             else:
-                process = self._rq(place, queue, database_url, PRELOAD)
+                process = self._rq(place, queue, database_url, OUR_CLASS if self.name == "class" else PRELOAD)
             return self._rate(queue, process, lambda: succeeded(runtime) >= self.count)
 
     def theirs(self, place: Lab) -> float:
@@ -96,6 +98,7 @@ class Kind:
     ) -> AbstractContextManager[Process]:
         own = {
             "fork": [],
+            "class": [],
             "rqsched": ["--with-scheduler"],
             "simple": ["-w", "rq.SimpleWorker"],
             "pool": ["-n", str(self.workers)],

@@ -62,16 +62,17 @@ class DatabaseClock(Clock):
 
     def __init__(self, host: HostClock) -> None:
         self._host = host
-        self._measured: _Measurement | None = None
+        self.measured: Measurement | None = None
+        """What was measured last; it holds for every process of the host."""
 
     @property
     def is_measured(self) -> bool:
         """Whether there is a measurement; without one this is the wall clock."""
-        return self._measured is not None
+        return self.measured is not None
 
     def is_due(self, refresh: timedelta) -> bool:
         """Return whether to measure: never done, `refresh` ago, or the wall clock was set since."""
-        measured = self._measured
+        measured = self.measured
         if measured is None:
             return True
         elapsed = timedelta(seconds=self._host.monotonic() - measured.monotonic)
@@ -86,16 +87,16 @@ class DatabaseClock(Clock):
         trips = [self._round_trip(read) for _ in range(2)]
         wall, monotonic, theirs, seconds = min(trips, key=lambda trip: trip[3])
         offset = offset_of(wall, theirs, wall + timedelta(seconds=seconds))
-        self._measured = _Measurement(wall + offset, wall, monotonic)
+        self.measured = Measurement(wall + offset, wall, monotonic)
 
     def keep(self) -> None:
         """Go by what was measured before: the database does not answer now, and is asked again after a while."""
-        if self._measured is not None:
-            self._measured = _Measurement(self.now(), self._host.now(), self._host.monotonic())
+        if self.measured is not None:
+            self.measured = Measurement(self.now(), self._host.now(), self._host.monotonic())
 
     def now(self) -> datetime:
         """Return the database's present instant as far as this host knows."""
-        measured = self._measured
+        measured = self.measured
         if measured is None:
             return self._host.now()
         return measured.database + timedelta(seconds=self._host.monotonic() - measured.monotonic)
@@ -107,9 +108,12 @@ class DatabaseClock(Clock):
 
 
 @dataclass(frozen=True, slots=True)
-class _Measurement:
+class Measurement:
     """The same moment by three clocks."""
 
     database: datetime
+    """By the database's."""
     wall: datetime
+    """By the host's wall clock."""
     monotonic: float
+    """By the host's clock that is never set."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import rq
@@ -23,7 +24,7 @@ from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
-from rqsched.processes.rq_worker import PatientWorker, end_scheduler_with
+from rqsched.processes.rq_worker import PatientWorker, WritesForHorse, end_scheduler_with
 from rqsched.processes.spawned_horse import client_for_horse
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.worker import prepare
@@ -70,11 +71,9 @@ class _WithDispatcher(PatientWorker):
             self._kept.keep()
         super().on_turn()
 
-    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
-        """Wait for the end of the horse, and start the dispatcher's keeper again if it dies meanwhile."""
-        if self._kept is not None:
-            self._kept.keep_until_end_of(self.horse_pid)
-        return super().wait_for_horse()
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """What else to look after while a horse works: the dispatcher's keeper is started again if it dies."""
+        return super().beside_horse() | ({} if self._kept is None else self._kept.beside_horse())
 
     def _leave_to_dispatcher(self, control_queue: str) -> None:
         """Take no links where other queues are served too: the dispatcher fires them in batches, and RQ one by one."""
@@ -83,7 +82,7 @@ class _WithDispatcher(PatientWorker):
             self.queues, self._ordered_queues = others, others[:]
 
 
-class Worker(_WithDispatcher, rq.Worker):
+class Worker(_WithDispatcher, WritesForHorse, rq.Worker):
     """RQ's default worker, which forks a work horse for every job, with a dispatcher."""
 
 

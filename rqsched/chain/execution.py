@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from rq.job import Job
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
+from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
+from rqsched.chain.claim import Claim as Claim
+from rqsched.chain.claim import NotAnsweredError, ParentWorker
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out.ends import try_to_end
 from rqsched.chain.fan_out.resolver import find_resolver, name_targets
@@ -22,14 +25,14 @@ from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
-from rqsched.chain.settling import has_failed_finally, settle_run
+from rqsched.chain.settling import has_failed_finally, publish_end
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import Change, Run, RunStatus, Schedule, dumps
+from rqsched.core.model import Change, Run, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.claims import StartedRun
-from rqsched.store.database import Connection
+from rqsched.store.database import Connection, Patience
 from rqsched.transport.requeue import is_requeued, mark_failed
 from rqsched.workflows import (
     FannedOut,
@@ -44,22 +47,6 @@ _log = logging.getLogger(__name__)
 
 MAX_RESULT = 65_536
 """The most bytes of a result's JSON that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A run attempt that this process executes."""
-
-    run: Run
-    """The run as it was started."""
-    schedule: Schedule
-    """The schedule that started it."""
-    token: str
-    """Drawn by this process for this attempt: only its holder may end it."""
-    owed: tuple[str, ...] = ()
-    """The pings that its start owes, by uid."""
-    version: str | None = None
-    """Which version of the schedule's row that is (`StartedRun`)."""
 
 
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
@@ -137,10 +124,32 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     """Make a pending attempt running and this process's; None when it could not be claimed."""
-    now = runtime.now()
-    token = new_uid(now)
+    token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
-    start = {"token": token, "started_at": now, "worker": process_name()}
+    if runtime.parent is None:
+        claim = write_claim(runtime, job, token, worker)
+    else:
+        claim = _claim_by_parent(runtime, runtime.parent, job, token, worker)
+    if claim is not None:
+        log_start(claim.schedule, claim.run)
+    return claim
+
+
+def _claim_by_parent(runtime: Runtime, parent: ParentWorker, job: RunJobId, token: str, worker: str) -> Claim | None:
+    """Let the worker that forked this process claim for it, if it does; with the same token it is done once."""
+    try:
+        return parent.claim(job, token, worker)
+    except NotAnsweredError as error:
+        _log.debug("run %s is claimed by its own process: %s", job.uid, error, extra={"action": "parent_silent"})
+        return write_claim(runtime, job, token, worker)
+
+
+def write_claim(
+    runtime: Runtime, job: RunJobId, token: str, worker: str, *, patience: Patience | None = None
+) -> Claim | None:
+    """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
+    now = runtime.now()
+    start = {"token": token, "started_at": now, "worker": worker}
 
     def claim_alone(connection: Connection) -> Claim | None:
         started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=True)
@@ -158,11 +167,9 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
 
     claim = None
     if runtime.database.takes_single_statements and not runtime.notifier.tells_every_start:
-        claim = runtime.database.transact_alone(claim_alone)
+        claim = runtime.database.transact_alone(claim_alone, patience=patience)
     if claim is None:
-        claim = runtime.database.transact(claim_and_tell)
-    if claim is not None:
-        log_start(claim.schedule, claim.run)
+        claim = runtime.database.transact(claim_and_tell, patience=patience)
     return claim
 
 
@@ -241,19 +248,44 @@ def _dump(result: Any) -> str:
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
+    at, is_repeated = None, False
+    if runtime.parent is not None and attempt_result.outcome is AttemptOutcome.SUCCEEDED:
+        at = runtime.now()
+        try:
+            return publish_end(runtime, runtime.parent.end(attempt_result, at))
+        except NotAnsweredError as error:
+            _log.debug("run %s ends by its own process: %s", claim.run.uid, error, extra={"action": "parent_silent"})
+            is_repeated = True
+    try:
+        patience = runtime.end_patience
+        written = write_end(runtime, claim, attempt_result, at=at, is_repeated=is_repeated, patience=patience)
+    except BackendUnavailableError:
+        _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
+        raise
+    return publish_end(runtime, written)
+
+
+def write_end(
+    runtime: Runtime,
+    claim: Claim,
+    attempt_result: AttemptResult,
+    *,
+    patience: Patience,
+    at: datetime | None = None,
+    is_repeated: bool = False,
+) -> tuple[Change | None, bool]:
+    """Write how a claimed attempt ended; takes and returns what `settling.write_end` does."""
 
     def is_mine(run: Run) -> bool:
         return run.token == claim.token and run.status is RunStatus.RUNNING
 
-    try:
-        return settle_run(
-            runtime,
-            claim.run.uid,
-            attempt_result,
-            fence=is_mine,
-            patience=runtime.end_patience,
-            claimed=StartedRun(claim.run, claim.schedule, claim.version),
-        )
-    except BackendUnavailableError:
-        _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
-        raise
+    return settling.write_end(
+        runtime,
+        claim.run.uid,
+        attempt_result,
+        fence=is_mine,
+        patience=patience,
+        claimed=StartedRun(claim.run, claim.schedule, claim.version),
+        at=at,
+        is_repeated=is_repeated,
+    )

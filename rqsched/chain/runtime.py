@@ -18,9 +18,10 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
+from rqsched.chain.claim import ParentWorker
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_ends
-from rqsched.clock import Clock, DatabaseClock, HostClock, SystemClock
+from rqsched.clock import Clock, DatabaseClock, HostClock, Measurement, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.ids import new_uid
@@ -82,6 +83,8 @@ class Runtime:
         self._database_id: str | None = None
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
+        self.parent: ParentWorker | None = None
+        """The worker that forked this process, where it writes to SQL for it."""
         self.runs_of_targets: dict[tuple[str, int], tuple[Schedule, Run]] = {}
         """The schedules and runs whose targets this process handled lately, by the run's uid and attempt."""
         self.import_error: str | None = None
@@ -145,6 +148,16 @@ class Runtime:
                 raise
             clock.keep()
             _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
+
+    @property
+    def measured_clock(self) -> Measurement | None:
+        """How this host's clock was measured against the database's; None when it was not."""
+        return self._database_clock.measured
+
+    def take_over_clock(self, measured: Measurement | None) -> None:
+        """Go by what another process of this host has measured."""
+        if measured is not None:
+            self._database_clock.measured = measured
 
     def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
         """Make Redis follow committed Changes and tell subscribers.

@@ -24,55 +24,92 @@ def settle_run(
     attempt_result: AttemptResult,
     *,
     fence: Callable[[Run], bool],
-    patience: Patience | None = None,
     skip_locked: bool = False,
-    claimed: StartedRun | None = None,
 ) -> Change | None:
     """End an attempt under the schedule's lock if `fence` still holds then.
 
-    The process that executes it says what it has `claimed`, which spares two reads, and where nothing has changed since
-    and nothing else depends on it all but one statement. Returns None when another process was first, or holds the lock
-    (`skip_locked`).
+    Returns None when another process was first, or holds the lock (`skip_locked`).
+    """
+    return publish_end(runtime, write_end(runtime, run_uid, attempt_result, fence=fence, skip_locked=skip_locked))
+
+
+def write_end(
+    runtime: Runtime,
+    run_uid: str,
+    attempt_result: AttemptResult,
+    *,
+    fence: Callable[[Run], bool],
+    patience: Patience | None = None,
+    skip_locked: bool = False,
+    claimed: StartedRun | None = None,
+    at: datetime | None = None,
+    is_repeated: bool = False,
+) -> tuple[Change | None, bool]:
+    """Write the end of an attempt as `settle_run` does, and publish nothing; returns what `publish_end` takes.
+
+    Who reports the end of an attempt that was `claimed` says so, which spares two reads, and where nothing has changed
+    since and nothing else depends on it all but one statement. What was reported with the same `at` before and may be
+    written already (`is_repeated`) is recognised.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
-        return decide_settle(schedule, runs, run, attempt_result, now=now)
+        is_as_claimed = claimed is not None and schedule == claimed.schedule
+        return decide_settle(schedule, runs, run, attempt_result, now=at if at is not None and is_as_claimed else now)
 
     tried = None
-    if claimed is not None and claimed.version is not None:
-        tried, is_written = _end_alone(runtime, claimed, attempt_result, patience)
+    if claimed is not None:
+        moment = at or runtime.now()
+        tried, is_written = _end_alone(
+            runtime, claimed, attempt_result, at=moment, patience=patience, is_repeated=is_repeated
+        )
         if tried is not None and is_written:
-            runtime.publish([tried])
-            return tried
-    schedule_uid = None if claimed is None else claimed.schedule.uid
-    return change_run(
+            return tried, True
+    return _write_change(
         runtime,
         run_uid,
         decide,
         fence=fence,
         patience=patience,
         skip_locked=skip_locked,
-        schedule_uid=schedule_uid,
+        schedule_uid=None if claimed is None else claimed.schedule.uid,
         tried=tried,
     )
 
 
+def publish_end(runtime: Runtime, written: tuple[Change | None, bool]) -> Change | None:
+    """Let Redis follow, and tell, what was written; returns it if this process's decision was what was written."""
+    change, is_ours = written
+    if change is not None:
+        runtime.publish([change])
+    return change if is_ours else None
+
+
 def _end_alone(
-    runtime: Runtime, claimed: StartedRun, attempt_result: AttemptResult, patience: Patience | None
+    runtime: Runtime,
+    claimed: StartedRun,
+    attempt_result: AttemptResult,
+    *,
+    at: datetime,
+    patience: Patience | None,
+    is_repeated: bool,
 ) -> tuple[Change | None, bool]:
     """Write the end of an attempt as it is decided from what was claimed, unless the schedule has changed since.
 
     Returns whether that was written, and the Change; None when it cannot have been. A Change that may have been written
-    all the same, its answer lost, comes with False.
+    all the same, its answer lost, comes with False. SQLite tells no versions, so there it is never written here.
     """
     run, schedule, version = claimed
-    token, now = run.token, runtime.now()
-    if token is None or version is None or not ends_alone(schedule, attempt_result, now=now):
+    token = run.token
+    if token is None or not ends_alone(schedule, attempt_result, now=at):
         return None, False
-    decided = decide_settle(schedule, [run], run, attempt_result, now=now)
+    if version is None and not is_repeated:
+        return None, False
+    decided = decide_settle(schedule, [run], run, attempt_result, now=at)
     if not is_of_one_run(decided) or runtime.notifier.owed([decided]):
         return None, False
-    asked = 0
+    if version is None:
+        return decided, False
+    asked = int(is_repeated)
 
     def work(connection: Connection) -> bool:
         nonlocal asked
@@ -91,13 +128,29 @@ def change_run(
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
     skip_locked: bool = False,
-    schedule_uid: str | None = None,
-    tried: Change | None = None,
 ) -> Change | None:
     """Decide about a run under its schedule's lock if `fence` still holds then, write, and let Redis follow.
 
-    `decide` gets the schedule, its open runs, the run (one of them) and now. What was `tried` before may have been
-    written. Returns None as `settle_run` does.
+    `decide` gets the schedule, its open runs, the run (one of them) and now. Returns None as `settle_run` does.
+    """
+    written = _write_change(runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked)
+    return publish_end(runtime, written)
+
+
+def _write_change(
+    runtime: Runtime,
+    run_uid: str,
+    decide: Callable[[Schedule, list[Run], Run, datetime], Change],
+    *,
+    fence: Callable[[Run], bool],
+    patience: Patience | None,
+    skip_locked: bool,
+    schedule_uid: str | None = None,
+    tried: Change | None = None,
+) -> tuple[Change | None, bool]:
+    """Decide and write; what was `tried` before may have been written.
+
+    Returns what Redis is to follow, if anything, and whether that is what was decided here.
     """
     decided = tried
 
@@ -116,10 +169,7 @@ def change_run(
             return decided, decided is not None
         return _standing(connection, schedule, run), False
 
-    change, is_ours = runtime.database.transact(work, patience=patience)
-    if change is not None:
-        runtime.publish([change])
-    return change if is_ours else None
+    return runtime.database.transact(work, patience=patience)
 
 
 def _lock(

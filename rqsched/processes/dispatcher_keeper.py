@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import ForkProcess
 
 from rqsched.config import Settings
+from rqsched.processes.horse_watch import open_end_of
 from rqsched.processes.supervisor import FORK, Role, Supervisor, part_from_parent, show_name, start_undisturbed
 from rqsched.processes.vital_signs import run_for
 from rqsched.processes.worker import DISPATCHER_SILENCE, be_dispatcher, dispatch_once
@@ -60,6 +59,8 @@ class KeptDispatcher:
         self._log_level = log_level
         self._keeper: ForkProcess | subprocess.Popen[bytes] | None = None
         self._life = -1
+        self._ended: int | None = None
+        """Readable when the keeper has ended, where the kernel can tell."""
 
     def start(self) -> None:
         """Start the keeper; its dispatcher's first act is a pass of reconcile."""
@@ -73,6 +74,7 @@ class KeptDispatcher:
         finally:
             os.close(reading)
         self._life = writing
+        self._watch(self._keeper)
 
     def keep(self) -> None:
         """Start the keeper again when it has died; called whenever this process has a moment."""
@@ -80,6 +82,7 @@ class KeptDispatcher:
             return
         _log.warning("the dispatcher's keeper has died; restarting", extra={"action": "keeper_restarted"})
         before = self._life
+        self._watch(None)
         try:
             self.start()
         except OSError:
@@ -87,20 +90,20 @@ class KeptDispatcher:
         else:
             _let_go(before)  # the dispatcher of the dead one, which lived on, ends
 
-    def keep_until_end_of(self, pid: int) -> None:
-        """Keep the keeper until a child of this process has ended; returns at once where the kernel cannot tell."""
-        if sys.platform != "linux":
-            return
-        with _watched(pid) as child:
-            while child is not None and self._keeper is not None and self._keeper.pid is not None:
-                with _watched(self._keeper.pid) as keeper:
-                    if child in _first_ended([child] if keeper is None else [child, keeper]):
-                        return
-                self.keep()
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """What to call when which descriptor is readable, so that the keeper is kept while a horse is waited for."""
+        return {} if self._ended is None else {self._ended: self.keep}
+
+    def _watch(self, keeper: ForkProcess | subprocess.Popen[bytes] | None) -> None:
+        """Watch for the end of this keeper, and of no other."""
+        if self._ended is not None:
+            os.close(self._ended)
+        self._ended = None if keeper is None or keeper.pid is None else open_end_of(keeper.pid)
 
     def stop(self) -> None:
         """End keeper and dispatcher; they have ended when this returns."""
         keeper, self._keeper = self._keeper, None
+        self._watch(None)
         _let_go(self._life)
         if keeper is None or _has_ended(keeper, _END_SECONDS):
             return
@@ -115,28 +118,6 @@ class KeptDispatcher:
     def _spawn(self, life: int) -> subprocess.Popen[bytes]:
         code = f"keep_dispatcher({life}, {self._log_level!r})"
         return subprocess.Popen(_python(code), pass_fds=[life], start_new_session=True)  # noqa: S603
-
-
-def _first_ended(descriptors: list[int]) -> list[int]:
-    """Wait until some of these are readable; returns those. Unlike `select` it takes any number of open files."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll()]
-
-
-@contextmanager
-def _watched(pid: int) -> Iterator[int | None]:
-    """A descriptor that is readable when a child has ended; None when there is no such process."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _is_running(keeper: ForkProcess | subprocess.Popen[bytes]) -> bool:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import register_after_fork
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,13 +21,15 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
 from rq.job import Job
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, SpawnWorker
 
 from rqsched.chain import settling
 from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.processes.horse_sql import WorkerSide
+from rqsched.processes.horse_watch import wait_for_end
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
@@ -60,6 +62,7 @@ class PatientWorker(BaseWorker):
         super().__init__(*arguments, **options)
         limit_waiting(self.connection)
         self._horse_status: int | None = 0
+        self._is_waiting = False
         self._revive_at = 0.0
         self.jobs_done = 0
         """How many jobs it has executed."""
@@ -142,9 +145,19 @@ class PatientWorker(BaseWorker):
                 self.handle_work_horse_killed(job, None, self._horse_status, None)
 
     def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
-        """Wait for the end of the horse."""
+        """Wait for the end of the horse, and look after what is beside it."""
+        if not self._is_waiting and self.horse_pid:
+            self._is_waiting = True  # a signal that kills the horse waits for it again, in the middle of this
+            try:
+                wait_for_end(self.horse_pid, self.beside_horse)
+            finally:
+                self._is_waiting = False
         pid, self._horse_status, usage = super().wait_for_horse()
         return pid, self._horse_status, usage
+
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """What to call when which descriptor is readable while a horse works."""
+        return {}
 
     def handle_work_horse_killed(self, job: Job, *arguments: Any) -> None:
         """Settle the run of a horse that died, and tell the handlers of the application."""
@@ -208,7 +221,55 @@ class PatientWorker(BaseWorker):
         _log.warning("Redis does not answer: %s waits (%s)", what, error, extra={"action": "rq_worker_waits"})
 
 
-class RunWorker(PatientWorker):
+class WritesForHorse(PatientWorker):
+    """Mixed into a worker class that forks, after any other of ours: it claims for its horses and records successes."""
+
+    _for_horse: WorkerSide | None = None
+
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        """Fork the horse of a job; one of a run is written for."""
+        self._end_writing()
+        run = parse_run_job_id(job.id)
+        if run is not None and self.runtime is not None and not isinstance(self, SpawnWorker):
+            self._for_horse = WorkerSide(self.runtime, run)
+        try:
+            cast("Any", super()).fork_work_horse(job, queue)
+        except BaseException:
+            self._end_writing()
+            raise
+        if self._for_horse is not None:
+            self._for_horse.be_worker()
+
+    def main_work_horse(self, job: Job, queue: Queue) -> None:
+        """Be the horse."""
+        try:
+            if self._for_horse is not None:
+                self._for_horse.be_horse()
+        except BaseException:  # noqa: BLE001 - nothing may return from here into a second worker
+            os._exit(1)
+        super().main_work_horse(job, queue)
+
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """What to call when which descriptor is readable while a horse works."""
+        beside, one = super().beside_horse(), self._for_horse
+        if one is not None and one.descriptor is not None:
+            beside[one.descriptor] = one.answer
+        return beside
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Execute a job."""
+        try:
+            super().execute_job(job, queue)
+        finally:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        if self._for_horse is not None:
+            self._for_horse.close()
+        self._for_horse = None
+
+
+class RunWorker(WritesForHorse):
     """Mixed into the RQ worker class of `rqsched worker`: a fork for every job."""
 
     progress: Progress | None = None

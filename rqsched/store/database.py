@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -254,6 +254,9 @@ class Database:
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
         limits of our sessions."""
         self._pid = os.getpid()
+        self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
+        if not self.is_sqlite:
+            sa.event.listen(self._engine, "connect", lambda raw, _: self._raw.add(raw))
         self._open = threading.local()
         if self.is_sqlite:
             _sqlite_databases.add(self)
@@ -370,6 +373,15 @@ class Database:
         """Return the name and the version of the database server."""
         name, query = ("SQLite", "SELECT sqlite_version()") if self.is_sqlite else ("PostgreSQL", "SHOW server_version")
         return f"{name} {self.read(lambda connection: connection.execute(sa.text(query)).scalar_one())}"
+
+    def leave_to_parent(self) -> None:
+        """Close, in a fork, what it has inherited of its parent's connections to a server: they end with the parent."""
+        if self._pid == os.getpid():
+            return
+        for raw in list(self._raw):
+            with suppress(Exception):  # one that is closed has no descriptor
+                os.close(raw.fileno())
+        self._raw.clear()
 
     def close(self) -> None:
         """Close every connection of this process."""

@@ -55,6 +55,7 @@ def _be_child(env: CrashEnv, flow: Flow, steps: Steps, writing: int) -> None:
             steps.logs = env.logs
             watch(env.runtime, steps)
             env.watch_engine = lambda engine: watch_sql(engine, steps)
+            env.survive = steps.strike_nowhere
             flow.act(env)
         except BaseException:  # noqa: BLE001 - told to the parent, which fails
             error = traceback.format_exc()

@@ -58,6 +58,8 @@ class CrashEnv:
         """The job or link that a process of the flow has taken from Redis."""
         self.watch_engine: Callable[[sa.Engine], object] = lambda _: None
         """Counts the steps of an engine that is not the scheduler's; in the process that is crashed."""
+        self.survive: Callable[[], object] = lambda: None
+        """Called in a fork of the process that is crashed, which goes on as if nothing had happened."""
 
     def close(self) -> None:
         self.scheduler.close()

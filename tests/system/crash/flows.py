@@ -5,6 +5,7 @@ A flow's steps are counted by running it, so a new statement in the code is cras
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from rqsched.chain import execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
+from rqsched.processes.horse_sql import WorkerSide
+from rqsched.processes.horse_watch import wait_for_end
 from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
@@ -123,6 +126,23 @@ def execute(env: CrashEnv) -> None:
         execution.execute(env.runtime, job)
     except AttemptFailedError:
         return
+
+
+def write_for_horse(env: CrashEnv) -> None:
+    """Be the worker of a horse that executes the job, and write for it; the horse outlives it."""
+    job = parse_run_job_id(env.job or "")
+    assert job is not None
+    worker = WorkerSide(env.runtime, job)
+    horse = os.fork()
+    if horse == 0:
+        env.survive()
+        worker.be_horse()
+        execution.execute(env.runtime, job)
+        os._exit(0)
+    worker.be_worker()
+    wait_for_end(horse, lambda: {} if worker.descriptor is None else {worker.descriptor: worker.answer})
+    os.waitpid(horse, 0)
+    worker.close()
 
 
 def blocked(first: Callable[..., Callable[[CrashEnv], None]], **options: Any) -> Callable[[CrashEnv], None]:
@@ -401,6 +421,8 @@ BLOCKED = [
 ]
 RUNS = [
     Flow("a run succeeds", popped(), execute, is_atomic=False),
+    Flow("a run succeeds for whose horse its worker writes", popped(), write_for_horse, is_atomic=False),
+    Flow("a run ends for whose horse its worker writes", blocked(popped), write_for_horse, is_atomic=False),
     Flow("a run that must not be repeated succeeds", popped(retry=ONCE), execute, is_atomic=False),
     Flow("a run fails and is retried", popped(fails=1), execute, is_atomic=False),
     Flow("a run exhausts its attempts and its schedule", popped(fails=9, retry=ONCE), execute, is_atomic=False),

@@ -121,6 +121,10 @@ class Steps:
     def was_struck(self) -> bool:
         return self.at is not None and len(self.seen) > self.at
 
+    def strike_nowhere(self) -> None:
+        """Let nothing happen at any step from now on."""
+        self.at = None
+
     def take(self, step: Step, apply: Callable[[], Any], fail: Callable[[], None]) -> Any:
         """Count a step and apply it, unless its fate is another; `fail` breaks the connection and raises."""
         number = len(self.seen)

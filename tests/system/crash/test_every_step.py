@@ -60,6 +60,8 @@ BESIDE_POSTGRES = {
     "retry on request that waited is drained",
     "retry on request of a requeued job",
     "a run succeeds",
+    "a run succeeds for whose horse its worker writes",
+    "a run ends for whose horse its worker writes",
     "a run is given back",
     "a blocked run is offered again",
     "a run ends and the next is drained",

@@ -50,8 +50,8 @@ FENCES = (
     _edit(
         "the clock of the host counts, not the database's",
         "clock.py",
-        "_Measurement(wall + offset, wall, monotonic)",
-        "_Measurement(wall, wall, monotonic)",
+        "Measurement(wall + offset, wall, monotonic)",
+        "Measurement(wall, wall, monotonic)",
         "tests/contract/test_clock.py::test_a_wall_clock_that_is_set_changes_no_time_and_asks_for_a_measurement[0:00:10]",
         _CHAIN + "clock_steps.py::test_time_is_the_databases_before_and_after_the_wall_clock_is_set[0:00:30]",
     ),
@@ -444,6 +444,52 @@ ANSWERS = (
         "        return _standing(connection, schedule, run), False\n",
         "        return None, False\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
+    ),
+    _edit(
+        "an end that a worker was asked for is not looked for when its answer was lost",
+        "chain/execution.py",
+        "            is_repeated = True\n",
+        "",
+        _PROCESSES
+        + "horse_sql.py::test_end_that_a_worker_recorded_before_it_died_is_recognised_and_told_once[postgres]",
+        _PROCESSES + "horse_sql.py::test_end_that_a_worker_recorded_before_it_died_is_recognised_and_told_once[sqlite]",
+    ),
+    _edit(
+        "a horse believes that its worker has recorded what it did not answer to",
+        "chain/execution.py",
+        "            is_repeated = True\n",
+        "            return None\n",
+        _PROCESSES + "horse_sql.py::test_end_of_a_run_is_recorded_by_its_horse_when_the_worker_has_died_since_the_claim"
+        "[sqlite-skip]",
+        _CRASH.format("a run succeeds for whose horse its worker writes"),
+    ),
+    _edit(
+        "a horse asks a worker again that failed to answer",
+        "processes/horse_sql.py",
+        "        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job\n",
+        "",
+        _PROCESSES + "horse_sql.py::test_late_answer_of_a_worker_is_not_taken_for_that_of_the_next_question[sqlite]",
+    ),
+    _edit(
+        "a horse claims under another token what its worker may have claimed",
+        "chain/execution.py",
+        "        return write_claim(runtime, job, token, worker)\n",
+        "        return write_claim(runtime, job, new_uid(runtime.now()), worker)\n",
+        _PROCESSES + "horse_sql.py::test_run_with_long_arguments_is_executed_once[sqlite-too long]",
+    ),
+    _edit(
+        "the alarm of a worker strikes while it writes for its horse",
+        "processes/horse_sql.py",
+        "    left = signal.alarm(0)\n",
+        "    left = 0\n",
+        _PROCESSES + "horse_sql.py::test_alarm_of_a_worker_is_off_while_it_writes_and_set_again_afterwards[sqlite]",
+    ),
+    _edit(
+        "a horse keeps the connection of its worker open",
+        "processes/horse_sql.py",
+        "        self._runtime.database.leave_to_parent()\n",
+        "",
+        _PROCESSES + "horse_sql.py::test_connection_of_a_worker_ends_with_the_worker_though_its_horse_lives",
     ),
     _edit(
         "an operation does not look for its own commit",

@@ -1,0 +1,205 @@
+"""A worker writes to SQL for its work horse, so that a horse whose run is short opens no connection of its own.
+
+The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. All else it does
+itself: heartbeats, failures, what the workflow asks of SQL, and what its worker does not do in time. Nothing is
+believed of a worker that does not answer: what it may have written is recognised by the token of the attempt, as after
+any answer of SQL that was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from rqsched.chain.claim import Claim, NotAnsweredError
+from rqsched.chain.execution import write_claim, write_end
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import RunJobId
+from rqsched.core.model import Change
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.store.database import Patience
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+"""How long a horse waits for its worker before it does itself what it asked for."""
+LONGEST = 1 << 16
+"""Bytes of the longest message: whatever is on its way fits into the buffers, so neither side ever waits to send."""
+_BUFFER = 4 * LONGEST
+_HEAD = struct.Struct("!I")
+_ONCE = Patience(total=timedelta(milliseconds=1))
+"""One attempt, and another on a new connection where the one that was open is lost; the horse has more patience."""
+
+
+class WorkerSide:
+    """What a worker holds for the horse that it is about to fork for a run."""
+
+    answer_seconds = ANSWER_SECONDS
+    """How long the horse waits for an answer."""
+
+    def __init__(self, runtime: Runtime, job: RunJobId) -> None:
+        self._runtime, self._job = runtime, job
+        self._own, self._horses = socket.socketpair()
+        for end in (self._own, self._horses):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        self._own.setblocking(False)
+        self._heard = b""
+        self._claim: Claim | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        """What is readable when the horse asks; None when it will not ask any more."""
+        return None if self._own.fileno() < 0 else self._own.fileno()
+
+    def be_worker(self) -> None:
+        """Called after the fork in the worker."""
+        self._horses.close()
+
+    def be_horse(self) -> None:
+        """Called after the fork in the horse: its runtime asks the worker."""
+        self._own.close()
+        self._runtime.database.leave_to_parent()
+        self._runtime.parent = HorseSide(self._runtime, self._horses, self.answer_seconds)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._own.close()
+        self._horses.close()
+
+    def answer(self) -> None:
+        """Answer what the horse has asked, if all of it is here; called when the descriptor is readable."""
+        with _undisturbed():
+            try:
+                heard = self._own.recv(LONGEST)
+            except BlockingIOError:
+                return
+            except OSError:
+                heard = b""
+            if not heard:
+                self.close()
+                return
+            self._heard += heard
+            if (asked := self._next_request()) is not None:
+                self._send(self._perform(asked))
+                self._keep_clock()
+
+    def _next_request(self) -> Mapping[str, Any] | None:
+        if len(self._heard) < _HEAD.size:
+            return None
+        (length,) = _HEAD.unpack_from(self._heard)
+        end = _HEAD.size + length
+        if length > LONGEST:
+            self.close()
+        if length > LONGEST or len(self._heard) < end:
+            return None
+        text, self._heard = self._heard[_HEAD.size : end], self._heard[end:]
+        try:
+            asked: Mapping[str, Any] = json.loads(text)
+        except ValueError:  # the workflow has taken the socket for its own
+            self.close()
+            return None
+        return asked
+
+    def _perform(self, asked: Mapping[str, Any]) -> bytes:
+        """Do what is asked; returns the answer, empty where it was not done or may not have been."""
+        try:
+            answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
+        except Exception as error:  # noqa: BLE001 - the horse does it itself, and tells what is wrong then
+            _log.debug("not written for a horse: %s", error, extra={"action": "horse_not_served"})
+            return b""
+        found = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+        return found if len(found) <= LONGEST else b""
+
+    def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
+        self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
+        return self._claim, self._runtime.measured_clock
+
+    def _end(self, asked: Mapping[str, Any]) -> tuple[Change | None, bool]:
+        if self._claim is None:
+            raise NotAnsweredError("this worker has not claimed it")
+        succeeded = AttemptResult(AttemptOutcome.SUCCEEDED, result=asked["result"])
+        at = datetime.fromisoformat(asked["at"])
+        return write_end(self._runtime, self._claim, succeeded, at=at, patience=_ONCE)
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            self._own.send(_HEAD.pack(len(answer)) + answer)
+        except OSError:  # a horse that is gone, or stands still since before its last answer
+            self.close()
+
+    def _keep_clock(self) -> None:
+        """Measure the clock where that is due: else each horse would, over a connection of its own."""
+        try:
+            self._runtime.now()
+        except Exception as error:  # noqa: BLE001 - the next one tries again
+            _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
+
+
+class HorseSide:
+    """What a horse asks its worker with (`ParentWorker`)."""
+
+    def __init__(self, runtime: Runtime, to_worker: socket.socket, seconds: float = ANSWER_SECONDS) -> None:
+        self._runtime, self._socket, self._pid = runtime, to_worker, os.getpid()
+        self._socket.settimeout(seconds)
+        self._is_over = False
+
+    def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:
+        """Claim the run that this process was forked for."""
+        del job  # the worker knows which
+        claim, clock = self._ask({"token": token, "worker": worker})
+        self._runtime.take_over_clock(clock)
+        found: Claim | None = claim
+        return found
+
+    def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:
+        """Record that the run succeeded."""
+        change, is_ours = self._ask({"result": attempt_result.result, "at": at.isoformat()})
+        return change, is_ours
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        """Ask, and wait for the answer; a worker that failed to answer once is not asked again."""
+        if self._is_over or os.getpid() != self._pid:
+            raise NotAnsweredError("the worker is not asked any more")
+        text = json.dumps(request).encode()
+        if len(text) > LONGEST:
+            raise NotAnsweredError("the request is too long")
+        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job
+        try:
+            self._socket.sendall(_HEAD.pack(len(text)) + text)
+            (length,) = _HEAD.unpack(self._read(_HEAD.size))
+            answer = self._read(length)
+        except OSError as error:
+            raise NotAnsweredError(str(error)) from error
+        self._is_over = False
+        if not answer:
+            raise NotAnsweredError("the worker could not")
+        return pickle.loads(answer)  # noqa: S301 - of the process that forked this one
+
+    def _read(self, length: int) -> bytes:
+        found = b""
+        while len(found) < length:
+            more = self._socket.recv(length - len(found))
+            if not more:
+                raise ConnectionError("the worker is gone")
+            found += more
+        return found
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let the alarm by which RQ's worker looks after its horse wait: it raises wherever it strikes."""
+    left = signal.alarm(0)
+    try:
+        yield
+    finally:
+        if left:
+            signal.alarm(left)
