@@ -290,10 +290,7 @@ IS_OCCURRENCE = runs.c.kind != constant(RunKind.MANUAL)
 IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
 IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
 IS_OPEN_UNFINISHED = IS_OPEN & (runs.c.status != constant(RunStatus.BUFFERED))
-"""`IS_UNFINISHED` for named schedules: the index of all unfinished runs cannot serve it.
-
-A planner whose statistics are older than a herd takes all unfinished runs for a few, and reads them all for each batch.
-"""
+"""`IS_UNFINISHED` for named schedules: no plan may read the unfinished runs of all others for it."""
 sa.Index(
     "uq_rqsched_runs_occurrence",
     runs.c.schedule_uid,

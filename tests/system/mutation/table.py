@@ -68,8 +68,8 @@ FENCES = (
             Edit("rqsched/store/changes.py", "_LOCK = _FIND.with_for_update(key_share=True)\n", "_LOCK = _FIND\n"),
             Edit(
                 "rqsched/store/changes.py",
-                ".order_by(schedules.c.uid)\n        .with_for_update(key_share=True, skip_locked=skip_locked)",
-                ".order_by(schedules.c.uid)",
+                "    return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=schedules)\n",
+                "    return statement\n",
             ),
         ),
         (
@@ -80,8 +80,8 @@ FENCES = (
     _edit(
         "open runs that another transaction holds are not seen",
         "store/changes.py",
-        ".order_by(runs.c.uid)\n    )\n    if not with_backfill",
-        ".order_by(runs.c.uid)\n        .with_for_update(skip_locked=True)\n    )\n    if not with_backfill",
+        "    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED)\n",
+        "    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED).with_for_update(skip_locked=True)\n",
         _STORE + "locks.py::test_open_runs_that_another_transaction_holds_are_read_without_waiting",
         _CHAIN + "locked.py::test_schedule_whose_run_is_being_claimed_skips_and_starts_no_second_run",
     ),
