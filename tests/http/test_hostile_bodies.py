@@ -27,6 +27,7 @@ ROUTES = [
     ),
     *(f"POST /api/v1/schedules/{{schedule_id}}/runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
     "POST /api/v1/runs/retry/",
+    "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",
     "POST /api/v1/sync/",
     "POST /ojs/v1/cron",
