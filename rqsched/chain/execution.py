@@ -13,8 +13,7 @@ from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
-from rqsched.chain.claim import Claim as Claim
-from rqsched.chain.claim import NotAnsweredError, ParentWorker
+from rqsched.chain.claim import Claim, NotAnsweredError, ParentWorker
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out.ends import try_to_end
 from rqsched.chain.fan_out.resolver import find_resolver, name_targets

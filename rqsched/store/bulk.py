@@ -127,8 +127,8 @@ def _array(values: Sequence[Any], texts: dict[datetime, str]) -> str:
     try:
         joined = _SEPARATOR.join(values)
     except TypeError:  # not texts, or not all of them
-        return "{" + ",".join(_element(value, texts) for value in values) + "}"
-    if joined.count(_SEPARATOR) != len(values) - 1:
+        joined = None
+    if joined is None or joined.count(_SEPARATOR) != len(values) - 1:
         return "{" + ",".join(_element(value, texts) for value in values) + "}"
     return '{"' + _escaped(joined).replace(_SEPARATOR, '","') + '"}'
 

@@ -70,14 +70,10 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
 def _default_of(column: sa.Column[Any]) -> object:
     if column.nullable:
         return None
+    if isinstance(column.type, Span):
+        return timedelta(0)
     text = str(getattr(column.server_default, "arg", ""))
-    return (
-        text
-        if isinstance(column.type, (sa.String, sa.Text))
-        else timedelta(0)
-        if isinstance(column.type, Span)
-        else int(text)
-    )
+    return text if isinstance(column.type, sa.String) else int(text)
 
 
 _OF_NEW = {"due_at", "event_sequence", "n", "next_run_at", "note", "operation", "remaining", "tzdata", "version"}

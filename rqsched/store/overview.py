@@ -389,20 +389,20 @@ def sorted_schedules(
     key = (schedules.c[order.column], schedules.c.uid)
     direction = [part.desc() if order.is_descending else part for part in key]
     is_after = [] if after is None else [_beyond(order, after)]
-    is_lite, indexed = is_sqlite(connection), _indexed(filters)
+    on_sqlite, indexed = is_sqlite(connection), _indexed(filters)
     end = None
     if indexed != filters:
-        looked_at = sa.select(*key).where(*conditions_of(is_lite, indexed), *order.conditions, *is_after)
+        looked_at = sa.select(*key).where(*conditions_of(on_sqlite, indexed), *order.conditions, *is_after)
         end = connection.execute(looked_at.order_by(*direction).offset(most - 1).limit(1)).first()
-    statement = SELECT_SCHEDULES.where(*conditions_of(is_lite, filters), *order.conditions, *is_after)
-    if end is not None:
-        bound = _position(*end)
+    statement = SELECT_SCHEDULES.where(*conditions_of(on_sqlite, filters), *order.conditions, *is_after)
+    bound = None if end is None else _position(*end)
+    if bound is not None:
         statement = statement.where(sa.not_(_beyond(order, bound)))
     found = [to_schedule(row) for row in connection.execute(statement.order_by(*direction).limit(limit + 1))]
     if len(found) > limit:
         last = found[limit - 1]
         return SchedulePage(found[:limit], _position(getattr(last, order.column), last.uid), is_cut=False)
-    return SchedulePage(found, None if end is None else bound, is_cut=end is not None)
+    return SchedulePage(found, bound, is_cut=bound is not None)
 
 
 def _indexed(filters: Filters) -> Filters:

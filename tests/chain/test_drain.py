@@ -13,7 +13,8 @@ from sqlalchemy.engine import Connection
 
 from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain.execution import Claim, claim_run
+from rqsched.chain.claim import Claim
+from rqsched.chain.execution import claim_run
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.tables import runs, schedules

@@ -12,7 +12,8 @@ import pytest
 
 from rqsched import current_run
 from rqsched.chain import execution, settling
-from rqsched.chain.execution import Claim, claim_run
+from rqsched.chain.claim import Claim
+from rqsched.chain.execution import claim_run
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled

@@ -14,7 +14,8 @@ from rq.job import JobStatus
 
 from rqsched import current_run
 from rqsched.chain import execution
-from rqsched.chain.execution import MAX_RESULT, Claim, claim_run
+from rqsched.chain.claim import Claim
+from rqsched.chain.execution import MAX_RESULT, claim_run
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.core.ids import RunJobId
 from tests.support.env import MINUTE, Env, MakeEnv, job_id, run_job_id, run_target

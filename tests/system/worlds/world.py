@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from rqsched import jobs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import execution, reconcile, settling
-from rqsched.chain.execution import Claim
+from rqsched.chain.claim import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
