@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import parent_process
 from multiprocessing.util import register_after_fork
 from typing import Any, Protocol, cast
 
@@ -328,7 +329,8 @@ def end_scheduler_with(worker: HasPid) -> None:
 
 def _die_with_worker(worker: HasPid) -> None:
     """Called in each process that multiprocessing forks below the worker; those that a run forks are left alone."""
-    if worker.pid is not None and os.getppid() == worker.pid:
+    parent = parent_process()  # as it was at the fork: the worker may have died since
+    if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)
 
 

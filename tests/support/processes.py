@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,12 +72,11 @@ class Process:
             kill_all(tree)
 
     def kill_tree(self) -> int:
-        """SIGKILL it and all its descendants at once; return its exit code.
+        """SIGKILL it and all its descendants; return its exit code.
 
-        It is stopped first: what stands still starts no child that nobody has counted.
+        All are stopped first, and awaited: one that is about to fork gets a child that nobody has counted.
         """
-        self.popen.send_signal(signal.SIGSTOP)
-        kill_all(process_tree(self.pid))
+        kill_all(_stop_tree(self.pid))
         return self.popen.wait(10)
 
 
@@ -108,6 +109,27 @@ def process_tree(pid: int) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _stop_tree(pid: int) -> list[psutil.Process]:
+    """Stop the process and its descendants, each with what it was forking meanwhile; returns them all."""
+    stopped: list[psutil.Process] = []
+    while new := [process for process in process_tree(pid) if process not in stopped]:
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        wait_until(partial(_stand_still, new), interval=0.001, what=f"a standstill of {new}")
+        stopped += new
+    return stopped
+
+
+def _stand_still(processes: Sequence[psutil.Process]) -> bool:
+    still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() not in still:
+                return False
+    return True
 
 
 def is_gone(process: psutil.Process) -> bool:

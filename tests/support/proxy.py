@@ -58,7 +58,9 @@ class Proxy:
             except OSError:  # it is down, and says so
                 client.close()
                 continue
-            self._connections.append(_Connection(client, server, is_silent=self.is_silent))
+            connection = _Connection(client, server, is_silent=self.is_silent)
+            self._connections.append(connection)  # before it forwards: what was answered is counted
+            connection.start()
 
     @property
     def connections(self) -> int:
@@ -81,6 +83,9 @@ class _Connection:
         if is_silent:
             self.is_silent.set()
         self._ends = (client, server)
+
+    def start(self) -> None:
+        client, server = self._ends
         for source, sink in ((client, server), (server, client)):
             threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
