@@ -50,6 +50,14 @@ def test_the_commit_event_of_a_connection_comes_before_commit_and_the_next_begin
     assert watched.seen == [("begin", 0), ("commit", 0), ("begin", 1), ("rollback", 1), ("checkin", 1)]
 
 
+def test_a_connection_of_an_engine_with_options_is_listened_to_like_any_other(watched: Watched) -> None:
+    begun: list[sa.Connection] = []
+    with watched.engine.execution_options(isolation_level="SERIALIZABLE").connect() as connection:
+        sa.event.listen(connection, "begin", begun.append)
+        connection.begin()
+    assert begun == [connection]
+
+
 def test_a_connection_is_returned_to_its_pool_after_commit(watched: Watched) -> None:
     with watched.engine.begin() as connection:
         connection.execute(sa.insert(table).values(id=1))
