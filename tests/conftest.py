@@ -23,16 +23,33 @@ _TESTS = Path(__file__).parent
 _SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "dashboard", "http", "machines"))
 # What is served, dispatched and told there is proven beside PostgreSQL by tests/http, chain, store and system/crash.
 _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
-_LONGEST = (_TESTS / "system", _TESTS / "http" / "test_schemathesis.py")
+_WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")
+_SPREAD = 0.85
+"""The part of the run over which modules that mostly wait for processes are spread; the rest keeps its end short."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the second database of the surfaces to the proofs, and start what takes longest first."""
+    """Leave the second database of the surfaces to the proofs; let what computes run beside what waits."""
     for item in items:
         if _is_surface_on_second_database(item) and item.get_closest_marker("every_database") is None:
             item.add_marker(pytest.mark.proof)
-    items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in _LONGEST))
+    items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Spread the modules that wait evenly among those that compute; no module is torn apart.
+
+    Each test process gets a part of the list in this order, so that at any time some wait and some compute.
+    """
+    waiting, computing = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (waiting if any(item.path.is_relative_to(path) for path in _WAITING) else computing).append(item)
+    places: dict[Path, float] = {}
+    for group, spread in ((waiting, _SPREAD), (computing, 1.0)):
+        for index, item in enumerate(group):
+            places.setdefault(item.path, spread * index / len(group))
+    return sorted(items, key=lambda item: places[item.path])
 
 
 def _is_surface_on_second_database(item: pytest.Item) -> bool:
