@@ -15,7 +15,11 @@ def hold() -> None:
     """Count the worker as waiting, and hold it until the gate is opened for it."""
     job = get_current_job()
     assert job is not None
-    redis: Redis = job.connection
+    pass_through(job.connection)
+
+
+def pass_through(redis: Redis) -> None:
+    """Wait at the gate until it is opened."""
     redis.incr(WAITING)
     if redis.blpop([OPEN], timeout=PATIENCE) is None:
         raise TimeoutError("nobody opened the gate")

@@ -49,6 +49,15 @@ def rq_worker(
         yield process
 
 
+@contextmanager
+def celery_worker(place: Lab, name: str, processes: int) -> Iterator[Process]:
+    """Run Celery's prefork pool of so many processes inside the block."""
+    words = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_tasks", "worker", "-c", str(processes)]
+    quiet = ["--loglevel", "WARNING", "--without-gossip", "--without-mingle"]
+    with running([*words, *quiet], log_path=place.folder / f"{name}.log", env=environment(place, None)) as process:
+        yield process
+
+
 def build_gate(queue: Queue, workers: int = 1) -> None:
     """Put a gate before all that is on the queue: each of so many workers will stop there before its first job."""
     for _ in range(workers):
@@ -69,8 +78,15 @@ def rate_of(
 ) -> float:
     """Measure how many of `count` end in a second, from the moment that warm workers may begin until `wait` is over."""
     build_gate(queue, workers)
+    return rate_behind_gate(count, queue.connection, workers, process, wait)
+
+
+def rate_behind_gate(
+    count: int, redis: Redis, workers: int, process: AbstractContextManager[Process], wait: Callable[[], object]
+) -> float:
+    """Measure the same where what holds the workers is queued already."""
     with process:
-        begun = open_gate(queue.connection, workers)
+        begun = open_gate(redis, workers)
         wait()
         return count / (time.perf_counter() - begun)
 

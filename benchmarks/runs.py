@@ -6,7 +6,8 @@
 The kinds: `fork` is `rq worker`, `simple` RQ's SimpleWorker and `pool` is `rq worker-pool` with one worker per core,
 ours with `-c rqsched.preload`; `class` is `rq worker -w rqsched.rq.Worker` beside `rq worker`; `rqsched` is `rqsched
 worker` beside `rq worker --with-scheduler`; `runners` is `rqsched worker --concurrency` with one runner per core,
-beside one SimpleWorker and one `rq worker`. All runs are on their queue and all workers are started, warm and idle
+beside one SimpleWorker, one `rq worker` and, where Celery is installed, its prefork pool of as many processes with late
+acknowledgement. All runs are on their queue and all workers are started, warm and idle
 before the clock starts: it measures neither fires nor start-up. The clock ends when the last run is recorded as ended
 in SQL, or RQ's last job is finished. The aim is at least half of RQ's rate for each kind; of runners at least one
 SimpleWorker, and four times one `rq worker`.
@@ -16,11 +17,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.util import find_spec
 
 from redis import Redis
 from rq import Queue
@@ -40,7 +42,7 @@ from benchmarks.lab import (
     succeeded,
     summary,
 )
-from benchmarks.processes import rate_of, rq_worker, worker
+from benchmarks.processes import celery_worker, rate_behind_gate, rate_of, rq_worker, worker
 from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
@@ -87,11 +89,28 @@ class Kind:
         keys = [job.key for job in put_noops(queue, self.count)]
         return self._rate(queue, self._rq(place, queue), lambda: not redis.exists(*keys))
 
-    def peers(self, others: Sequence[Kind]) -> dict[str, Kind]:
-        """Return the kinds of RQ that this one is measured beside, by what they are called in the figures."""
+    def celery(self, place: Lab) -> float:
+        """Measure Celery's tasks a second, in as many processes."""
+        from benchmarks import celery_tasks as tasks  # noqa: PLC0415 - where it is installed
+
+        redis = Redis.from_url(place.valkey.url)
+        redis.flushall()
+        with tasks.app.connection_for_write(place.valkey.url) as connection:
+            for task, count in ((tasks.hold, self.workers), (tasks.noop, self.count)):
+                for _ in range(count):
+                    task.apply_async(connection=connection)
+        process = celery_worker(place, f"celery-{time.time_ns()}", self.workers)
+        wait = partial(_wait, lambda: not redis.exists(tasks.QUEUE, tasks.UNACKNOWLEDGED))
+        return rate_behind_gate(self.count, redis, self.workers, process, wait)
+
+    def peers(self, others: Sequence[Kind]) -> Mapping[str, Callable[[Lab], float]]:
+        """Return what this kind is measured beside, by what it is called in the figures."""
         if self.name != "runners":
-            return {"rq": self}
-        return {f"rq_{kind.name}": kind for kind in others if kind.name in {"simple", "fork"}}
+            return {"rq": self.theirs}
+        beside: dict[str, Callable[[Lab], float]] = {
+            f"rq_{kind.name}": kind.theirs for kind in others if kind.name in {"simple", "fork"}
+        }
+        return beside | ({"celery": self.celery} if find_spec("celery") else {})
 
     def _rq(
         self, place: Lab, queue: Queue, database_url: str | None = None, options: Sequence[str] = ()
@@ -108,8 +127,11 @@ class Kind:
         return rq_worker(place, database_url, f"rq-{time.time_ns()}", words, queue.name, command=command)
 
     def _rate(self, queue: Queue, process: AbstractContextManager[Process], have_ended: Callable[[], bool]) -> float:
-        wait = partial(wait_until, have_ended, timeout=PATIENCE, interval=0.02, what="the end of the last run")
-        return rate_of(self.count, queue, self.workers, process, wait)
+        return rate_of(self.count, queue, self.workers, process, partial(_wait, have_ended))
+
+
+def _wait(have_ended: Callable[[], bool]) -> None:
+    wait_until(have_ended, timeout=PATIENCE, interval=0.02, what="the end of the last run")
 
 
 def main() -> None:
@@ -128,10 +150,10 @@ def main() -> None:
     report("runs", vars(given), {"kinds": figures, "aim": aim})
 
 
-def measure(place: Lab, kind: Kind, peers: dict[str, Kind], rounds: int) -> dict[str, object]:
+def measure(place: Lab, kind: Kind, peers: Mapping[str, Callable[[Lab], float]], rounds: int) -> dict[str, object]:
     """Measure one kind on each database and its peers, in turn."""
     one, other = (partial(kind.ours, place, database) for database in DATABASES)
-    theirs = {name: partial(peer.theirs, place) for name, peer in peers.items()}
+    theirs = {name: partial(peer, place) for name, peer in peers.items()}
     found = alternate(rounds, {DATABASES[0]: one, **theirs, DATABASES[1]: other})
     return {
         "runs_per_second": {database: summary(found[database]) for database in DATABASES},
