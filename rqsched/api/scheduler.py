@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
 from rqsched import signals
 from rqsched.api.bulk import BulkOperations
@@ -23,12 +22,9 @@ from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
-from rqsched.chain import fire_due, operations, pruning, quotas, reconcile, retrying
+from rqsched.chain import operations, quotas, retrying
 from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
-from rqsched.chain.pruning import Pruned, Pruning
-from rqsched.chain.reconcile import Progress, Recovered
-from rqsched.chain.resync import resync_redis
 from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.clock import Clock
@@ -53,6 +49,10 @@ from rqsched.store.listing import FailedRuns
 from rqsched.store.shared_engine import database_of
 from rqsched.timing import When, unfold
 from rqsched.workflows import Registry
+
+if TYPE_CHECKING:
+    from rqsched.chain.pruning import Pruned
+    from rqsched.chain.reconcile import Progress, Recovered
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         self.runtime = Runtime(
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
-        self.runtime.on_redis_back = partial(resync_redis, self.runtime)
+        self.runtime.on_redis_back = self._resync_redis
         try:
             self._check_schema()
         except Exception:
@@ -121,6 +121,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             schema_version.require_current(self.runtime.database)
         except BackendUnavailableError as error:
             _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
+
+    def _resync_redis(self) -> None:
+        from rqsched.chain.resync import resync_redis  # noqa: PLC0415 - as in `recover`
+
+        resync_redis(self.runtime)
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Scheduler:
@@ -408,6 +413,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.
         """
+        from rqsched.chain import reconcile  # noqa: PLC0415 - most commands and requests need none of its thirty modules
+
         return reconcile.recover(self.runtime, deep=deep, progress=progress)
 
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
@@ -415,6 +422,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
+        from rqsched.chain import fire_due  # noqa: PLC0415 - as in `recover`
+
         return fire_due.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
 
     def on(self, name: str, subscriber: Subscriber) -> None:
@@ -438,11 +447,15 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         `retention` is instead of RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
         """
-        wanted = Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
+        from rqsched.chain import pruning  # noqa: PLC0415 - as in `recover`
+
+        wanted = pruning.Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
         return pruning.prune_all(self.runtime, wanted, progress)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
         """Delete audit events of one namespace or (None) all, recorded before an instant; returns how many."""
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+        from rqsched.chain import pruning  # noqa: PLC0415 - as in `recover`
+
         return pruning.prune_history(self.runtime, before, namespace)

@@ -11,10 +11,10 @@ import typer
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.cli import parsing
+from rqsched.cli.arguments import Overlap, ScheduleId
 from rqsched.cli.command import command
 from rqsched.cli.outcomes import told
 from rqsched.cli.output import notice, progress_bar
-from rqsched.cli.schedule_options import Overlap, ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow

@@ -9,9 +9,9 @@ import typer
 
 from rqsched.api.bulk import DEFAULT_BOUND
 from rqsched.cli import outcomes, parsing
+from rqsched.cli.arguments import Note, Texts
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
-from rqsched.cli.schedule_options import Note, Texts
 from rqsched.cli.session import Session
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.outcomes import LastOutcome

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from rqsched.api.schedule_handle import TriggerResult
+from rqsched.cli.arguments import Note, Overlap, ScheduleId
 from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.output import notice
 from rqsched.cli.runs import run_fields
-from rqsched.cli.schedule_options import Note, Overlap, ScheduleId
 from rqsched.cli.session import Session
 from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.policy import CatchUp

@@ -1,29 +1,32 @@
 """The output of commands: tables and sentences for people, JSON for programs. Only results go to standard output.
 
 In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Nothing a user stored (a note,
-an error) can move the cursor or colour the screen: control characters are shown as a replacement character.
+an error) can move the cursor or colour the screen: control characters are shown as a replacement character. What draws
+in a terminal is imported there: a script that calls a command many times does not wait for it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import IO, Any
-
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from typing import IO, TYPE_CHECKING, Any
 
 from rqsched.core.ids import iso_utc
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _WIDE = 100_000
 """Columns of an output that is not a terminal: no line is wrapped."""
+_MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""The variables by which rich takes what is none for a terminal."""
+_MOVES = dict.fromkeys(b"\a\b\v\f\r")
+"""Characters that rich leaves out everywhere: what they do is for terminals."""
 _COLOURS = {
     "active": "green",
     "succeeded": "green",
@@ -76,16 +79,32 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON-native")
 
 
+def _console(stream: IO[str]) -> Console | None:
+    """Return what draws on a stream; None for one that is no terminal, whose text is written as it is."""
+    is_terminal = stream.isatty()
+    if not is_terminal and not any(name in os.environ for name in _MAKES_TERMINALS):
+        return None
+    from rich.console import Console  # noqa: PLC0415 - most commands are called by scripts, which it would delay
+
+    width = None if is_terminal else _WIDE
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+
+
+def _write_line(stream: IO[str], text: str) -> None:
+    """Write a text of one or more lines; nothing is coloured, wrapped or cut."""
+    console = _console(stream)
+    if console is None:
+        stream.write(text.translate(_MOVES).expandtabs() + "\n")
+    else:
+        console.print(text, soft_wrap=True)
+
+
 class Writer:
     """Writes the output of a command to what was standard output when the writer was made."""
 
     def __init__(self, output: Output, stdout: IO[str] | None = None) -> None:
         self.output = output
         self._stdout = stdout or sys.stdout
-        is_terminal = self._stdout.isatty()
-        self.console = Console(
-            file=self._stdout, markup=False, highlight=False, emoji=False, width=None if is_terminal else _WIDE
-        )
 
     @property
     def is_table(self) -> bool:
@@ -100,7 +119,7 @@ class Writer:
     def say(self, text: str) -> None:
         """Write a sentence; under `json` and `jsonl` nothing."""
         if self.is_table:
-            self.console.print(text, soft_wrap=True)
+            _write_line(self._stdout, text)
 
     def json(self, value: Any) -> None:
         """Write one JSON document: indented, or on a line of its own."""
@@ -120,15 +139,11 @@ class Writer:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a table; for people only."""
-        if not self.console.is_terminal:
+        console = _console(self._stdout)
+        if console is None or not console.is_terminal:
             self._stdout.writelines(_bare(columns, rows))
-            return
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name in columns:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row))
-        self.console.print(table)
+        else:
+            _draw(console, columns, rows)
 
 
 def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
@@ -139,21 +154,40 @@ def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() + "\n"
 
 
-def _cell(value: Any) -> Text:
-    text = shown(value)
-    return Text(text, style=_COLOURS.get(text, ""))
+def _draw(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Draw a table with a rule below its head, statuses in their colours."""
+    from rich import box  # noqa: PLC0415 - for terminals only
+    from rich.table import Table  # noqa: PLC0415 - for terminals only
+    from rich.text import Text  # noqa: PLC0415 - for terminals only
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text, style=_COLOURS.get(text, "")) for text in map(shown, row)))
+    console.print(table)
 
 
 def notice(text: str) -> None:
     """Write a sentence to standard error, beside the output."""
-    Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
+    _write_line(sys.stderr, text)
 
 
 @contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error while the block runs, in a terminal only; yields what advances it."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda steps: progress.advance(task, steps)
+    console = _console(sys.stderr)
+    if console is None or not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich import progress  # noqa: PLC0415 - for terminals only
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda steps: bar.advance(task, steps)

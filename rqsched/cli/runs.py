@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.cli.arguments import ScheduleId
 from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.output import dump
-from rqsched.cli.schedule_options import ScheduleId
 from rqsched.cli.session import Session
 from rqsched.cli.target_commands import find_run, follow, in_words
 from rqsched.core.audit import AuditRecord

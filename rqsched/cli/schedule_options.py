@@ -11,33 +11,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from rqsched.cli import parsing
-from rqsched.cli.completion import schedule_ids
+from rqsched.cli.arguments import METADATA, POLICY, TOLD, WHAT, WHEN, Overlap, Texts
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
+from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, RetryPolicy
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
-
-Texts = list[str] | None
-WHEN, WHAT, POLICY, METADATA, TOLD = "When", "What", "Policy", "Metadata", "Who is told"
-"""The headings under which `--help` lists the options."""
-
-NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="The id, unique in its namespace.")]
-ScheduleId = Annotated[
-    str, typer.Argument(metavar="SCHEDULE_ID", help="The id in the namespace.", autocompletion=schedule_ids)
-]
-Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=METADATA)]
-Overlap = Annotated[
-    str | None,
-    typer.Option(
-        "--overlap-policy",
-        "--overlap",
-        help=f"What to do while an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
-        autocompletion=lambda: list(OverlapPolicy),
-        rich_help_panel=POLICY,
-    ),
-]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 Row = Mapping[str, Any]
 """Column names and values."""
@@ -32,7 +34,18 @@ def is_sqlite(connection: Connection) -> bool:
 
 def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """Return an INSERT that supports ON CONFLICT, in the database's dialect."""
-    return sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
+    if not is_sqlite(connection):
+        return postgres_insert(table)
+    from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - a process has one database, and dialects are slow to load
+
+    return sqlite.insert(table)
+
+
+def postgres_insert(table: sa.Table) -> postgresql.Insert:
+    """Return an INSERT that supports ON CONFLICT, for PostgreSQL."""
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - as above
+
+    return postgresql.insert(table)
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
@@ -161,7 +174,7 @@ def _instant(value: datetime) -> str:
 @lru_cache(maxsize=1024)
 def _set_insert(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...], or_ignore: bool) -> sa.Insert:
     values = _set_values(table, shared, own)
-    statement = postgresql.insert(table).from_select(list(values), sa.select(*values.values()))
+    statement = postgres_insert(table).from_select(list(values), sa.select(*values.values()))
     return statement.on_conflict_do_nothing() if or_ignore else statement
 
 
@@ -177,8 +190,7 @@ def _set_values(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) 
     # Texts go without their length: a cast to that would cut what is too long, where a column refuses it.
     kinds = {name: sa.Text() if isinstance(table.c[name].type, sa.String) else table.c[name].type for name in own}
     arrays = [
-        sa.cast(sa.bindparam(f"a_{name}", type_=sa.Text), postgresql.ARRAY(kind, dimensions=1))
-        for name, kind in kinds.items()
+        sa.cast(sa.bindparam(f"a_{name}", type_=sa.Text), sa.ARRAY(kind, dimensions=1)) for name, kind in kinds.items()
     ]
     columns = [sa.column(name, kind) for name, kind in kinds.items()]
     given = sa.func.unnest(*arrays).table_valued(*columns, name="given").render_derived()

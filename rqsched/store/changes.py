@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
@@ -56,7 +55,7 @@ def _among(column: sa.ColumnElement[Any], values: sa.ColumnElement[Any], on_sqli
     if on_sqlite:
         every = sa.func.json_each(values).table_valued("value")
         return column.in_(sa.select(every.c.value))
-    return column == sa.any_(sa.cast(values, postgresql.ARRAY(sa.Text)))
+    return column == sa.any_(sa.cast(values, sa.ARRAY(sa.Text)))
 
 
 def _joined(column: sa.ColumnElement[Any], *, on_sqlite: bool) -> sa.ColumnElement[bool]:
@@ -140,7 +139,7 @@ def _bound(name: str, on_sqlite: bool) -> sa.BindParameter[Any]:
 
 
 def _type_of_list(on_sqlite: bool) -> sa.types.TypeEngine[Any]:
-    return sa.Text() if on_sqlite else postgresql.ARRAY(sa.Text)
+    return sa.Text() if on_sqlite else sa.ARRAY(sa.Text)
 
 
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
@@ -249,6 +248,8 @@ def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.C
     find = sa.func.instr if on_sqlite else sa.func.strpos
     is_likely = find(column, dumps({name: value})[1:-1]) > 0 if isinstance(value, str) else sa.true()
     if not on_sqlite:
+        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - of one database only
+
         return is_likely & sa.cast(column, JSONB).contains({name: value})
     member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
     wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change
+from rqsched.store.bulk import postgres_insert
 from rqsched.store.rows import DEFINITION, SCHEDULE_COLUMNS, event_rows, run_rows, schedule_differences, schedule_values
 from rqsched.store.tables import Span, audit_events, runs, schedules
 
@@ -95,7 +95,7 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
 @lru_cache(maxsize=4)
 def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
     made = (
-        postgresql.insert(schedules)
+        postgres_insert(schedules)
         .values(_bound("s", schedules, of_schedule))
         .on_conflict_do_nothing()
         .returning(schedules.c.uid)
@@ -120,5 +120,5 @@ def _write(of_schedule: Names, of_run: Names, events: int) -> sa.Insert:
     if not of_run:
         return recorded
     # A duplicate key must never stop a chain; a decision under the lock meets none.
-    started = postgresql.insert(runs).values(_bound("r", runs, of_run)).on_conflict_do_nothing()
+    started = postgres_insert(runs).values(_bound("r", runs, of_run)).on_conflict_do_nothing()
     return recorded.add_cte(started.cte("started"))

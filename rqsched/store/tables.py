@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -66,6 +67,28 @@ class Span(TypeDecorator[timedelta]):
         """Return a timedelta."""
         del dialect
         return None if value is None else timedelta(microseconds=value)
+
+
+class PartialIndex(sa.Index):
+    """An index of the rows that meet a condition.
+
+    SQLAlchemy loads every dialect whose options it is given, twenty modules for PostgreSQL: here when somebody asks
+    for them, to create the index or to compare it.
+    """
+
+    inherit_cache = True
+
+    def __init__(self, name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool], unique: bool = False):
+        self._condition = where
+        super().__init__(name, *columns, unique=unique)
+
+    @cached_property
+    def dialect_options(self) -> Any:
+        """The options of each dialect, its condition among them."""
+        options = super().dialect_options
+        for dialect in ("sqlite", "postgresql"):
+            options[dialect]["where"] = self._condition
+        return options
 
 
 Uid = sa.String(26)
@@ -170,35 +193,13 @@ A query that wants the index repeats the whole condition: SQLite does not know t
 """
 IS_ACTIVE = schedules.c.status == constant(ScheduleStatus.ACTIVE)
 HAS_WAITING = (schedules.c.buffer_depth > sa.text("0")) | (schedules.c.backfill_waiting > sa.text("0"))
-sa.Index(
-    "uq_rqsched_schedules_incarnation",
-    schedules.c.namespace,
-    schedules.c.schedule_id,
-    unique=True,
-    sqlite_where=IS_LIVE,
-    postgresql_where=IS_LIVE,
+PartialIndex(
+    "uq_rqsched_schedules_incarnation", schedules.c.namespace, schedules.c.schedule_id, unique=True, where=IS_LIVE
 )
-sa.Index(
-    "ix_rqsched_schedules_due",
-    schedules.c.due_at,
-    schedules.c.uid,
-    sqlite_where=IS_ACTIVE,
-    postgresql_where=IS_ACTIVE,
-)
-sa.Index(
-    "ix_rqsched_schedules_waiting",
-    schedules.c.uid,
-    sqlite_where=HAS_WAITING,
-    postgresql_where=HAS_WAITING,
-)
+PartialIndex("ix_rqsched_schedules_due", schedules.c.due_at, schedules.c.uid, where=IS_ACTIVE)
+PartialIndex("ix_rqsched_schedules_waiting", schedules.c.uid, where=HAS_WAITING)
 IS_WATCHED = schedules.c.overdue_at.is_not(None)
-sa.Index(
-    "ix_rqsched_schedules_overdue",
-    schedules.c.overdue_at,
-    schedules.c.uid,
-    sqlite_where=IS_WATCHED,
-    postgresql_where=IS_WATCHED,
-)
+PartialIndex("ix_rqsched_schedules_overdue", schedules.c.overdue_at, schedules.c.uid, where=IS_WATCHED)
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
@@ -216,14 +217,7 @@ for _name, _key, _condition in (
     ("failing", (schedules.c.consecutive_failures,), IS_FAILING),
     ("ended_badly", (schedules.c.last_outcome, schedules.c.schedule_id), ENDED_BADLY),
 ):
-    sa.Index(
-        f"ix_rqsched_schedules_{_name}",
-        schedules.c.namespace,
-        *_key,
-        schedules.c.uid,
-        sqlite_where=_condition,
-        postgresql_where=_condition,
-    )
+    PartialIndex(f"ix_rqsched_schedules_{_name}", schedules.c.namespace, *_key, schedules.c.uid, where=_condition)
 
 runs = sa.Table(
     "rqsched_runs",
@@ -291,30 +285,9 @@ IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
 IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
 IS_OPEN_UNFINISHED = IS_OPEN & (runs.c.status != constant(RunStatus.BUFFERED))
 """`IS_UNFINISHED` for named schedules: no plan may read the unfinished runs of all others for it."""
-sa.Index(
-    "uq_rqsched_runs_occurrence",
-    runs.c.schedule_uid,
-    runs.c.occurrence_at,
-    unique=True,
-    sqlite_where=IS_OCCURRENCE,
-    postgresql_where=IS_OCCURRENCE,
-)
-sa.Index(
-    "ix_rqsched_runs_open",
-    runs.c.schedule_uid,
-    runs.c.status,
-    runs.c.kind,
-    runs.c.number,
-    sqlite_where=IS_OPEN,
-    postgresql_where=IS_OPEN,
-)
-sa.Index(
-    "ix_rqsched_runs_unfinished",
-    runs.c.status,
-    runs.c.uid,
-    sqlite_where=IS_UNFINISHED,
-    postgresql_where=IS_UNFINISHED,
-)
+PartialIndex("uq_rqsched_runs_occurrence", runs.c.schedule_uid, runs.c.occurrence_at, unique=True, where=IS_OCCURRENCE)
+PartialIndex("ix_rqsched_runs_open", runs.c.schedule_uid, runs.c.status, runs.c.kind, runs.c.number, where=IS_OPEN)
+PartialIndex("ix_rqsched_runs_unfinished", runs.c.status, runs.c.uid, where=IS_UNFINISHED)
 sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
 
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
@@ -329,7 +302,7 @@ for _name, _columns, _condition in (
     ("dead_letter", (runs.c.dead_letter_at, runs.c.uid), IS_DEAD_LETTER),
     ("dispatched", (runs.c.uid,), HAS_OPEN_TARGETS),
 ):
-    sa.Index(f"ix_rqsched_runs_{_name}", *_columns, sqlite_where=_condition, postgresql_where=_condition)
+    PartialIndex(f"ix_rqsched_runs_{_name}", *_columns, where=_condition)
 
 audit_events = sa.Table(
     "rqsched_audit_events",
@@ -415,13 +388,7 @@ targets = sa.Table(
 
 IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in OPEN_TARGETS])
 sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
-sa.Index(
-    "ix_rqsched_targets_open",
-    targets.c.status,
-    targets.c.uid,
-    sqlite_where=IS_OPEN_TARGET,
-    postgresql_where=IS_OPEN_TARGET,
-)
+PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
 
 machine_states = sa.Table(
@@ -474,21 +441,9 @@ deliveries = sa.Table(
     _is_one_of("status", ["pending", "running", "succeeded", "failed"]),
 )
 IS_OPEN_DELIVERY = deliveries.c.status.in_([sa.literal_column("'pending'"), sa.literal_column("'running'")])
-sa.Index(
-    "ix_rqsched_deliveries_open",
-    deliveries.c.due_at,
-    deliveries.c.uid,
-    sqlite_where=IS_OPEN_DELIVERY,
-    postgresql_where=IS_OPEN_DELIVERY,
-)
+PartialIndex("ix_rqsched_deliveries_open", deliveries.c.due_at, deliveries.c.uid, where=IS_OPEN_DELIVERY)
 HAS_FAILED_DELIVERY = deliveries.c.status == sa.literal_column("'failed'")
-sa.Index(
-    "ix_rqsched_deliveries_failed",
-    deliveries.c.ended_at,
-    deliveries.c.uid,
-    sqlite_where=HAS_FAILED_DELIVERY,
-    postgresql_where=HAS_FAILED_DELIVERY,
-)
+PartialIndex("ix_rqsched_deliveries_failed", deliveries.c.ended_at, deliveries.c.uid, where=HAS_FAILED_DELIVERY)
 sa.Index("ix_rqsched_deliveries_schedule_uid", deliveries.c.schedule_uid, deliveries.c.uid)
 
 database_metadata = sa.Table(

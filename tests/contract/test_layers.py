@@ -42,6 +42,18 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.http.app", "rqsched.dashboard.sessions"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
+    ("rqsched.cli.output", "rich.console.Console"): "most commands are called by scripts, for which nothing is drawn",
+    ("rqsched.cli.output", "rich.box"): "for terminals only",
+    ("rqsched.cli.output", "rich.table.Table"): "for terminals only",
+    ("rqsched.cli.output", "rich.text.Text"): "for terminals only",
+    ("rqsched.cli.output", "rich.progress"): "for terminals only",
+    ("rqsched.store.bulk", "sqlalchemy.dialects.postgresql"): "a process has one database; its dialect is slow to load",
+    ("rqsched.store.bulk", "sqlalchemy.dialects.sqlite"): "a process has one database; its dialect is slow to load",
+    ("rqsched.store.listing", "sqlalchemy.dialects.postgresql.JSONB"): "a process has one database",
+    ("rqsched.api.scheduler", "rqsched.chain.fire_due"): "thirty modules that most commands and requests do not need",
+    ("rqsched.api.scheduler", "rqsched.chain.pruning"): "as above",
+    ("rqsched.api.scheduler", "rqsched.chain.reconcile"): "as above",
+    ("rqsched.api.scheduler", "rqsched.chain.resync.resync_redis"): "as above",
 }
 """(module, what it imports inside a function): why it cannot be imported at the top."""
 
