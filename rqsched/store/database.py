@@ -52,7 +52,7 @@ _REFUSALS = (
     "no pg_hba.conf entry",
     "is not permitted to log in",
     "failed to resolve host",
-    "Name or service not known",  # psycopg 3.2 repeats what the system says: Linux, then macOS
+    "Name or service not known",  # psycopg before 3.2.13 repeats what the system says: Linux, then macOS
     "nodename nor servname provided",
 )
 """How libpq and psycopg begin to say that the same URL will be refused again."""
@@ -353,7 +353,9 @@ class Database:
         except DBAPIError as error:
             reason = reason_of(error)
             if any(words in reason for words in _REFUSALS):
-                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}.") from error
+                host = self._engine.url.host
+                where = f" (host {host})" if host and host not in reason else ""
+                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}{where}.") from error
             if not is_transient(error):
                 raise
 
