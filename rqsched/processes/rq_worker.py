@@ -31,6 +31,7 @@ from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.horse_watch import wait_for_end
+from rqsched.processes.sparing import SparingWorker, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
@@ -48,7 +49,7 @@ _REVIVE_SECONDS = 15.0
 """How often a worker looks whether RQ's scheduler lives, or its lock is free."""
 
 
-class PatientWorker(BaseWorker):
+class PatientWorker(SparingWorker):
     """Mixed into one of RQ's worker classes, before it."""
 
     max_connection_wait_time = 5.0
@@ -226,6 +227,12 @@ class WritesForHorse(PatientWorker):
     """Mixed into a worker class that forks, after any other of ours: it claims for its horses and records successes."""
 
     _for_horse: WorkerSide | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what RQ's worker takes."""
+        super().__init__(*arguments, **options)
+        if not isinstance(self, SpawnWorker):  # which names the class of its jobs to a horse that starts anew
+            self.job_class = make_job_class(self.job_class)
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """Fork the horse of a job; one of a run is written for."""

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -24,22 +23,20 @@ from typing import Any, cast
 import rq
 from rq import Queue, Worker
 from rq.exceptions import NoSuchJobError
-from rq.executions import Execution, ExecutionRegistry
+from rq.executions import Execution
 from rq.job import Job as RqJob
 from rq.job import JobStatus
-from rq.results import Result
 from rq.utils import now
 from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
+from rqsched.processes.sparing import is_ours, make_job_class
 from rqsched.processes.supervisor import Progress
 
 _log = logging.getLogger(__name__)
 
-_OURS = "rqsched.jobs."
 KILL_AFTER = 15.0
 """Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed."""
 _PULSE_SECONDS = 1.0
@@ -47,9 +44,6 @@ _IDLE_SECONDS = 45.0
 """An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
 _HORSE_SECONDS = 120.0
 """The same while another job's work horse works: then it turns every half minute."""
-_HOUSEKEEPING_SECONDS = 1.0
-"""How often a busy runner shows RQ that it lives, and looks for `rq suspend`: with every job would cost more than the
-job."""
 
 
 class _InProcess(BaseWorker):
@@ -57,32 +51,16 @@ class _InProcess(BaseWorker):
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Execute one job to its end."""
-        if _is_ours(job):
+        if is_ours(job):
             rq.SimpleWorker.execute_job(cast("rq.SimpleWorker", self), job, queue)
         else:
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
         """Return how long RQ believes that the job lives: nobody tells it meanwhile."""
-        if _is_ours(job):
+        if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
-
-
-class _RunJob(RqJob):
-    """Mixed in before RQ's job class: a job of ours that has succeeded is forgotten in the pipeline of its end.
-
-    RQ asks for its status and each of its executions, eight round trips. Here the runner knows its one execution, and
-    removes that in the same pipeline.
-    """
-
-    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
-        """Delete the job."""
-        if pipeline is None or remove_from_queue or delete_dependents or self.group_id or not _is_ours(self):
-            super().delete(pipeline, remove_from_queue, delete_dependents)
-            return
-        registry = ExecutionRegistry(self.id, self.connection).key
-        pipeline.delete(self.key, self.dependents_key, self.dependencies_key, Result.get_key(self.id), registry)
 
 
 class Runner(PatientWorker):
@@ -95,8 +73,6 @@ class Runner(PatientWorker):
     is_full: bool = False
     """Whether it has grown beyond `max_memory`."""
     _turned_at = 0.0
-    _kept_at = 0.0
-    _looked_at = 0.0
 
     def on_turn(self) -> None:
         """Called each time RQ's loop turns."""
@@ -108,10 +84,10 @@ class Runner(PatientWorker):
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Note what is executed, execute it, and see to it that nothing of it is left for the next."""
-        is_ours, pid = _is_ours(job), os.getpid()
+        is_run, pid = is_ours(job), os.getpid()
         timeout = int(job.timeout or 0)
-        kill_at = time.monotonic() + timeout + KILL_AFTER if is_ours and timeout > 0 else None
-        self.slot.job = Job(job.id, pid, queue.name, is_ours, kill_at)
+        kill_at = time.monotonic() + timeout + KILL_AFTER if is_run and timeout > 0 else None
+        self.slot.job = Job(job.id, pid, queue.name, is_run, kill_at)
         try:
             super().execute_job(job, queue)
         finally:
@@ -125,17 +101,10 @@ class Runner(PatientWorker):
         self._note(execution_id=execution.id)
         return execution
 
-    def handle_execution_ended(self, job: RqJob, *arguments: Any, **options: Any) -> None:
-        """Note when a job ended; of ours that succeeded RQ needs no heartbeat, for it has no callbacks to wait for."""
-        if _is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
-            job.ended_at = now()
-            return
-        super().handle_execution_ended(job, *arguments, **options)
-
     def cleanup_execution(self, job: RqJob, pipeline: Any, *arguments: Any, **options: Any) -> None:
         """Remove the execution of a job; of one of ours, show in the same pipeline that this runner is idle."""
         super().cleanup_execution(job, pipeline, *arguments, **options)
-        if _is_ours(job):
+        if is_ours(job):
             self.set_state(WorkerStatus.IDLE, pipeline)
 
     def on_claim(self, token: str) -> None:
@@ -154,28 +123,6 @@ class Runner(PatientWorker):
         if job is not None and cause is not None and cause.is_stopped and cause.job_id == job.id:
             self._stopped_job_id = job.id
         return ended
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Show that this runner lives; RQ asks for it three times with every job."""
-        moment = time.monotonic()
-        if pipeline is None and timeout is None and moment - self._kept_at < _HOUSEKEEPING_SECONDS:
-            self.on_turn()
-            return
-        if pipeline is None:
-            self._kept_at = moment
-        super().heartbeat(timeout, pipeline)
-
-    def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended."""
-        moment = time.monotonic()
-        if moment - self._looked_at >= _HOUSEKEEPING_SECONDS:
-            self._looked_at = moment
-            super().check_for_suspension(burst)
-
-    def set_state(self, state: str, pipeline: Any = None) -> None:
-        """Show what this runner does, where it is not shown already."""
-        if pipeline is not None or state != self._state:
-            super().set_state(state, pipeline)
 
     def set_shutdown_requested_date(self) -> None:
         """Tell Redis nothing here: it is called in a signal handler, in the middle of a run."""
@@ -251,8 +198,7 @@ class Runner(PatientWorker):
 
 def make_runner_class(base: type[Worker]) -> type[Worker]:
     """Return RQ's worker class, or the application's own, as a runner."""
-    job_class = type(f"{base.job_class.__name__}OfRunner", (_RunJob, base.job_class), {})
-    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {"job_class": job_class})
+    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {"job_class": make_job_class(base.job_class)})
 
 
 def begin_pulse(runner: Runner, parent: int) -> None:
@@ -308,14 +254,3 @@ def resident_bytes() -> int:
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return pages * resource.getpagesize()
-
-
-def _is_ours(job: RqJob) -> bool:
-    """Return whether a job is one that rqsched has put on the queue itself."""
-    parsers: tuple[Callable[[str], object], ...] = (parse_run_job_id, parse_target_job_id, parse_delivery_job_id)
-    if not any(parse(job.id) for parse in parsers):
-        return False
-    try:
-        return str(job.func_name).startswith(_OURS)
-    except Exception:  # noqa: BLE001 - it cannot be read; RQ tells so in a work horse
-        return False
