@@ -14,7 +14,8 @@ from rqsched.processes.systemd import Systemd
 
 _GRACE = 30
 """Seconds that requests have to end when the server stops."""
-_FAILED_TO_START = 3
+FAILED_TO_START = 3
+"""The exit code of a server that cannot begin, as of uvicorn's own command."""
 _TELL_SECONDS = 1
 """How often systemd may be told that the event loop turns; `WatchdogSec` should be several times that."""
 
@@ -44,7 +45,7 @@ def run_server(
     server = _Server(config, systemd or Systemd({}))
     server.run(None if sockets is None else [*sockets])
     if not server.started:
-        sys.exit(_FAILED_TO_START)
+        sys.exit(FAILED_TO_START)
 
 
 class _Server(uvicorn.Server):

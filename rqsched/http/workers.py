@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import uvicorn
 
 from rqsched.config import Settings
-from rqsched.http.server import close_scheduler, run_server
+from rqsched.http.server import FAILED_TO_START, close_scheduler, run_server
 from rqsched.processes.supervisor import Progress, Role, Supervisor, Watch
 from rqsched.processes.vital_signs import run_visibly
 
@@ -58,7 +59,10 @@ def _listen(config: uvicorn.Config) -> socket.socket:
     """Bind as uvicorn does, and listen at once; the process ends where that cannot be, as uvicorn's does."""
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
-    listening = config.bind_socket()
+    try:
+        listening = config.bind_socket()
+    except SystemExit:  # uvicorn has logged why; not every version ends with the code that it says of a failed start
+        sys.exit(FAILED_TO_START)
     listening.listen(config.backlog)
     return listening
 

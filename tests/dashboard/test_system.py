@@ -70,7 +70,9 @@ def busy_worker(pages: Pages, name: str, queues: list[str], job_id: str) -> None
     worker = Worker(queues, connection=pages.env.redis, name=name)
     worker.register_birth()
     worker.set_state("busy")
-    worker.prepare_execution(Job.fetch(job_id, connection=worker.connection))
+    job = Job.fetch(job_id, connection=worker.connection)
+    worker.prepare_execution(job)
+    worker.prepare_job_execution(job)  # RQ 2 shows the job of a worker only then
 
 
 def test_workers_show_the_version_of_rqsched_or_that_they_are_of_rq_alone(pages: Pages) -> None:
