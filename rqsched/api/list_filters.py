@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.outcomes import LastOutcome
 from rqsched.errors import InvalidInputError
-from rqsched.store.listing import Filters
+from rqsched.store.schedule_filters import Filters
 
 
 class ListFilters(TypedDict, total=False):

@@ -330,8 +330,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         listing.require_limit(limit)
         listing.require_sort(sort)
         wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
-        at: dict[str, Any] = {"limit": limit, "cursor": cursor, "sort": "-created" if newest_first else sort}
-        page = self.runtime.database.read(lambda c: listing.list_schedules(c, wanted, **at))
+        named = "-created" if newest_first else sort
+        page = listing.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=named)
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:

@@ -33,8 +33,8 @@ from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RqschedError
 from rqsched.store import deliveries, listing, reconcile_queries, schema_version
 from rqsched.store.database import Connection, Database, DatabaseError, Patience, with_connect_timeout
-from rqsched.store.listing import Filters
 from rqsched.store.migrations import HEAD
+from rqsched.store.schedule_filters import Filters
 from rqsched.transport import telemetry
 from rqsched.transport.client import require_no_cluster
 

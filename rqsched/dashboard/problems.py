@@ -17,7 +17,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import listing, overview
 from rqsched.store.database import Connection
-from rqsched.store.listing import Filters
+from rqsched.store.schedule_filters import Filters
 from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,9 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import overview
 from rqsched.store.database import Connection
-from rqsched.store.listing import Filters
-from rqsched.store.overview import MOST_LOOKED_AT, Order, RunOutline, SchedulePage
+from rqsched.store.overview import Order, RunOutline, SchedulePage
+from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_search import MOST_LOOKED_AT
 
 PAGE = 50
 """Schedules on one page."""

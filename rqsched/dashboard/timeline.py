@@ -20,7 +20,8 @@ from rqsched.errors import InvalidInputError
 from rqsched.spec.words import zone_in_words
 from rqsched.store import overview
 from rqsched.store.database import Connection
-from rqsched.store.overview import MOST_LOOKED_AT, Order, RunOutline, SchedulePage
+from rqsched.store.overview import Order, RunOutline, SchedulePage
+from rqsched.store.schedule_search import MOST_LOOKED_AT
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336)
 """The spans one can choose; half of each lies before the instant one looks at."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,93 +14,32 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import BLOCKED, Run, Schedule
 from rqsched.core.page import MAX_PAGE, Page
-from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.cursors import page_of, read_cursor, write_cursor
-from rqsched.store.page_size import cut_to_size, measuring
+from rqsched.store.database import Database
+from rqsched.store.page_size import cut_to_size
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
     SELECT_SCHEDULES,
     SELECT_SLIM_RUNS,
-    SELECT_SLIM_SCHEDULES,
     to_run,
     to_schedule,
 )
+from rqsched.store.schedule_filters import Filters, conditions_of
+from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, search_schedules
 from rqsched.store.tables import (
-    ENDED_BADLY,
     HAS_FAILED,
-    IS_ACTIVE,
     IS_DELETED,
     IS_LIVE,
-    IS_RESTING,
-    RESTING,
     WAITS_FOR_CODE,
     audit_events,
-    constant,
     runs,
     schedules,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which schedules a list shows: those that match every filter that is given. None does not filter."""
-
-    namespace: str | None = None
-    """The namespace, exactly."""
-    statuses: Sequence[str] = ()
-    """One of these statuses; empty shows every schedule that is not deleted."""
-    outcomes: Sequence[str] = ()
-    """The newest run ended in one of these ways (`LastOutcome`); empty is any way, and that none has ended."""
-    workflow: str | None = None
-    """The name of the workflow."""
-    owner: str | None = None
-    """The owner."""
-    managed_by: str | None = None
-    """What created the schedule, such as `sync`."""
-    schedule_id: str | None = None
-    """The id, exactly."""
-    queue: str | None = None
-    """The queue that the schedule names itself."""
-    note: str | None = None
-    """The note, exactly."""
-    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Labels that the schedule has, among others."""
-    search_attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Search attributes that the schedule has, among others; values and their JSON types are equal."""
-    text: str | None = None
-    """A part of the id, in upper or lower case."""
-    overdue: bool | None = None
-    """Whether it has been without a success for as long as it allows."""
-    created_since: datetime | None = None
-    """Created then or later."""
-    created_until: datetime | None = None
-    """Created before."""
-    next_since: datetime | None = None
-    """Fires next at this instant or later."""
-    next_until: datetime | None = None
-    """Fires next before this instant."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether others will ask with the same values: no objects, no instants."""
-        times = (self.created_since, self.created_until, self.next_since, self.next_until)
-        is_fixed = isinstance(self.statuses, tuple) and isinstance(self.outcomes, tuple)
-        return is_fixed and not (self.labels or self.search_attributes or any(times))
-
-
-_TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
-SORTS = {
-    f"{sign}{name}": (column, bool(sign))
-    for name, column in {**_TIMES, "id": schedules.c.schedule_id}.items()
-    for sign in ("", "-")
-}
-"""The orders of a list: by when schedules were created, by when they fire next (only those that do), by id."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -135,45 +73,53 @@ def list_schedules(
     sort: str = "created",
     offset: int = 0,
     most: int | None = None,
+    most_looked_at: int | None = None,
     is_slim: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules in one of SORTS, of at most so many characters (`cut_to_size`).
-
-    `is_slim` leaves arguments, memo and search attributes empty.
-    """
+    """Read a page of schedules; see `search_schedules`. With `most_looked_at` it may be short, or empty."""
     named = "-created" if newest_first else sort
-    column = SORTS[named][0]
-    at, uid = read_cursor(cursor, is_text=column is schedules.c.schedule_id) if cursor is not None else (None, None)
-    build = _page_once if filters.is_plain else _page
-    statement, sizes = build(is_sqlite(connection), filters, named, cursor is not None, limit + 1, offset, is_slim)
-    given = {} if cursor is None else {"after_at": at, "after_uid": uid}
-    statement, cut = cut_to_size(connection, statement, most, sizes, given)
-    found = [to_schedule(row) for row in connection.execute(statement, given).all()]
-    return page_of(found, limit, lambda one: write_cursor(getattr(one, column.name), one.uid), cut)
+    after = read_cursor(cursor, is_text=named.endswith("id")) if cursor is not None else None
+    found = search_schedules(
+        connection, filters, sort=named, after=after, limit=limit, offset=offset, most=most,
+        most_looked_at=most_looked_at, is_slim=is_slim,
+    )  # fmt: skip
+    return Page(found.items, None if found.following is None else write_cursor(*found.following))
 
 
-def _page(
-    on_sqlite: bool, filters: Filters, sort: str, is_continued: bool, limit: int, offset: int, is_slim: bool
-) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Build what reads a page, and what reads its sizes; where it continues one, after `after_at` and `after_uid`."""
-    selected = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
-    statement = selected.where(*conditions_of(on_sqlite, filters))
-    column, is_descending = SORTS[sort]
-    if column is schedules.c.due_at:
-        statement = statement.where(IS_ACTIVE, column.is_not(None))
-    order = (column, schedules.c.uid)
-    if is_continued:
-        bound = sa.tuple_(
-            sa.bindparam("after_at", type_=column.type), sa.bindparam("after_uid", type_=schedules.c.uid.type)
-        )
-        statement = statement.where(sa.tuple_(*order) < bound if is_descending else sa.tuple_(*order) > bound)
-    statement = statement.order_by(*(part.desc() if is_descending else part for part in order))
-    statement = statement.limit(limit).offset(offset)
-    return statement, measuring(statement, on_sqlite)
+def fill_page(
+    database: Database,
+    filters: Filters,
+    *,
+    limit: int,
+    cursor: str | None,
+    sort: str = "created",
+    most: int | None = None,
+    is_short_enough: bool = False,
+) -> Page[Schedule]:
+    """Read a page of schedules in as many bounded transactions as it takes: only the last page is short.
+
+    With `is_short_enough` one schedule makes a page, as where `most` bounds its characters.
+    """
+    found: list[Schedule] = []
+    looked_at = MOST_LOOKED_AT
+    while True:
+        page = database.read(
+            partial(
+                list_schedules, filters=filters, limit=limit + 1 - len(found), cursor=cursor, sort=sort, most=most,
+                most_looked_at=looked_at,
+            )
+        )  # fmt: skip
+        found, cursor = found + page.items, page.next_cursor
+        if len(found) > limit:
+            last = found[limit - 1]
+            return Page(found[:limit], write_cursor(getattr(last, SORTS[sort][0].name), last.uid))
+        if cursor is None or (found and is_short_enough):
+            return Page(found, cursor)
+        looked_at = min(2 * looked_at, _MOST_AT_ONCE)
 
 
-_page_once = lru_cache(maxsize=256)(_page)
-"""The same for what is asked again and again: to build it takes as long as to read it."""
+_MOST_AT_ONCE = 16_000
+"""How many schedules one transaction of several looks at."""
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:
@@ -195,66 +141,6 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count the schedules that all pages of a list show together."""
     statement = sa.select(sa.func.count()).select_from(schedules).where(*conditions_of(is_sqlite(connection), filters))
     return connection.execute(statement).scalar_one()
-
-
-def conditions_of(on_sqlite: bool, filters: Filters) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that the filters stand for."""
-    found = [_has_status(filters.statuses)] if filters.statuses else [IS_LIVE]
-    if filters.outcomes:
-        found.append(_ended_so(filters.outcomes))
-    for name in ("namespace", "workflow", "owner", "managed_by", "schedule_id", "queue", "note"):
-        value = getattr(filters, name)
-        if value is not None:
-            found.append(schedules.c[name] == value)
-    if filters.overdue is not None:
-        since = schedules.c.overdue_since
-        found.append(since.is_not(None) if filters.overdue else since.is_(None))
-    for name, column in _TIMES.items():
-        if (start := getattr(filters, f"{name}_since")) is not None:
-            found.append(column >= start)
-        if (end := getattr(filters, f"{name}_until")) is not None:
-            found.append(column < end)
-    if filters.text:
-        found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
-    found += [_has(on_sqlite, schedules.c.labels, name, value) for name, value in filters.labels.items()]
-    attributes = filters.search_attributes.items()
-    return found + [_has(on_sqlite, schedules.c.search_attributes, name, value) for name, value in attributes]
-
-
-def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.Column[Any]) -> sa.ColumnElement[bool]:
-    """Return a condition of literals: with values bound later, no plan could use the partial index of exceptions."""
-    wanted = [constant(one) for one in known if one in words]
-    return column == wanted[0] if len(wanted) == 1 else column.in_(wanted)
-
-
-def _has_status(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Return the condition, with those of the partial indexes that hold all it is true of."""
-    found = _is_one_of(statuses, ScheduleStatus, schedules.c.status)
-    if ScheduleStatus.DELETED not in statuses:
-        found &= IS_LIVE
-    return found & IS_RESTING if {*statuses} <= {*RESTING} else found
-
-
-def _ended_so(outcomes: Sequence[str]) -> sa.ColumnElement[bool]:
-    is_one = _is_one_of(outcomes, LastOutcome, schedules.c.last_outcome)
-    if LastOutcome.SUCCEEDED not in outcomes:
-        return is_one & ENDED_BADLY
-    return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
-
-
-def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that a JSON object has a member; on SQLite by its rows, as a path cannot name every key."""
-    # Canonical JSON has such a member as this text: most rows are passed over without being parsed.
-    find = sa.func.instr if on_sqlite else sa.func.strpos
-    is_likely = find(column, dumps({name: value})[1:-1]) > 0 if isinstance(value, str) else sa.true()
-    if not on_sqlite:
-        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - of one database only
-
-        return is_likely & sa.cast(column, JSONB).contains({name: value})
-    member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
-    wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
-    same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
-    return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:

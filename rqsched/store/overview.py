@@ -14,10 +14,10 @@ from sqlalchemy.engine import Connection
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
-from rqsched.store.bulk import is_sqlite
-from rqsched.store.listing import Filters, conditions_of, to_record
+from rqsched.store.listing import to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_search import MOST_LOOKED_AT, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
     IS_ACTIVE,
@@ -45,19 +45,9 @@ class Order(StrEnum):
     """The newest first."""
 
     @property
-    def column(self) -> str:
-        """The column it goes by."""
-        return {"id": "schedule_id", "next": "due_at", "newest": "created_at"}[self.value]
-
-    @property
-    def is_descending(self) -> bool:
-        """Whether the largest come first."""
-        return self is Order.NEWEST
-
-    @property
-    def conditions(self) -> tuple[sa.ColumnElement[bool], ...]:
-        """What a schedule must be to have a place in it."""
-        return (IS_ACTIVE, schedules.c.due_at.is_not(None)) if self is Order.NEXT else ()
+    def sort(self) -> str:
+        """Its name among SORTS."""
+        return "-created" if self is Order.NEWEST else self.value
 
     def read(self, text: str) -> str | datetime:
         """Read a position; raises ValueError."""
@@ -357,10 +347,6 @@ def namespaces(connection: Connection, most: int) -> list[str]:
     return found
 
 
-MOST_LOOKED_AT = 2_000
-"""How many schedules one page looks at for those that match a filter without an index."""
-
-
 class SchedulePage(NamedTuple):
     """A page of schedules in an order."""
 
@@ -381,42 +367,10 @@ def sorted_schedules(
     limit: int,
     most: int = MOST_LOOKED_AT,
 ) -> SchedulePage:
-    """Read a page of schedules in an order, after a position; looks at `most` where no index holds the filter.
-
-    What no index holds (workflow, labels, a part of the id) is looked for among so many schedules and no more: an index
-    for it would be written by each fire.
-    """
-    key = (schedules.c[order.column], schedules.c.uid)
-    direction = [part.desc() if order.is_descending else part for part in key]
-    is_after = [] if after is None else [_beyond(order, after)]
-    on_sqlite, indexed = is_sqlite(connection), _indexed(filters)
-    end = None
-    if indexed != filters:
-        looked_at = sa.select(*key).where(*conditions_of(on_sqlite, indexed), *order.conditions, *is_after)
-        end = connection.execute(looked_at.order_by(*direction).offset(most - 1).limit(1)).first()
-    statement = SELECT_SCHEDULES.where(*conditions_of(on_sqlite, filters), *order.conditions, *is_after)
-    bound = None if end is None else _position(*end)
-    if bound is not None:
-        statement = statement.where(sa.not_(_beyond(order, bound)))
-    found = [to_schedule(row) for row in connection.execute(statement.order_by(*direction).limit(limit + 1))]
-    if len(found) > limit:
-        last = found[limit - 1]
-        return SchedulePage(found[:limit], _position(getattr(last, order.column), last.uid), is_cut=False)
-    return SchedulePage(found, bound, is_cut=bound is not None)
-
-
-def _indexed(filters: Filters) -> Filters:
-    """Return as much of the filters as an index holds, so that what it finds is found without looking at others."""
-    is_exception = {*filters.statuses} <= {*RESTING} or {*filters.statuses} == {ScheduleStatus.DELETED}
-    statuses = filters.statuses if is_exception else ()
-    outcomes = () if statuses or LastOutcome.SUCCEEDED in filters.outcomes else filters.outcomes
-    return Filters(namespace=filters.namespace, statuses=statuses, outcomes=outcomes)
-
-
-def _beyond(order: Order, position: tuple[str, str]) -> sa.ColumnElement[bool]:
-    column, uid = schedules.c[order.column], schedules.c.uid
-    bound = sa.tuple_(sa.literal(order.read(position[0]), column.type), sa.literal(position[1], uid.type))
-    return sa.tuple_(column, uid) < bound if order.is_descending else sa.tuple_(column, uid) > bound
+    """Read a page of schedules in an order, after a position; looks at `most` where no index holds the filter."""
+    place = None if after is None else (order.read(after[0]), after[1])
+    found = search_schedules(connection, filters, sort=order.sort, after=place, limit=limit, most_looked_at=most)
+    return SchedulePage(found.items, None if found.following is None else _position(*found.following), found.is_cut)
 
 
 def _position(value: str | datetime, uid: str) -> tuple[str, str]:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from rqsched import Every, Once, RetryPolicy
+from rqsched.store.schedule_search import MOST_LOOKED_AT
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
+from tests.support.crowd import copy_schedule
 
 EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
@@ -282,6 +284,19 @@ def test_list_pages_on_in_its_order(cli: Cli) -> None:
     token = first["next_page_token"]
     rest = cli("list", "--sort", "-id", "--page-token", token, "-o", "json").json
     assert [item["schedule_id"] for page in (first, rest) for item in page["schedules"]] == ["c", "b", "a"]
+
+
+def test_list_goes_on_past_many_that_do_not_match(cli: Cli) -> None:
+    for name in ("rare-1", "model", "rare-2"):
+        model = cli.scheduler.create(name, HELLO, "1h")
+        if name == "model":
+            copy_schedule(cli.scheduler.runtime, model, MOST_LOOKED_AT)
+    words = ("list", "--text", "rare", "-o", "json")
+    assert [item["schedule_id"] for item in cli(*words).json["schedules"]] == ["rare-1", "rare-2"]
+    token = cli(*words, "--limit", "1").json["next_page_token"]
+    rest = cli(*words, "--page-token", token).json
+    assert [item["schedule_id"] for item in rest["schedules"]] == ["rare-2"]
+    assert rest["next_page_token"] is None
 
 
 def test_an_empty_list_says_so(cli: Cli) -> None:

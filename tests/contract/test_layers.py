@@ -49,7 +49,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.cli.output", "rich.progress"): "for terminals only",
     ("rqsched.store.bulk", "sqlalchemy.dialects.postgresql"): "a process has one database; its dialect is slow to load",
     ("rqsched.store.bulk", "sqlalchemy.dialects.sqlite"): "a process has one database; its dialect is slow to load",
-    ("rqsched.store.listing", "sqlalchemy.dialects.postgresql.JSONB"): "a process has one database",
+    ("rqsched.store.schedule_filters", "sqlalchemy.dialects.postgresql.JSONB"): "a process has one database",
     ("rqsched.api.scheduler", "rqsched.chain.fire_due"): "thirty modules that most commands and requests do not need",
     ("rqsched.api.scheduler", "rqsched.chain.pruning"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.reconcile"): "as above",

@@ -1,17 +1,23 @@
-"""Pages of schedules for the dashboard: bounded, and none is lost or shown twice whatever is looked for."""
+"""Pages of schedules: bounded, and none is lost or shown twice whatever is looked for, in whatever order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched.core.model import Schedule
-from rqsched.store import overview
-from rqsched.store.listing import Filters
-from rqsched.store.overview import Order, SchedulePage
-from tests.support.env import HOUR, SECOND, Env
+from rqsched.store import listing, overview
+from rqsched.store.overview import Order
+from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_search import SORTS, Found, Position, search_schedules
+from rqsched.store.tables import schedules
+from tests.support.env import HOUR, NOON, SECOND, Env
 
 LIMIT, MOST = 3, 7
 ALL = Filters(namespace="default")
@@ -23,9 +29,23 @@ FILTERS = {
     "text of none": replace(ALL, text="nowhere"),
     "active": replace(ALL, statuses=("active",)),
     "paused": replace(ALL, statuses=("paused",)),
+    "paused or dead": replace(ALL, statuses=("paused", "dead")),
     "deleted": replace(ALL, statuses=("deleted",)),
+    "paused or deleted": replace(ALL, statuses=("paused", "deleted")),
     "paused with a label": replace(ALL, statuses=("paused",), labels={"team": "b"}),
     "deleted with a text": replace(ALL, statuses=("deleted",), text="3"),
+    "failed, as many": replace(ALL, outcomes=("failed",)),
+    "lost, as few": replace(ALL, outcomes=("lost",)),
+    "failed or lost": replace(ALL, outcomes=("failed", "lost")),
+    "failed and active": replace(ALL, outcomes=("failed",), statuses=("active",)),
+    "failed with a workflow": replace(ALL, outcomes=("failed",), workflow="other"),
+    "succeeded": replace(ALL, outcomes=("succeeded",)),
+    "overdue": replace(ALL, overdue=True),
+    "not overdue": replace(ALL, overdue=False),
+    "created in a span": replace(ALL, created_since=NOON + SECOND, created_until=NOON + 3 * SECOND),
+    "created late, with a label": replace(ALL, created_since=NOON + 2 * SECOND, labels={"team": "a"}),
+    "fires in a span": replace(ALL, next_since=NOON + HOUR + SECOND, next_until=NOON + HOUR + 4 * SECOND),
+    "one id": replace(ALL, schedule_id="s-07"),
     "nothing": ALL,
 }
 
@@ -41,45 +61,114 @@ def forty(any_env: Env) -> Env:
         )  # fmt: skip
         if number % 8 == 0:
             any_env.advance(SECOND)
+    for number in range(3):
+        any_env.create(f"s-{number:02}", namespace="neighbour")
     for number in range(0, 40, 3):
         any_env.scheduler.get(f"s-{number:02}").pause()
     for number in range(1, 40, 10):
         any_env.scheduler.get(f"s-{number:02}").delete()
+    ended = {"failed": range(4, 40, 3), "lost": range(2, 30, 12), "succeeded": range(0, 40, 3)}
+    for outcome, numbers in ended.items():
+        change(any_env, [f"s-{number:02}" for number in numbers], last_outcome=outcome, success_count=1)
+    change(any_env, ["s-05", "s-08"], overdue_since=NOON)
     return any_env
 
 
-def read(
-    env: Env, filters: Filters, order: Order, after: tuple[str, str] | None, limit: int, most: int
-) -> SchedulePage:
-    look = partial(overview.sorted_schedules, filters=filters, order=order, after=after, limit=limit, most=most)
+def change(env: Env, ids: list[str], **values: Any) -> None:
+    named = sa.update(schedules).where(schedules.c.schedule_id.in_(ids)).values(**values)
+    env.scheduler.runtime.database.transact(lambda connection: connection.execute(named))
+
+
+def read(env: Env, filters: Filters, sort: str, after: Position | None, limit: int, most: int | None) -> Found:
+    look = partial(search_schedules, filters=filters, sort=sort, after=after, limit=limit, most_looked_at=most)
     return env.scheduler.runtime.database.read(look)
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_pages_of_a_bounded_search_hold_each_match_once_and_in_order(forty: Env, order: Order) -> None:
+@pytest.mark.parametrize("sort", SORTS)
+def test_pages_of_a_bounded_search_hold_each_match_once_and_in_order(forty: Env, sort: str) -> None:
     for name, filters in FILTERS.items():
-        wanted = read(forty, filters, order, None, 1_000, 1_000)
+        wanted = read(forty, filters, sort, None, 1_000, None)
         assert (wanted.following, wanted.is_cut) == (None, False), name
         found: list[Schedule] = []
         after, pages = None, 0
         while pages == 0 or after is not None:
-            page = read(forty, filters, order, after, LIMIT, MOST)
+            page = read(forty, filters, sort, after, LIMIT, MOST)
             found, after, pages = [*found, *page.items], page.following, pages + 1
             assert len(page.items) == LIMIT or page.is_cut or after is None, name
             assert not (page.is_cut and len(page.items) > LIMIT), name
         assert [one.uid for one in found] == [one.uid for one in wanted.items], name
         assert pages <= 40 // LIMIT + 40 // MOST + 2, name
+        filled = listing.fill_page(forty.scheduler.runtime.database, filters, limit=40, cursor=None, sort=sort)
+        assert [one.uid for one in filled.items] == [one.uid for one in wanted.items], name
 
 
 def test_search_looks_at_no_more_schedules_than_it_may(forty: Env) -> None:
-    page = read(forty, FILTERS["text of one"], Order.ID, None, LIMIT, MOST)
+    page = read(forty, FILTERS["text of one"], "id", None, LIMIT, MOST)
     assert (page.items, page.is_cut) == ([], True)
     assert page.following is not None
     assert page.following[0] == "s-07", "the seventh that is not deleted"
-    rest = read(forty, FILTERS["text of one"], Order.ID, page.following, LIMIT, 1_000)
+    rest = read(forty, FILTERS["text of one"], "id", page.following, LIMIT, 1_000)
     assert [one.schedule_id for one in rest.items] == ["s-39"]
 
 
-def test_filter_that_an_index_holds_is_never_cut(forty: Env) -> None:
-    page = read(forty, FILTERS["paused"], Order.ID, None, 1_000, 1)
-    assert (len(page.items), page.is_cut) == (14 - 1, False)
+@pytest.mark.parametrize(
+    ("name", "sort"),
+    [("paused", "id"), ("paused", "-created"), ("deleted", "id"), ("failed, as many", "id"), ("nothing", "created")],
+)
+def test_filter_whose_index_has_the_order_is_never_cut(forty: Env, name: str, sort: str) -> None:
+    page = read(forty, FILTERS[name], sort, None, 1_000, 1)
+    assert page.items
+    assert (page.following, page.is_cut) == (None, False)
+
+
+def test_filter_that_few_match_is_never_cut_in_any_order(forty: Env) -> None:
+    for name in ("lost, as few", "overdue", "deleted", "one id"):
+        for sort in SORTS:
+            assert not read(forty, FILTERS[name], sort, None, 1_000, MOST).is_cut, (name, sort)
+    assert read(forty, FILTERS["failed, as many"], "-created", None, 1_000, MOST).is_cut
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_page_of_the_dashboard_begins_where_the_one_before_said(forty: Env, order: Order) -> None:
+    look = partial(overview.sorted_schedules, filters=ALL, order=order, limit=20)
+    first = forty.scheduler.runtime.database.read(partial(look, after=None))
+    assert first.following is not None
+    rest = forty.scheduler.runtime.database.read(partial(look, after=first.following))
+    wanted = read(forty, ALL, order.sort, None, 1_000, None)
+    assert [one.uid for one in first.items + rest.items] == [one.uid for one in wanted.items]
+
+
+@contextmanager
+def plans(env: Env) -> Iterator[list[str]]:
+    """Collect SQLite's plan of each statement about schedules."""
+    found: list[str] = []
+    engine = env.scheduler.runtime.database.engine
+
+    def explain(connection: sa.Connection, cursor: Any, statement: str, given: Any, *_: object) -> None:
+        del cursor
+        if statement.startswith("SELECT"):
+            asked = connection.connection.cursor()
+            asked.execute(f"EXPLAIN QUERY PLAN {statement}", given)
+            found.append("\n".join(str(row[-1]) for row in asked.fetchall()))
+
+    sa.event.listen(engine, "before_cursor_execute", explain)
+    yield found
+    sa.event.remove(engine, "before_cursor_execute", explain)
+
+
+def test_sqlite_without_statistics_sorts_only_what_few_match(env: Env) -> None:
+    indexes = {"id": "uq_rqsched_schedules_incarnation", "created": "_page", "next": "ix_rqsched_schedules_due"}
+    for number in range(MOST + 1):
+        env.create(f"s-{number}")
+    change(env, [f"s-{number}" for number in range(MOST + 1)], last_outcome="failed")
+    walked = [FILTERS[name] for name in ("nothing", "workflow", "label", "text", "active", "succeeded")]
+    for sort in SORTS:
+        name = sort.removeprefix("-")
+        for filters in [*walked, *([FILTERS["failed, as many"]] if name != "id" else [])]:
+            with plans(env) as found:
+                read(env, filters, sort, None, LIMIT, MOST)
+            assert indexes[name] in found[-1], (sort, filters, found)
+            assert "TEMP B-TREE" not in "".join(found), (sort, filters, found)
+        with plans(env) as found:
+            read(env, FILTERS["lost, as few"], sort, None, LIMIT, MOST)
+        assert "ix_rqsched_schedules_ended_badly" in found[-1], (sort, found)

@@ -16,7 +16,7 @@ from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.errors import InvalidLimitError, InvalidPayloadError
 from rqsched.http.durable_workflow.errors import PageTokenError, ReasonError
 from rqsched.store.cursors import read_cursor
-from rqsched.store.listing import Filters
+from rqsched.store.schedule_filters import Filters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)

@@ -57,12 +57,10 @@ def list_schedules(
     """List schedules, created newest first."""
     filters = query.filters_of(call.namespace, status, workflow_type, query_text)
     cursor = query.decode_token(next_page_token, call.namespace, filters)
-    database = call.scheduler.runtime.database
-    page = database.read(
-        lambda c: listing.list_schedules(
-            c, filters, limit=page_size, cursor=cursor, newest_first=True, most=PAGE_CHARACTERS
-        )
-    )
+    page = listing.fill_page(
+        call.scheduler.runtime.database, filters, limit=page_size, cursor=cursor, sort="-created",
+        most=PAGE_CHARACTERS, is_short_enough=True,
+    )  # fmt: skip
     token = query.encode_token(page.next_cursor, call.namespace, filters)
     return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 

@@ -53,8 +53,9 @@ from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
 from rqsched.store.database import Connection
 from rqsched.store.latest_runs import LatestRun, latest_runs
-from rqsched.store.listing import Filters
 from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_search import MOST_LOOKED_AT
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -105,8 +106,9 @@ def list_schedules(
 
     def look(connection: Connection) -> tuple[Page[Schedule], dict[str, LatestRun], int | None]:
         page = listing.list_schedules(
-            connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
-        )
+            connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS,
+            most_looked_at=MOST_LOOKED_AT, is_slim=is_slim,
+        )  # fmt: skip
         count = listing.count_schedules(connection, filters) if total else None
         return page, latest_runs(connection, page.items), count
 

@@ -20,8 +20,8 @@ from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
 from rqsched.spec.spec import Cron, Spec
 from rqsched.store import listing
-from rqsched.store.listing import Filters
 from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.schedule_filters import Filters
 
 router = APIRouter(prefix="/v1/cron")
 MAX_PAGE = 200
