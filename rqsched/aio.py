@@ -22,7 +22,7 @@ from typing import Any, Literal
 from rqsched.api.async_scheduler import AsyncSchedule, AsyncScheduler, run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import operations
+from rqsched.chain import operations, upserting
 from rqsched.chain.operations import Named, Request
 from rqsched.core.model import Schedule
 from rqsched.core.model import ScheduleStatus as Status
@@ -163,7 +163,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
     )
     request = Request(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
-    operations.upsert(scheduler.runtime, request)
+    upserting.upsert(scheduler.runtime, request)
     return schedule_id
 
 

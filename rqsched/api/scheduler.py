@@ -22,7 +22,7 @@ from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
-from rqsched.chain import operations, quotas, retrying
+from rqsched.chain import operations, quotas, retrying, upserting
 from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.retrying import RetryRow
@@ -257,7 +257,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         within, given = split_transaction(options, session)
         definition = self._define(workflow, spec, given)
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
-        schedule, outcome = operations.upsert(self.runtime, request, within=within)
+        schedule, outcome = upserting.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
 
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:

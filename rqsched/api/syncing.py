@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
 from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import operations, quotas
+from rqsched.chain import quotas, upserting
 from rqsched.chain.operations import Request
 from rqsched.core.audit import CommandContext
+from rqsched.core.model import Definition
 from rqsched.core.schedule_options import require_note
 from rqsched.errors import InvalidInputError
+from rqsched.spec.spec import Cron, Every, Once, Spec
 
-SYNC_BATCH = 200
+SYNC_BATCH = 500
 """How many declarations a sync writes in one transaction."""
 
 
@@ -41,7 +44,7 @@ class Syncing:
         requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
         done = _nothing_done()
         for batch in _batches(requests):
-            for schedule, outcome in operations.upsert_together(self.runtime, batch):
+            for schedule, outcome in upserting.upsert_together(self.runtime, batch):
                 done[outcome].append(schedule.schedule_id)
                 if progress is not None:
                     progress(schedule.schedule_id, outcome)
@@ -61,7 +64,7 @@ class Syncing:
         requests = self._requests(declarations, namespace, None)
         done = _nothing_done()
         for request in requests:
-            done[operations.preview_upsert(self.runtime, request)].append(request.named.schedule_id)
+            done[upserting.preview_upsert(self.runtime, request)].append(request.named.schedule_id)
         if prune:
             done["removed"] = [handle.schedule_id for handle in self._undeclared(_ids(requests, keep), namespace)]
         return Synced(**done)
@@ -72,17 +75,30 @@ class Syncing:
         """Check a whole set, and that there is room for it."""
         given = list(declarations)
         require_distinct(given)
-        requests = [self._request(declared, namespace, context) for declared in given]
+        known: dict[object, Definition] = {}
+        requests = [self._request(declared, namespace, context, known) for declared in given]
         sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in _batches(requests)]
         quotas.require_room_for_batches(self.runtime, self._namespace(namespace), sizes)
         return requests
 
-    def _request(self: Any, declared: Declaration, namespace: str | None, context: CommandContext | None) -> Request:
-        try:
-            definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
-        except InvalidInputError as error:
-            error.add_note(f"in the declaration of {declared.schedule_id!r}")
-            raise
+    def _request(
+        self: Any,
+        declared: Declaration,
+        namespace: str | None,
+        context: CommandContext | None,
+        known: dict[object, Definition],
+    ) -> Request:
+        """Check one declaration; `known` are the definitions of those before it, by what they were defined from."""
+        alike = _said_by(declared)
+        definition = None if alike is None else known.get(alike)
+        if definition is None:
+            try:
+                definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
+            except InvalidInputError as error:
+                error.add_note(f"in the declaration of {declared.schedule_id!r}")
+                raise
+            if alike is not None:
+                known[alike] = definition
         named = self._named(namespace, declared.schedule_id)
         note = require_note(declared.note)
         return Request(named, definition, note, declared.paused, context, must_have_future=False)
@@ -97,6 +113,23 @@ class Syncing:
         managed = self.iter(namespace=namespace, managed_by=SYNC)
         gone = (handle for handle in managed if handle.schedule_id not in kept)
         return sorted(gone, key=attrgetter("schedule_id"))
+
+
+_SPECS = (str, Cron, Every, Once, Spec)
+_PLAIN = (str, int, float, timedelta, type(None))
+
+
+def _said_by(declared: Declaration) -> object | None:
+    """Return what tells apart what declarations define; None for what cannot be compared (arguments, lists of specs).
+
+    Types belong to it: 1 and True are equal, and only one of them is a priority.
+    """
+    options = declared.options.items()
+    if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, value in options):
+        return None
+    said = frozenset((name, type(value), value) for name, value in options)
+    workflow = declared.workflow if isinstance(declared.workflow, str) else id(declared.workflow)
+    return workflow, type(declared.spec), declared.spec, said
 
 
 def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:

@@ -6,7 +6,7 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import count
@@ -140,7 +140,7 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
             return Change(known, known)
         if known is not None:
             raise ScheduleExistsError(schedule_id, namespace)
-        change = _created(runtime, request, uid)
+        change = created(request, uid, runtime.now())
         require_room_for(runtime, connection, namespace, [change])
         if key is not None:
             answer = request.answer and request.answer(change.after)
@@ -157,7 +157,7 @@ def _create_alone(runtime: Runtime, request: Request, uid: str) -> Schedule | No
     if request.key is not None or not limits.is_unlimited or not runtime.database.takes_single_statements:
         return None
     try:
-        change = _created(runtime, request, uid)
+        change = created(request, uid, runtime.now())
     except RqschedError:  # but that the id is taken is said first
         return None
     if runtime.notifier.owed([change]):
@@ -180,8 +180,8 @@ def _key_of(request: Request) -> Key | None:
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
-def _created(runtime: Runtime, request: Request, uid: str) -> Change:
-    now = runtime.now()
+def created(request: Request, uid: str, now: datetime) -> Change:
+    """Decide to create what a request asks for; raises InvalidSpecError for what never fires, where that matters."""
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, now)
     return lifecycle.decide_create(
@@ -194,100 +194,6 @@ def _created(runtime: Runtime, request: Request, uid: str) -> Change:
         context=request.context,
         operation=uid,
     )
-
-
-def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
-    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
-    return upsert_together(runtime, [request], within=within)[0]
-
-
-def upsert_together(
-    runtime: Runtime, requests: Sequence[Request], *, within: CallerTransaction | None = None
-) -> list[tuple[Schedule, str]]:
-    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
-
-    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
-    """
-    runtime.require_own_redis()
-    uids = [new_uid(runtime.now()) for _ in requests]
-
-    def work(connection: Connection) -> list[tuple[Change, str]]:
-        named = [request.named for request in requests]
-        known = changes.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
-        done = [
-            _upserted(runtime, connection, known.get(request.named.schedule_id), request, uid)
-            for request, uid in zip(requests, uids, strict=True)
-        ]
-        require_room_for(runtime, connection, named[0].namespace, [change for change, _ in done])
-        # In one order for all, so that two who create the same set wait for each other one way only.
-        runtime.notifier.write(
-            connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)
-        )
-        return done
-
-    done = operate_in(within, runtime, work, lambda done: [change for change, _ in done], creates=len(requests))
-    return [(change.after, outcome) for change, outcome in done]
-
-
-def _upserted(
-    runtime: Runtime, connection: Connection, known: Schedule | None, request: Request, uid: str
-) -> tuple[Change, str]:
-    if known is None:
-        return _created(runtime, request, uid), "created"
-    if known.operation == uid:  # committed before, and the answer was lost
-        return Change(known, known), "created" if known.uid == uid else "updated"
-    change = _changed(runtime, connection, known, request, uid)
-    return change, "unchanged" if change.is_empty else "updated"
-
-
-def preview_upsert(runtime: Runtime, request: Request) -> str:
-    """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
-    named, now = request.named, runtime.now()
-    known = runtime.database.read(lambda c: changes.find_named(c, named.namespace, named.schedule_id))
-    if known is None:
-        return "created"
-    declared = _declared(known, request)
-    change = lifecycle.decide_update(
-        known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
-    )
-    is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
-    is_continued = lifecycle.can_continue(change.after, now)
-    return "updated" if is_switched or is_continued or not change.is_empty else "unchanged"
-
-
-def _changed(runtime: Runtime, connection: Connection, schedule: Schedule, request: Request, operation: str) -> Change:
-    now = runtime.now()
-    change = lifecycle.decide_update(
-        schedule,
-        _declared(schedule, request),
-        now=now,
-        note=request.note,
-        tzdata=tzdata_version(),
-        context=request.context,
-        operation=operation,
-        keep_next=request.keep_next,
-    )
-    if not request.keep_next and lifecycle.can_continue(change.after, now):  # Waymark's registration restarts instead
-        runs = open_runs(connection, schedule)
-        continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
-        change = combined(change, continued)
-    return combined(change, _switched(connection, change.after, request, now, operation))
-
-
-def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
-    """Pause or resume as requested; Waymark's registration also makes active what was done or dead."""
-    context = request.context
-    if request.paused and schedule.is_active:
-        return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
-    if request.paused is not False:
-        return unchanged(schedule)
-    runs = open_runs(connection, schedule)
-    if schedule.status is ScheduleStatus.PAUSED:
-        keep = request.keep_next
-        return lifecycle.decide_resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
-    if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
-        return lifecycle.decide_restart(schedule, runs, now=now, context=context, operation=operation)
-    return unchanged(schedule)
 
 
 def switched(
@@ -311,11 +217,6 @@ def switched(
         return change
     runs = open_runs(connection, schedule)
     return combined(change, decide(schedule, runs, now=now, context=context, operation=operation))
-
-
-def _declared(known: Schedule, request: Request) -> Definition:
-    """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
-    return replace(request.definition, managed_by=known.definition.managed_by)
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:

@@ -15,7 +15,7 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.jitter import jittered
-from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, dump_spec
+from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, changed, dump_spec
 from rqsched.core.occurrences import (
     TICK,
     classify_due,
@@ -65,7 +65,9 @@ def decide_create(
     operation: str | None = None,
 ) -> Change:
     """Create a schedule; a spec without an occurrence after `now` makes it done at once."""
-    definition = replace(definition, spec=dump_spec(anchored(definition.parsed_spec, now)))
+    declared = definition.parsed_spec
+    if (spec := anchored(declared, now)) is not declared:
+        definition = replace(definition, spec=dump_spec(spec))
     schedule = Schedule(
         uid=identity.uid,
         namespace=identity.namespace,
@@ -88,6 +90,20 @@ def decide_create(
         builder.record(audit.PAUSED, reason=note, paused_at=now)
     complete_if_over(builder)
     return builder.build(operation)
+
+
+def is_shared(definition: Definition) -> bool:
+    """Return whether schedules of this definition that are created at one instant differ in their identity only."""
+    return not definition.jitter
+
+
+def created_alike(made: Change, identity: Identity, operation: str | None) -> Change:
+    """Return what `decide_create` would for another identity, with all else as in the Change it made before.
+
+    The definition must be one that `is_shared`.
+    """
+    named = {"uid": identity.uid, "namespace": identity.namespace, "schedule_id": identity.schedule_id}
+    return Change(None, changed(made.after, **named, operation=operation), events=made.events)
 
 
 def require_future(spec: Spec, now: datetime) -> None:

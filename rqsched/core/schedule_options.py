@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypedDict
 
 from rqsched.core.did_you_mean import did_you_mean
@@ -24,7 +25,7 @@ from rqsched.core.policy import (
 )
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
-from rqsched.spec.spec import Spec, SpecLike
+from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
@@ -172,12 +173,12 @@ def define(
 
     Raises a kind of InvalidInputError that names the refused option.
     """
-    for name in sorted(set(options) - OPTIONS_KNOWN):
+    for name in sorted(options.keys() - OPTIONS_KNOWN):
         hint = did_you_mean(name, OPTIONS_KNOWN) or f"; the options are {', '.join(sorted(OPTIONS_KNOWN))}"
         raise InvalidInputError(name, f"is not an option{hint}")
     timezone = options.get("timezone")
     if base is None:
-        base = Definition(spec=dump_spec(Spec.coerce(_given(spec), timezone)), workflow=workflow or "")
+        base = Definition(spec=_spec_text(_given(spec), timezone), workflow=workflow or "")
     elif spec is not None:
         base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or _kept_timezone(base, spec))))
     elif timezone is not None:
@@ -195,6 +196,18 @@ def define(
 def _kept_timezone(base: Definition, spec: SpecLike) -> str | None:
     """Return a known schedule's zone for a new spec that names none; a whole Spec is taken as it is."""
     return None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
+
+
+def _spec_text(spec: SpecLike, timezone: str | None) -> str:
+    """Return the canonical text of a spec; that of a member alone, which many schedules share, is remembered."""
+    if isinstance(spec, Cron | Every | Once) and isinstance(timezone, str | None):
+        return _member_text(spec, timezone)
+    return dump_spec(Spec.coerce(spec, timezone))
+
+
+@lru_cache(maxsize=1024)
+def _member_text(member: Member, timezone: str | None) -> str:
+    return dump_spec(Spec.coerce(member, timezone))
 
 
 def _given(spec: SpecLike | None) -> SpecLike:

@@ -113,6 +113,8 @@ class Spec(Timeline):
 
     def anchored_at(self, instant: datetime) -> Spec:
         """Return the spec with every member that waits for its anchor counting from `instant`."""
+        if self.is_anchored:
+            return self
         anchor = require_utc(instant, "anchor")
         return replace(self, members=tuple(anchored(member, anchor) for member in self.members))
 

@@ -19,11 +19,11 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import one_change
-from rqsched.store.bulk import columns_of, insert_rows, is_sqlite, update_rows
+from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
 from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
-    event_rows,
+    event_columns,
     run_columns,
     run_differences,
     schedule_columns,
@@ -367,7 +367,7 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     _write_runs(connection, changes)
     _write_drops(connection, changes)
     _write_dead_letters(connection, changes)
-    insert_rows(connection, audit_events, columns_of([row for change in changes for row in event_rows(change)]))
+    insert_rows(connection, audit_events, event_columns(changes))
 
 
 def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:

@@ -129,15 +129,26 @@ def _differences(names: Sequence[str], before: object, after: object) -> set[str
     }
 
 
-def event_rows(change: Change) -> list[dict[str, Any]]:
-    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row."""
+def event_columns(changes: Sequence[Change]) -> dict[str, list[Any]]:
+    """Return the columns of the events of Changes; what Changes that were decided alike share is written once."""
+    texts: dict[int, str] = {}
+    rows = [row for change in changes for row in event_rows(change, texts)]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict[str, Any]]:
+    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row.
+
+    `texts` are those of payloads that were written before, by the identity of the payload.
+    """
+    texts = {} if texts is None else texts
     first = change.after.event_sequence - len(change.events) + 1
     return [
         {
             "schedule_uid": change.after.uid,
             "sequence": first + index,
             "event_type": event.type,
-            "payload": dumps(event.payload),
+            "payload": texts.get(id(event.payload)) or texts.setdefault(id(event.payload), dumps(event.payload)),
             "workflow_instance_id": event.instance_id,
             "workflow_run_id": event.run_uid,
             "recorded_at": change.after.updated_at,

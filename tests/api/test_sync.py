@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Unpack
 
 import pytest
 
-from rqsched import Cron
+from rqsched import Cron, Every
 from rqsched.api.declarations import Declaration
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
@@ -44,6 +45,35 @@ def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypa
     done = any_env.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
     assert (done.updated, done.unchanged) == (["a", "c"], ["e", "d", "b"])
     assert all(any_env.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
+
+
+def test_a_set_is_listed_in_the_order_it_was_declared_in(any_env: Env) -> None:
+    ids = [f"{number * 7 % 20:02}" for number in range(20)]
+    any_env.scheduler.sync([declared(one) for one in ids])
+    assert [found.schedule_id for found in any_env.scheduler.iter()] == ids
+
+
+def test_declarations_that_are_alike_are_told_from_those_that_only_compare_as_equal(any_env: Env) -> None:
+    first, again = declared("a", priority=1), declared("b", priority=1)
+    with pytest.raises(InvalidInputError, match="priority") as refused:
+        any_env.scheduler.sync([first, again, declared("c", priority=True)])
+    assert refused.value.__notes__ == ["in the declaration of 'c'"]
+    assert list(any_env.scheduler.iter()) == []
+
+
+def test_schedules_created_alike_differ_in_their_identity_only(any_env: Env) -> None:
+    spec = Every("1h")  # it counts from the registration
+    any_env.scheduler.sync([declared(one, spec, overlap="allow_all", timezone="Europe/Berlin") for one in "abc"])
+    one, *others = (any_env.scheduler.get(name) for name in "abc")
+    for other in others:
+        assert replace(other.state, uid=one.uid, schedule_id="a", operation=one.state.operation) == one.state
+        assert [event.payload for event in other.history()] == [event.payload for event in one.history()]
+        assert other.state.operation == other.uid
+
+
+def test_each_of_a_jittered_set_has_its_own_delay(any_env: Env) -> None:
+    any_env.scheduler.sync([declared(name, jitter="10m") for name in "abcd"])
+    assert len({found.state.due_at for found in any_env.scheduler.iter()}) > 1
 
 
 def test_sync_without_prune_removes_nothing(any_env: Env) -> None:

@@ -25,7 +25,7 @@ from rqsched.core.repair import decide_retime
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.errors import InvalidSpecError, ScheduleStateError
-from rqsched.spec.spec import Every, Once, Spec, SpecLike
+from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
 from tests.support.decisions import (
     CONTINUE,
     HOUR,
@@ -51,6 +51,23 @@ DELAYED = Spec(Every("5m", from_completion=True))
 def again(schedule: Schedule, spec: SpecLike, **fields: Any) -> Definition:
     """A definition like the schedule's with another spec."""
     return definition(spec, policies=schedule.policies, **fields)
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["active", "paused"])
+@pytest.mark.parametrize("spec", ["@hourly", Every("5m"), DELAYED, Once(NOON - HOUR), Cron("@every 1h")], ids=str)
+def test_schedule_created_alike_is_what_creating_it_would_have_made(spec: SpecLike, paused: bool) -> None:
+    other = lifecycle.Identity("01KF0000000000000000000998", "elsewhere", "other")
+    said: dict[str, Any] = {"now": NOON, "paused": paused, "note": "why", "tzdata": "2026a"}
+    declared = definition(spec, max_runs=3)
+    made = decide_create(IDENTITY, declared, **said, operation=IDENTITY.uid)
+    assert lifecycle.is_shared(declared)
+    assert lifecycle.created_alike(made, other, other.uid) == decide_create(
+        other, declared, **said, operation=other.uid
+    )
+
+
+def test_definition_with_jitter_is_not_shared() -> None:
+    assert not lifecycle.is_shared(definition("@hourly", jitter=MINUTE))
 
 
 def test_a_new_schedule_has_its_next_time_and_its_first_event() -> None:

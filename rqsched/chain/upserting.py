@@ -1,0 +1,139 @@
+"""Upserts: schedules are created, or changed to what is declared, many in one transaction; Redis follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from rqsched.chain.caller_transaction import operate_in
+from rqsched.chain.operations import Request, created, open_runs
+from rqsched.chain.quotas import require_room_for
+from rqsched.chain.runtime import Runtime
+from rqsched.core import lifecycle
+from rqsched.core.change_builder import combined
+from rqsched.core.ids import new_uid
+from rqsched.core.lifecycle import Identity
+from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, unchanged
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes
+from rqsched.store.caller_transaction import CallerTransaction
+from rqsched.store.database import Connection
+
+
+def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
+    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
+    return upsert_together(runtime, [request], within=within)[0]
+
+
+def upsert_together(
+    runtime: Runtime, requests: Sequence[Request], *, within: CallerTransaction | None = None
+) -> list[tuple[Schedule, str]]:
+    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
+
+    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    runtime.require_own_redis()
+    drawn_at = runtime.now()
+    uids = sorted(new_uid(drawn_at) for _ in requests)  # in this order they are listed: they are created at one instant
+
+    def work(connection: Connection) -> list[tuple[Change, str]]:
+        named = [request.named for request in requests]
+        known = changes.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        upserting = _Upserting(connection, runtime.now())
+        done = [
+            upserting.upsert(known.get(request.named.schedule_id), request, uid)
+            for request, uid in zip(requests, uids, strict=True)
+        ]
+        require_room_for(runtime, connection, named[0].namespace, [change for change, _ in done])
+        # In one order for all, so that two who create the same set wait for each other one way only.
+        runtime.notifier.write(
+            connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)
+        )
+        return done
+
+    done = operate_in(within, runtime, work, lambda done: [change for change, _ in done], creates=len(requests))
+    return [(change.after, outcome) for change, outcome in done]
+
+
+class _Upserting:
+    """Upserts of one transaction, at one instant: what is created alike is decided once."""
+
+    def __init__(self, connection: Connection, now: datetime) -> None:
+        self._connection = connection
+        self._now = now
+        self._made: dict[tuple[object, ...], Change] = {}
+
+    def upsert(self, known: Schedule | None, request: Request, uid: str) -> tuple[Change, str]:
+        """Decide about one, whose row is locked when there is one; returns its Change and what that does."""
+        if known is None:
+            return self._create(request, uid), "created"
+        if known.operation == uid:  # committed before, and the answer was lost
+            return Change(known, known), "created" if known.uid == uid else "updated"
+        change = _changed(self._connection, known, request, uid, self._now)
+        return change, "unchanged" if change.is_empty else "updated"
+
+    def _create(self, request: Request, uid: str) -> Change:
+        if not lifecycle.is_shared(request.definition):
+            return created(request, uid, self._now)
+        # The very same definition: to compare two of them would take as long as to decide.
+        alike = id(request.definition), request.note, request.paused, id(request.context), request.must_have_future
+        if (made := self._made.get(alike)) is None:
+            made = self._made[alike] = created(request, uid, self._now)
+            return made
+        named = request.named
+        return lifecycle.created_alike(made, Identity(uid, named.namespace, named.schedule_id), uid)
+
+
+def preview_upsert(runtime: Runtime, request: Request) -> str:
+    """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
+    named, now = request.named, runtime.now()
+    known = runtime.database.read(lambda c: changes.find_named(c, named.namespace, named.schedule_id))
+    if known is None:
+        return "created"
+    declared = _declared(known, request)
+    change = lifecycle.decide_update(
+        known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
+    )
+    is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
+    is_continued = lifecycle.can_continue(change.after, now)
+    return "updated" if is_switched or is_continued or not change.is_empty else "unchanged"
+
+
+def _changed(connection: Connection, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:
+    change = lifecycle.decide_update(
+        schedule,
+        _declared(schedule, request),
+        now=now,
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=operation,
+        keep_next=request.keep_next,
+    )
+    if not request.keep_next and lifecycle.can_continue(change.after, now):  # Waymark's registration restarts instead
+        runs = open_runs(connection, schedule)
+        continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
+        change = combined(change, continued)
+    return combined(change, _switched(connection, change.after, request, now, operation))
+
+
+def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
+    """Pause or resume as requested; Waymark's registration also makes active what was done or dead."""
+    context = request.context
+    if request.paused and schedule.is_active:
+        return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
+    if request.paused is not False:
+        return unchanged(schedule)
+    runs = open_runs(connection, schedule)
+    if schedule.status is ScheduleStatus.PAUSED:
+        keep = request.keep_next
+        return lifecycle.decide_resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
+    if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
+        return lifecycle.decide_restart(schedule, runs, now=now, context=context, operation=operation)
+    return unchanged(schedule)
+
+
+def _declared(known: Schedule, request: Request) -> Definition:
+    """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
+    return replace(request.definition, managed_by=known.definition.managed_by)
