@@ -42,7 +42,7 @@ def show_export(customer: Customer, scheduler: CurrentScheduler) -> dict[str, An
     return shown(scheduler.get(f"export:{customer}"))
 
 
-@app.delete("/exports/{customer}", status_code=204)
+@app.delete("/exports/{customer}", status_code=204, response_model=None)
 def end_export(customer: Customer, scheduler: CurrentScheduler) -> None:
     """Stop exporting."""
     scheduler.get(f"export:{customer}").delete()
