@@ -95,9 +95,7 @@ ENTRIES = (
     ),
     Entry("ping", "ping", _PROCESSES, "Ask the workers and dispatchers of this machine whether they live; for probes."),
     Entry("web", "processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
-    Entry(
-        "dev", "processes", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."
-    ),
+    Entry("dev", "dev", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."),
 )
 """Every command, in the order of `rqsched --help`."""
 

@@ -1,4 +1,4 @@
-"""Commands that are processes: worker, dispatcher, web, dev. They run until a signal, and log to standard error."""
+"""Commands that are processes: worker, dispatcher, web. They run until a signal, and log to standard error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import typer
 
 from rqsched.cli.command import command
 from rqsched.cli.logs import Logs
-from rqsched.cli.session import Verbose
 from rqsched.config import Settings
-from rqsched.dev.run import run_dev
 from rqsched.errors import ConfigError
-from rqsched.processes.logs import TEXT
 from rqsched.processes.worker import serve, serve_dispatcher
 from rqsched.processes.worker_options import WorkerOptions, parse_size
 
@@ -130,21 +127,6 @@ def web(
             limit_concurrency=max_connections,
         )
     )
-
-
-@command(app)
-def dev(
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0, metavar="N", help="Stop after so many seconds.")
-    ] = None,
-    verbose: Verbose = 0,
-) -> None:
-    """Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal.
-
-    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything it started.
-    """
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=TEXT)
-    raise typer.Exit(run_dev(Settings(), seconds=seconds))
 
 
 def _http_serve() -> Callable[..., int]:

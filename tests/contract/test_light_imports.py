@@ -54,6 +54,14 @@ def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatc
     assert done.stdout.splitlines() == ["Namespace: default", "No schedules.", ""]
 
 
+def test_worker_and_dispatcher_load_no_screen_and_no_migrations() -> None:
+    """They are started anew after each deploy and each death, and tests start hundreds."""
+    unneeded = {"rich", "alembic", "fastapi", "rqsched.dev", "rqsched.http"}
+    code = f"import sys, rqsched.cli.processes; print(*sorted({unneeded!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_the_core_needs_no_package_of_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path}/rqsched.db")
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")

@@ -231,8 +231,8 @@ FENCES = (
         (
             Edit(
                 "rqsched/store/tables.py",
-                "    schedules.c.namespace,\n    schedules.c.schedule_id,\n    unique=True,",
-                "    schedules.c.namespace,\n    schedules.c.schedule_id,\n    unique=False,",
+                "schedules.c.namespace, schedules.c.schedule_id, unique=True,",
+                "schedules.c.namespace, schedules.c.schedule_id, unique=False,",
             ),
             Edit(
                 "rqsched/store/migrations/versions/0001_initial.py",
@@ -250,8 +250,8 @@ FENCES = (
         (
             Edit(
                 "rqsched/store/tables.py",
-                "    runs.c.schedule_uid,\n    runs.c.occurrence_at,\n    unique=True,",
-                "    runs.c.schedule_uid,\n    runs.c.occurrence_at,\n    unique=False,",
+                "runs.c.schedule_uid, runs.c.occurrence_at, unique=True,",
+                "runs.c.schedule_uid, runs.c.occurrence_at, unique=False,",
             ),
             Edit(
                 "rqsched/store/migrations/versions/0001_initial.py",

@@ -1,0 +1,31 @@
+"""The command that runs everything in one terminal: dev. Apart from the others, which draw no screen."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from rqsched.cli.command import command
+from rqsched.cli.session import Verbose
+from rqsched.config import Settings
+from rqsched.dev.run import run_dev
+from rqsched.processes.logs import TEXT
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app)
+def dev(
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0, metavar="N", help="Stop after so many seconds.")
+    ] = None,
+    verbose: Verbose = 0,
+) -> None:
+    """Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal.
+
+    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything it started.
+    """
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=TEXT)
+    raise typer.Exit(run_dev(Settings(), seconds=seconds))
