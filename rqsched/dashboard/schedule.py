@@ -12,7 +12,7 @@ from rqsched.api.build_description import iter_upcoming
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
-from rqsched.dashboard import backfills, charts
+from rqsched.dashboard import backfills, charts, state_picture
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -42,7 +42,8 @@ def show(visit: Visit) -> Response:
     zone = visit.zone
     return visit.page(
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
-        run_status=visit.query("run_status"), states=_states(schedule), ui_zone=ZoneInfo(schedule.spec.timezone),
+        run_status=visit.query("run_status"), picture=state_picture,
+        steps=state_picture.steps_of(schedule.status), ui_zone=ZoneInfo(schedule.spec.timezone),
         actions=offered(visit, schedule.status.value), runs=runs, events=events[:EVENTS],
         older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
         why=visit.read(lambda c: _why(c, schedule)), backfills=visit.read(lambda c: backfills.newest(c, schedule)),
@@ -65,10 +66,6 @@ def _why(connection: Connection, schedule: Schedule) -> list[AuditRecord]:
     """Return the newest skips and misses."""
     newest = overview.newest_events(connection, schedule.uid, None, _SEARCHED)
     return [event for event in newest if event.event_type in {SKIPPED, MISSED}][:_REASONS]
-
-
-def _states(schedule: Schedule) -> list[tuple[str, bool]]:
-    return [(name, schedule.status.value == name) for name in ("active", "paused", "done", "dead", "deleted")]
 
 
 def _interval(upcoming: list[datetime]) -> timedelta | None:

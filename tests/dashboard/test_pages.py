@@ -251,9 +251,29 @@ def test_a_schedules_page_shows_its_year_its_durations_and_its_interval(pages: P
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead", "deleted"])
 def test_a_schedules_page_marks_its_state_among_all_states(pages: Pages, status: str) -> None:
     bring_to(pages, status)
-    states = re.findall(r"<li class=\"([^\"]*)\" ?([^>]*)>(\w+)</li>", pages.get("/schedules/one"))
+    shown = pages.get("/schedules/one")
+    states = re.findall(r"<li class=\"([^\"]*)\" ?([^>]*)>(\w+)</li>", shown)
     assert [name for _, _, name in states] == ["active", "paused", "done", "dead", "deleted"]
     assert [name for _, current, name in states if 'aria-current="true"' in current] == [status]
+    boxes = re.findall(r'<g class="(current \w+|other)"><rect[^>]*/><text[^>]*>(\w+)</text></g>', shown)
+    assert [name for tone, name in boxes if tone != "other"] == [status]
+    steps = re.findall(r"<li>([\w ]+) <span[^>]*>→</span><span[^>]*>leads to</span> <strong>(\w+)</strong></li>", shown)
+    ends = [("nothing more to start", "done"), ("a run failed for good", "dead")]
+    assert (
+        steps
+        == {
+            "active": [("pause", "paused"), *ends, ("delete", "deleted")],
+            "paused": [("resume", "active"), *ends, ("delete", "deleted")],
+            "done": [("restart", "active"), ("delete", "deleted")],
+            "dead": [("restart", "active"), ("delete", "deleted")],
+            "deleted": [],
+        }[status]
+    )
+
+
+def test_the_preview_keeps_the_letters_of_a_zone(pages: Pages) -> None:
+    shown = pages.get("/preview?kind=cron&timing=0+*/2+*+*+*&timezone=UTC")
+    assert "<strong>Every 2 hours, UTC</strong>" in shown
 
 
 def bring_to(pages: Pages, status: str) -> None:
