@@ -48,6 +48,7 @@ class WorkerSide:
 
     def __init__(self, runtime: Runtime, job: RunJobId) -> None:
         self._runtime, self._job = runtime, job
+        runtime.database.keep_connection()
         self._own, self._horses = socket.socketpair()
         for end in (self._own, self._horses):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)

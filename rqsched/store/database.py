@@ -258,6 +258,8 @@ class Database:
         if not self.is_sqlite:
             sa.event.listen(self._engine, "connect", lambda raw, _: self._raw.add(raw))
         self._open = threading.local()
+        self._keeper: tuple[int, int] | None = None
+        self._kept: Connection | None = None
         if self.is_sqlite:
             _sqlite_databases.add(self)
 
@@ -288,7 +290,58 @@ class Database:
         PostgreSQL is then asked once: no BEGIN and no COMMIT travel beside the statement, and a process that freezes
         holds no lock between them.
         """
+        if self._is_keeper:
+            return self._alone_on_kept(work, patience)
         return self._patiently(lambda: self._once(work, is_alone=self.takes_single_statements), patience)
+
+    def keep_connection(self) -> None:
+        """Let this thread's `transact_alone` use one connection, and take it out of the pool and back no more.
+
+        Where a process forks for each run, that is half of the memory which its claim touches, and so copies. Whatever
+        else the thread asks uses the same connection, by way of the pool.
+        """
+        if self.takes_single_statements:
+            self._keeper = (os.getpid(), threading.get_ident())
+
+    @property
+    def _is_keeper(self) -> bool:
+        return self._keeper is not None and self._keeper == (os.getpid(), threading.get_ident())
+
+    def _alone_on_kept(self, work: Callable[[Connection], T], patience: Patience | None) -> T:
+        failure: SQLAlchemyError | None = None
+        try:
+            return self._once_on_kept(work)
+        except SQLAlchemyError as error:
+            failure = error
+
+        def attempt() -> T:
+            nonlocal failure
+            if failure is not None:  # that was the first attempt
+                error, failure = failure, None
+                raise error
+            return self._once(work, is_alone=True)
+
+        return self._patiently(attempt, patience)
+
+    def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
+        with self._counted():
+            connection = self._kept
+            if connection is None:
+                connection = self._kept = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                with connection.begin():
+                    return work(connection)
+            except BaseException as error:
+                if sqlstate_of(error) == _READ_ONLY_SERVER:
+                    connection.invalidate(error)
+                self._give_back()
+                raise
+
+    def _give_back(self) -> None:
+        """Put what was kept back into the pool."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
     def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
@@ -309,6 +362,8 @@ class Database:
             self._open.depth = depth
 
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        if self._is_keeper:
+            self._give_back()
         with self._counted(), self.engine.connect() as connection:
             if is_read_only:
                 connection.execution_options(**self._snapshot)
@@ -387,6 +442,8 @@ class Database:
 
     def close(self) -> None:
         """Close every connection of this process."""
+        if self._is_keeper:
+            self._give_back()
         if self._pid == os.getpid():
             self._engine.dispose()
 
