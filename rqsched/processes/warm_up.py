@@ -7,6 +7,7 @@ CPU for them. The statements of a run, and of a target, are rehearsed for one th
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,7 @@ def warm_up(runtime: Runtime) -> None:
     With the database away, or not as it should be, each run prepares for itself.
     """
     import_attribute(EXECUTE)  # RQ imports it by name, 2 ms in each work horse
+    _be_asked_of_types()
     try:
         runtime.database.transact(partial(_rehearse, is_sqlite=runtime.database.is_sqlite), patience=_ONCE)
         runtime.now()  # measures the clock
@@ -49,6 +51,12 @@ def warm_up(runtime: Runtime) -> None:
         runtime.database.close()
     gc.collect()
     gc.freeze()  # a collection in a horse would touch, and so copy, every page that it inherits
+
+
+def _be_asked_of_types() -> None:
+    """Ask abstract classes what each horse would be the first to ask: they answer slowly once, and then know it."""
+    logging.LogRecord(__name__, logging.INFO, __file__, 0, "%s", ("a run",), None)
+    inspect.isawaitable(None)
 
 
 def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
