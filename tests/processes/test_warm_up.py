@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(an
 
     assert in_children(1, compiled) == [[]]
     assert [run.status for run in schedule.runs().items] == ["succeeded"] * 2
+
+
+def test_warm_process_has_imported_what_rq_would_import_by_name_in_each_horse(any_env: Env) -> None:
+    def is_imported() -> bool:
+        sys.modules.pop("rqsched.jobs", None)
+        warm_up(any_env.runtime)
+        return "rqsched.jobs" in sys.modules
+
+    assert in_children(1, is_imported) == [True]
 
 
 def test_warming_up_goes_on_without_a_database() -> None:
