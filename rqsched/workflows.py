@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
 from rqsched.core.schedule_options import Options
@@ -38,6 +38,19 @@ class WorkflowNotFoundError(UnknownWorkflowError):
     """
 
 
+class Step(NamedTuple):
+    """What an event does to an instance of a state machine."""
+
+    source: str
+    """The state in which it is taken."""
+    event: str
+    """The event."""
+    target: str
+    """The state after it."""
+    is_sent: bool
+    """Whether the workflow sends this event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """A named unit of work with the defaults of its runs."""
@@ -58,6 +71,8 @@ class Workflow:
     """The workflow that is run when a run failed or was lost, unless the schedule names another."""
     on_recovery: str | None = None
     """The workflow that is run at the first success after that."""
+    steps: tuple[Step, ...] = ()
+    """Of a workflow that sends an event to state machines: what each event of their class does."""
     targets: str | Callable[..., Any] | None = None
     """What names the targets that it is called for, unless the schedule names another; None calls it once."""
 

@@ -18,6 +18,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import listing, overview
 from rqsched.store.database import Connection
+from rqsched.workflows import Step
 
 RUNS = 20
 """Runs on the page."""
@@ -44,7 +45,8 @@ def show(visit: Visit) -> Response:
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
         run_status=visit.query("run_status"), picture=state_picture,
         steps=state_picture.steps_of(schedule.status), ui_zone=ZoneInfo(schedule.spec.timezone),
-        actions=offered(visit, schedule.status.value), runs=runs, events=events[:EVENTS],
+        machine=_machine(visit, schedule), actions=offered(visit, schedule.status.value), runs=runs,
+        events=events[:EVENTS],
         older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
         why=visit.read(lambda c: _why(c, schedule)), backfills=visit.read(lambda c: backfills.newest(c, schedule)),
         chart=charts.durations(outlines, _interval(upcoming)),
@@ -66,6 +68,12 @@ def _why(connection: Connection, schedule: Schedule) -> list[AuditRecord]:
     """Return the newest skips and misses."""
     newest = overview.newest_events(connection, schedule.uid, None, _SEARCHED)
     return [event for event in newest if event.event_type in {SKIPPED, MISSED}][:_REASONS]
+
+
+def _machine(visit: Visit, schedule: Schedule) -> tuple[Step, ...]:
+    """Return what the events of a state machine do, when the schedule sends one and this process knows its class."""
+    workflow = visit.scheduler.runtime.workflows.get(schedule.definition.workflow)
+    return () if workflow is None else workflow.steps
 
 
 def _interval(upcoming: list[datetime]) -> timedelta | None:

@@ -12,6 +12,7 @@ from statemachine.orderedset import OrderedSet
 
 from rqsched.errors import InvalidInputError
 from rqsched.machines.in_state import InState
+from rqsched.workflows import Step
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
@@ -45,6 +46,15 @@ class Machine:
     def workflow(self, event: str) -> str:
         """Return the name of an event's workflow, which is also its schedule's id."""
         return f"machine:{self.name}:{event}"
+
+    def steps(self, sent: str) -> tuple[Step, ...]:
+        """Return what each event does, in the order of the class; `sent` is the one that a workflow sends."""
+        return tuple(
+            Step(state.id, str(event), (transition.target or state).id, str(event) == sent)
+            for state in self._states.values()
+            for transition in state.transitions
+            for event in transition.events
+        )
 
     def takes(self, state: str, event: str) -> bool:
         """Tell whether an instance in this state takes the event: one of its active states, or an ancestor of one."""

@@ -96,7 +96,7 @@ def machine(
             made = make_workflow(
                 known.workflow(event), body(known, event), queue=queue, connection=connection, timeout=timeout
             )
-            workflows.add(replace(made, each=sender(known, event)))
+            workflows.add(replace(made, each=sender(known, event), steps=known.steps(event)))
         return given
 
     return register

@@ -8,9 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from statemachine import State, StateMachine
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.dashboard.rendering import NOTHING
+from rqsched.machines import machine
 from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
@@ -274,6 +276,31 @@ def test_a_schedules_page_marks_its_state_among_all_states(pages: Pages, status:
 def test_the_preview_keeps_the_letters_of_a_zone(pages: Pages) -> None:
     shown = pages.get("/preview?kind=cron&timing=0+*/2+*+*+*&timezone=UTC")
     assert "<strong>Every 2 hours, UTC</strong>" in shown
+
+
+def test_a_schedule_that_sends_an_event_shows_the_state_machine_and_what_it_sends(pages: Pages) -> None:
+    class Lamp(StateMachine):
+        off = State(initial=True)
+        on = State()
+        SWITCH = off.to(on) | on.to(off)
+        BLINK = on.to.itself()
+        schedules = {"SWITCH": None}  # noqa: RUF012 - as users write it
+
+    env = pages.env
+    machine(workflows=env.runtime.workflows)(Lamp)
+    env.scheduler.create("lamps", "machine:Lamp:SWITCH", Every(MINUTE))
+    env.create("other")
+    found = re.findall(
+        r"<li (.*?)><span>(\w+) <span[^>]*>→</span><span[^>]*>to</span> (\w+)</span><span[^>]*>([^<]*)</span></li>",
+        pages.get("/schedules/lamps"),
+    )
+    sent = ('class="sent"', "SWITCH, sent by this schedule")
+    assert found == [
+        (sent[0], "off", "on", sent[1]),
+        (sent[0], "on", "off", sent[1]),
+        ("", "on", "on", "BLINK"),
+    ]
+    assert "State machine" not in pages.get("/schedules/other")
 
 
 def bring_to(pages: Pages, status: str) -> None:
