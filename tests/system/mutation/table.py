@@ -58,7 +58,8 @@ FENCES = (
     _edit(
         "the scheduler of RQ outlives its worker",
         "processes/rq_worker.py",
-        "    if worker.pid is not None and os.getppid() == worker.pid:\n        die_with_parent(worker.pid)\n",
+        "    if worker.pid is not None and parent is not None and parent.pid == worker.pid:\n"
+        "        die_with_parent(worker.pid)\n",
         "    return\n",
         "tests/system/acceptance/test_worker_supervisor.py::test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it",
     ),
