@@ -21,8 +21,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
+from rq.exceptions import StopRequested
 from rq.job import Job
-from rq.worker import BaseWorker, SpawnWorker
+from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 
 from rqsched.chain import settling
 from rqsched.chain.fan_out.execution import lose as lose_target
@@ -65,6 +66,7 @@ class PatientWorker(SparingWorker):
         limit_waiting(self.connection)
         self._horse_status: int | None = 0
         self._is_waiting = False
+        self._waits_for_job = False
         self._revive_at = 0.0
         self.jobs_done = 0
         """How many jobs it has executed."""
@@ -129,9 +131,27 @@ class PatientWorker(SparingWorker):
 
     def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
         """Wait for a job; None when RQ's loop is to end."""
-        found = super().dequeue_job_and_maintain_ttl(*arguments, **options)
+        self._waits_for_job = True
+        try:
+            if self._stop_requested:
+                raise StopRequested
+            found = super().dequeue_job_and_maintain_ttl(*arguments, **options)
+        finally:
+            self._waits_for_job = False
         self.is_idle = found is None
         return found
+
+    def _shutdown(self) -> None:
+        """Ask for the end, in a signal handler: the wait for a job is given up, anything else is finished first.
+
+        RQ itself gives up what it does as soon as its state is idle. A worker that executes jobs in its own process is
+        idle before the end of a job is written: the job would be noted as failed, and the worker would go on.
+        """
+        state, self._state = self._state, WorkerStatus.IDLE if self._waits_for_job else WorkerStatus.BUSY
+        try:
+            super()._shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            self._state = state
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Execute a job; with Redis away at its end this worker goes on, and a run whose horse died is settled."""
