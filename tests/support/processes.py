@@ -168,7 +168,7 @@ def start(
             cwd=cwd,
             user=user,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - the call touches no lock
+            preexec_fn=_begin,  # noqa: PLW1509 - it touches no lock
         )
     return Process(popen=popen, log_path=log_path)
 
@@ -196,7 +196,9 @@ def rqsched_command(*arguments: str) -> list[str | Path]:
     return [BIN / "rqsched", *arguments]
 
 
-def _die_with_parent() -> None:
+def _begin() -> None:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start with them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # A killed pytest leaves no server behind (Linux only).
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
