@@ -181,7 +181,7 @@ def test_commands_have_the_exit_codes_and_help_of_rqsched_and_djangos_own_option
     project.manage("migrate")
     assert "no schedule 'nope'" in project.manage("rqsched", "describe", "nope", code=3)
     assert "manage.py rqsched list" in project.manage("rqsched", "list", "--help")
-    project.write("other.py", "from settings import *\nRQSCHED = {'NAMESPACE': 'other'}\n")
+    project.write("other.py", "from settings import *\nRQSCHED = {**RQSCHED, 'NAMESPACE': 'other'}\n")
     assert "Namespace: other" in project.manage("rqsched", "list", "--settings", "other", DJANGO_SETTINGS_MODULE="")
 
 
