@@ -29,10 +29,11 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.schedule_filters import Filters, conditions_of
+from rqsched.store.schedule_filters import Filters, conditions_of, of_namespace
 from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
+    IS_ACTIVE,
     IS_DELETED,
     IS_LIVE,
     WAITS_FOR_CODE,
@@ -340,7 +341,7 @@ def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule
     """Read the active schedules of a namespace that fire next, the earliest first."""
     statement = (
         SELECT_SCHEDULES.where(
-            schedules.c.status == "active", schedules.c.due_at.is_not(None), schedules.c.namespace == namespace
+            IS_ACTIVE, schedules.c.due_at.is_not(None), of_namespace(is_sqlite(connection), namespace)
         )
         .order_by(schedules.c.due_at, schedules.c.uid)
         .limit(limit)

@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.store.bulk import is_sqlite
 from rqsched.store.listing import to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_filters import Filters, of_namespace
 from rqsched.store.schedule_search import MOST_LOOKED_AT, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -198,7 +199,7 @@ def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tup
     statement = (
         SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
         .join(runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(schedules.c.namespace == namespace, WAITS_FOR_CODE)
+        .where(of_namespace(is_sqlite(connection), namespace), WAITS_FOR_CODE)
         .order_by(runs.c.blocked_at, runs.c.uid)
         .limit(limit)
     )
@@ -210,7 +211,7 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
     statement = (
         sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(HAS_FAILED, runs.c.ended_at >= since, schedules.c.namespace == namespace)
+        .where(HAS_FAILED, runs.c.ended_at >= since, of_namespace(is_sqlite(connection), namespace))
         .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
         .limit(limit)
     )
@@ -292,7 +293,7 @@ def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str
 def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that were due before `since`, the earliest first."""
     statement = (
-        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, schedules.c.namespace == namespace)
+        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, of_namespace(is_sqlite(connection), namespace))
         .order_by(schedules.c.due_at, schedules.c.uid)
         .limit(limit)
     )

@@ -142,3 +142,8 @@ def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.C
     wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
     same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
     return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
+
+
+def of_namespace(on_sqlite: bool, namespace: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a namespace where another index is to be read: all its schedules are far more."""
+    return (unindexed(schedules.c.namespace) if on_sqlite else schedules.c.namespace) == namespace
