@@ -308,6 +308,7 @@ class Database:
         return self._keeper is not None and self._keeper == (os.getpid(), threading.get_ident())
 
     def _alone_on_kept(self, work: Callable[[Connection], T], patience: Patience | None) -> T:
+        """Do the work on the kept connection; only once that has failed is there anything to be patient about."""
         failure: SQLAlchemyError | None = None
         try:
             return self._once_on_kept(work)

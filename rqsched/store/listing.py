@@ -29,8 +29,8 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.schedule_filters import Filters, conditions_of, of_namespace
-from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, search_schedules
+from rqsched.store.schedule_filters import Filters, conditions_of, unindexed
+from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, place_of, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
     IS_ACTIVE,
@@ -79,7 +79,7 @@ def list_schedules(
 ) -> Page[Schedule]:
     """Read a page of schedules; see `search_schedules`. With `most_looked_at` it may be short, or empty."""
     named = "-created" if newest_first else sort
-    after = read_cursor(cursor, is_text=named.endswith("id")) if cursor is not None else None
+    after = read_cursor(cursor, is_text=SORTS[named][0] is schedules.c.schedule_id) if cursor is not None else None
     found = search_schedules(
         connection, filters, sort=named, after=after, limit=limit, offset=offset, most=most,
         most_looked_at=most_looked_at, is_slim=is_slim,
@@ -112,8 +112,7 @@ def fill_page(
         )  # fmt: skip
         found, cursor = found + page.items, page.next_cursor
         if len(found) > limit:
-            last = found[limit - 1]
-            return Page(found[:limit], write_cursor(getattr(last, SORTS[sort][0].name), last.uid))
+            return Page(found[:limit], write_cursor(*place_of(found[limit - 1], sort)))
         if cursor is None or (found and is_short_enough):
             return Page(found, cursor)
         looked_at = min(2 * looked_at, _MOST_AT_ONCE)
@@ -339,10 +338,9 @@ def _read_number(cursor: str) -> int:
 
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that fire next, the earliest first."""
+    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
     statement = (
-        SELECT_SCHEDULES.where(
-            IS_ACTIVE, schedules.c.due_at.is_not(None), of_namespace(is_sqlite(connection), namespace)
-        )
+        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at.is_not(None), owner == namespace)
         .order_by(schedules.c.due_at, schedules.c.uid)
         .limit(limit)
     )

@@ -17,7 +17,7 @@ from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.listing import to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.schedule_filters import Filters, of_namespace
+from rqsched.store.schedule_filters import Filters, unindexed
 from rqsched.store.schedule_search import MOST_LOOKED_AT, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -196,10 +196,11 @@ def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[
 
 def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
     """Read why runs of a namespace are blocked, each with its schedule, longest first."""
+    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
     statement = (
         SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
         .join(runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(of_namespace(is_sqlite(connection), namespace), WAITS_FOR_CODE)
+        .where(owner == namespace, WAITS_FOR_CODE)
         .order_by(runs.c.blocked_at, runs.c.uid)
         .limit(limit)
     )
@@ -208,10 +209,11 @@ def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tup
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
     """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
+    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
     statement = (
         sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(HAS_FAILED, runs.c.ended_at >= since, of_namespace(is_sqlite(connection), namespace))
+        .where(HAS_FAILED, runs.c.ended_at >= since, owner == namespace)
         .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
         .limit(limit)
     )
@@ -292,8 +294,9 @@ def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str
 
 def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that were due before `since`, the earliest first."""
+    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
     statement = (
-        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, of_namespace(is_sqlite(connection), namespace))
+        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, owner == namespace)
         .order_by(schedules.c.due_at, schedules.c.uid)
         .limit(limit)
     )

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.store.bulk import Columns, columns_of
 from rqsched.store.tables import runs, schedules
 
 DEFINITION = [field.name for field in fields(Definition)]
@@ -129,11 +130,10 @@ def _differences(names: Sequence[str], before: object, after: object) -> set[str
     }
 
 
-def event_columns(changes: Sequence[Change]) -> dict[str, list[Any]]:
+def event_columns(changes: Sequence[Change]) -> Columns:
     """Return the columns of the events of Changes; what Changes that were decided alike share is written once."""
     texts: dict[int, str] = {}
-    rows = [row for change in changes for row in event_rows(change, texts)]
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    return columns_of([row for change in changes for row in event_rows(change, texts)])
 
 
 def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def conditions_of(
 
     Walked, they are told by the row: no index of exceptions is offered, and none may hold the `hidden` columns.
     """
-    columns = {name: unindexed(column) if name in hidden else column for name, column in schedules.c.items()}
+    columns = {name: unindexed(column, name in hidden) for name, column in schedules.c.items()}
     found = [has_status(filters.statuses, columns["status"], is_walked)] if filters.statuses else [IS_LIVE]
     if filters.outcomes:
         found.append(ended_so(filters.outcomes, columns["last_outcome"], is_walked))
@@ -98,9 +98,9 @@ def conditions_of(
     return found + [_has(on_sqlite, schedules.c.search_attributes, name, value) for name, value in attributes]
 
 
-def unindexed(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Return the column as no index of SQLite holds it: without statistics it takes the wrong one."""
-    return sa.literal_column(f"+{column.table.name}.{column.name}", column.type)
+def unindexed(column: sa.Column[Any], is_hidden: bool) -> sa.ColumnElement[Any]:
+    """Return the column, hidden as no index of SQLite holds it: without statistics it takes the wrong one."""
+    return sa.literal_column(f"+{column.table.name}.{column.name}", column.type) if is_hidden else column
 
 
 def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -142,8 +142,3 @@ def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.C
     wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
     same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
     return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
-
-
-def of_namespace(on_sqlite: bool, namespace: str) -> sa.ColumnElement[bool]:
-    """Return the condition of a namespace where another index is to be read: all its schedules are far more."""
-    return (unindexed(schedules.c.namespace) if on_sqlite else schedules.c.namespace) == namespace

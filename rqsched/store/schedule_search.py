@@ -92,8 +92,13 @@ def search_schedules(
     found = [to_schedule(row) for row in connection.execute(statement, given).all()]
     if len(found) > limit or cut is not None:
         items = found[:limit]
-        return Found(items, (getattr(items[-1], SORTS[sort][0].name), items[-1].uid), is_cut=False)
+        return Found(items, place_of(items[-1], sort), is_cut=False)
     return Found(found, plan.end, is_cut=plan.end is not None)
+
+
+def place_of(schedule: Schedule, sort: str) -> Position:
+    """Return where a schedule stands in an order."""
+    return getattr(schedule, SORTS[sort][0].name), schedule.uid
 
 
 def _given(name: str, place: Position | None) -> dict[str, Any]:
@@ -129,9 +134,8 @@ def _page(
     hidden = {"status", "last_outcome", *(["namespace"] if is_next else [])} if is_walked and on_sqlite else set()
     statement = statement.where(*conditions_of(on_sqlite, filters, is_walked=is_walked, hidden=frozenset(hidden)))
     statement = statement.where(*_has_place(sort, filters))
-    order: tuple[sa.ColumnElement[Any], ...] = (column, schedules.c.uid)
-    if way is _Way.SORTED and on_sqlite:
-        order = (unindexed(column), unindexed(schedules.c.uid))
+    is_sorted = way is _Way.SORTED and on_sqlite
+    order = (unindexed(column, is_sorted), unindexed(schedules.c.uid, is_sorted))
     key = sa.tuple_(*order)
     if is_continued:
         after = _place("after", sort)
@@ -233,8 +237,7 @@ def _has_fewer(
 def _end(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> Position | None:
     """Find the last of so many schedules after a place; None when there are fewer."""
     column, is_descending = SORTS[sort]
-    on_sqlite, is_next = is_sqlite(connection), column is schedules.c.due_at
-    owner = unindexed(schedules.c.namespace) if on_sqlite and is_next else schedules.c.namespace
+    owner = unindexed(schedules.c.namespace, is_sqlite(connection) and column is schedules.c.due_at)
     looked_at = sa.select(column, schedules.c.uid).where(owner == filters.namespace, *_has_place(sort, filters))
     if column is schedules.c.schedule_id:
         looked_at = looked_at.where(IS_LIVE)  # of its index; that of when they were created holds deleted ones, too

@@ -8,14 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from statemachine import State, StateMachine
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.dashboard.rendering import NOTHING
-from rqsched.machines import machine
 from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
+from tests.support.lamp import lamp_of
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb
 
@@ -279,15 +278,8 @@ def test_the_preview_keeps_the_letters_of_a_zone(pages: Pages) -> None:
 
 
 def test_a_schedule_that_sends_an_event_shows_the_state_machine_and_what_it_sends(pages: Pages) -> None:
-    class Lamp(StateMachine):
-        off = State(initial=True)
-        on = State()
-        SWITCH = off.to(on) | on.to(off)
-        BLINK = on.to.itself()
-        schedules = {"SWITCH": None}  # noqa: RUF012 - as users write it
-
     env = pages.env
-    machine(workflows=env.runtime.workflows)(Lamp)
+    lamp_of(env)
     env.scheduler.create("lamps", "machine:Lamp:SWITCH", Every(MINUTE))
     env.create("other")
     found = re.findall(

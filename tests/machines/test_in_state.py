@@ -16,6 +16,7 @@ from rqsched.store.tables import machine_states as table
 from rqsched.testing import execute_pending
 from rqsched.workflows import Registry
 from tests.support.env import DAY, HOUR, NOON, Env, MakeEnv
+from tests.support.lamp import lamp_of
 from tests.support.machine_case import MachineCase, open_case
 
 pytestmark = pytest.mark.every_database
@@ -74,19 +75,6 @@ def test_an_instance_that_stays_in_its_state_has_entered_it_before_and_one_that_
     any_env.advance(DAY)
     case.states.put("a-2", "approved")
     assert case.states.entered_at("a-2") == NOON + 2 * DAY, "it came back"
-
-
-def lamp_of(env: Env) -> Any:
-    """A machine without load and save: an instance is its state alone."""
-
-    class Lamp(StateMachine):
-        off = State(initial=True)
-        on = State()
-        SWITCH = off.to(on) | on.to(off)
-        BLINK = on.to.itself()
-        schedules = {"SWITCH": None, "BLINK": None}  # noqa: RUF012 - as users write it
-
-    return machine(workflows=env.runtime.workflows)(Lamp)
 
 
 def test_a_scheduled_event_records_when_it_moved_an_instance_that_is_its_state_alone(any_env: Env) -> None:
