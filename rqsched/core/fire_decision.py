@@ -54,7 +54,7 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, conte
     _record_missed(builder, due, context)
     awaited = _start_due(builder, due, context)
     if not schedule.spec.is_from_completion:
-        builder.plan(due.upcoming or next_occurrence(schedule, due.last))
+        builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
     elif awaited is not None:
         builder.wait_for(awaited)
     else:

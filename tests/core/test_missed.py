@@ -17,7 +17,7 @@ from rqsched.core import lifecycle
 from rqsched.core.model import Schedule
 from rqsched.core.occurrences import classify_due, due_of, stored_due_of
 from rqsched.core.policy import Policies
-from rqsched.spec.spec import Every, Once, Spec, SpecLike
+from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
 from tests.support.decisions import CONTINUE, HOUR, MINUTE, NOON, SECOND, active, definition, event, fire, types
 
 ALLOW = {"overlap": "allow_all"}
@@ -191,6 +191,16 @@ def test_an_occurrence_off_the_new_grid_fires_and_the_new_grid_counts_from_the_c
         now = NOON + late * MINUTE
         assert survey_of(updated, now) == expected(updated, now)
         assert all(at <= NOON + 3 * MINUTE or at > NOON + 4 * MINUTE for at in passed_of(updated, now))
+
+
+def test_a_new_timing_that_is_over_already_adds_nothing_to_what_was_due_before_it() -> None:
+    over = Spec(Cron("* * * * *"), end_at=NOON + 7 * MINUTE)
+    schedule = down({}, "*/3 * * * *")
+    change = lifecycle.decide_update(schedule, definition(over, policies=schedule.policies), now=NOON + 10 * MINUTE)
+    fired = fire(change.after, now=NOON + 11 * MINUTE)
+    assert minutes(*(new.occurrence_at for new in fired.new_runs)) == [3]
+    assert fired.after.next_run_at is None, "12:04 to 12:06 passed before the change"
+    assert fired.after.missed_count == 2, "12:06 and 12:09, of the old timing"
 
 
 def calls(work: Callable[[], object]) -> int:
