@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,26 @@ def test_it_can_be_mounted_in_another_application(web: Web) -> None:
     problem(mounted.get("/jobs/api/v1/nope"), 404, "not_found")
     assert mounted.get("/jobs/openapi.json").json()["servers"] == [{"url": "/jobs"}]
     assert "/jobs/schedules" in mounted.get("/jobs/").text
+
+
+def test_applications_of_one_process_share_routes_and_nothing_else(make_web: MakeWeb, tmp_path: Path) -> None:
+    secret = "a-secret-of-the-strict-one"
+    one = make_web(app={"limits": Limits(rate=0)})
+    other = make_web(
+        database_url=f"sqlite:///{tmp_path}/other.db",
+        tokens=json.dumps([{"name": "red", "role": "admin", "token": secret}]),
+        app={"limits": Limits(rate=0.001, burst=2, body_bytes=1000)},
+    )
+    one.create("here")
+    assert [web.get(SCHEDULES).status_code for web in (one, other, one)] == [200, 401, 200]
+    assert other.acting_as(secret).get(SCHEDULES).json()["items"] == []
+    assert other.acting_as(secret).post(SCHEDULES, {"x": "y" * 1000}).status_code == 413
+    assert [other.acting_as(secret).get(SCHEDULES).status_code for _ in range(2)] == [200, 429]
+    assert [item["id"] for item in one.get(SCHEDULES).json()["items"]] == ["here"]
+    documents = [web.get("/openapi.json").json()["paths"][SCHEDULES]["get"] for web in (one, other)]
+    assert [document["security"] for document in documents] == [[], [{"HTTPBearer": []}]]
+    shared = {id(route) for route in one.app.router.routes} & {id(route) for route in other.app.router.routes}
+    assert len(shared) >= 5, "each application builds the routes anew: 100 ms"
 
 
 def test_a_browser_can_show_the_document(web: Web) -> None:
