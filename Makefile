@@ -15,7 +15,8 @@ WORKERS ?= 5
 .DEFAULT_GOAL := help
 .PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation clean
 
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# pytest keeps the modules it has compiled with its asserts, whatever the environment says of bytecode.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
 COMPILE := $(BIN)/python -m compileall -q rqsched tests examples benchmarks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name 
 _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")
 _SPREAD = 0.85
 """The part of the run over which modules that mostly wait for processes are spread; the rest keeps its end short."""
+_GARBAGE_THRESHOLDS = (10_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -35,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _is_surface_on_second_database(item) and item.get_closest_marker("every_database") is None:
             item.add_marker(pytest.mark.proof)
     items[:] = _mixed(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives to the end: the garbage collector need not walk it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -245,9 +245,11 @@ def test_the_victim_of_a_deadlock_is_retried(postgres: Database) -> None:
     attempts: list[str] = []
 
     def swap(mine: str, theirs: str) -> None:
+        notices_after = "10ms" if mine == first else "1min"  # one of the two is the victim, never both
+
         def work(connection: sa.Connection) -> None:
             attempts.append(mine)
-            connection.exec_driver_sql("SET LOCAL deadlock_timeout = '10ms'")
+            connection.exec_driver_sql(f"SET LOCAL deadlock_timeout = '{notices_after}'")
             _add_one(connection, mine)
             if attempts.count(mine) == 1:
                 both_hold_one.wait(timeout=20)

@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def wait_until(
-    predicate: Callable[[], T], *, timeout: float = 10.0, interval: float = 0.02, what: str = "the condition"
+    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.02, what: str = "the condition"
 ) -> T:
     """Return the first truthy answer of `predicate`; fail after `timeout` seconds. The suite's only waiting."""
     attempts = Retrying(retry=retry_if_not_result(bool), stop=stop_after_delay(timeout), wait=wait_fixed(interval))
