@@ -2,7 +2,8 @@
 
 RQ writes the options of its connection into the source of the horse. Those of a pool behind Sentinels name no address,
 and RQ 2.6 loses that a connection speaks TLS or is a UNIX socket. So RQ is lent a client whose options are an
-expression there, which opens a pool of the same URL.
+expression there, which opens a pool of the same URL. For a plain address they are its own, without the one whose text
+is no source (RQ 3 leaves that out itself).
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ from redis import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSo
 from redis.sentinel import SentinelConnectionPool
 
 from rqsched.transport.client import connect
-from rqsched.transport.redis_url import url_of
+from rqsched.transport.redis_url import url_of, without_library
 
 _URL = "RQ_HORSE_REDIS_URL"
 """Where the horse finds the URL: its source is shown by `ps`, and a URL may hold a password."""
 
 
 def client_for_horse(redis: Redis) -> Redis:
-    """Return the client that RQ's SpawnWorker starts a horse with: `redis`, or another where RQ cannot describe it."""
+    """Return what RQ's SpawnWorker starts a horse with: a client over the same pool, with options RQ can describe."""
     pool = redis.connection_pool
     is_plain = not issubclass(pool.connection_class, (SSLConnection, UnixDomainSocketConnection))
     if is_plain and not isinstance(pool, SentinelConnectionPool):
-        return redis
+        return _client_of(pool, without_library(pool.connection_kwargs))
     os.environ[_URL] = url_of(redis)
-    return Redis(connection_pool=cast("ConnectionPool", _Described(pool)))
+    protocol = {name: value for name, value in pool.connection_kwargs.items() if name == "protocol"}
+    return _client_of(pool, {**protocol, "connection_pool": _OpenedThere()})
+
+
+def _client_of(pool: ConnectionPool, described: dict[str, Any]) -> Redis:
+    return Redis(connection_pool=cast("ConnectionPool", _Described(pool, described)))
 
 
 def open_pool() -> ConnectionPool:
@@ -47,10 +53,9 @@ class _Described:
 
     connection_class = Connection
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, described: dict[str, Any]) -> None:
         self._pool = pool
-        protocol = {name: value for name, value in pool.connection_kwargs.items() if name == "protocol"}
-        self.connection_kwargs = {**protocol, "connection_pool": _OpenedThere()}
+        self.connection_kwargs = described
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

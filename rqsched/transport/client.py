@@ -18,7 +18,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from rqsched.config import NO_CLUSTER
 from rqsched.errors import ConfigError
-from rqsched.transport.redis_url import open_client
+from rqsched.transport.redis_url import name_library, open_client
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ def limit_waiting(redis: Redis) -> None:
     """Let no call of this client wait for ever, and repeat one that failed once over a new connection."""
     pool = redis.connection_pool
     pool.connection_kwargs.update(TIMEOUTS)
+    name_library(pool)
     if isinstance(pool, SentinelConnectionPool):
         _limit_asking(pool)
     redis.set_retry(_Retry(pool))

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+import redis
 from redis import ConnectionPool, Redis, SSLConnection
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
+from redis.connection import AbstractConnection, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -31,6 +34,9 @@ _HOST = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+)
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path")
 _TLS = (*_FILES, "ssl_cert_reqs", "ssl_check_hostname", "ssl_keyfile_password")
 _ABOUT_SENTINELS = "sentinel_"
+_LIBRARY = "driver_info"
+_LIBRARY_OPTIONS = (_LIBRARY, "lib_name", "lib_version")
+"""redis-py's options of what a connection tells the server about its library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,32 @@ def open_client(
         client = Redis.from_pool(pool.from_url(url, **options, **timeouts))
     else:
         client = _open_behind(address, sentinel_pool, timeouts, options)
+    name_library(client.connection_pool)
     _require_known_options(client)
     return client
+
+
+def name_library(pool: ConnectionPool) -> None:
+    """Let the connections of a pool tell the server the library that this process, or its parent, looked up once.
+
+    Without it each of them would look it up on the disk: milliseconds, of which a forked work horse has few.
+    """
+    options = pool.connection_kwargs
+    found = _library()
+    if found and issubclass(pool.connection_class, AbstractConnection) and options.keys().isdisjoint(_LIBRARY_OPTIONS):
+        options[_LIBRARY] = found
+
+
+@cache
+def _library() -> Any:
+    """What redis-py tells a server about itself; None before its version 7.2, which looks that up when imported."""
+    is_option = _LIBRARY in signature(AbstractConnection.__init__).parameters
+    return redis.DriverInfo() if is_option else None
+
+
+def without_library(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a connection as text can say them: a `repr` of what names the library cannot be evaluated."""
+    return {name: value for name, value in options.items() if name != _LIBRARY}
 
 
 def _open_behind(
@@ -156,9 +186,9 @@ def _require_usable(options: Mapping[str, Any]) -> None:
             raise ConfigError(f"a Redis URL names {options[name]} as {name}, which does not exist.")
 
 
-def url_of(redis: Redis) -> str:
+def url_of(client: Redis) -> str:
     """Return a URL of what a client talks to; raises ConfigError when it has no address."""
-    pool = redis.connection_pool
+    pool = client.connection_pool
     options = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):
         return _url_behind(pool)

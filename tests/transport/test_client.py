@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
+from redis.connection import AbstractConnection
 
 from rqsched.errors import ConfigError
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting, require_no_cluster
@@ -38,6 +42,41 @@ def test_connections_that_a_client_opened_before_it_was_limited_are_not_used_aga
         connection = redis.connection_pool.get_connection()
         assert connection.socket_timeout == ANSWER_SECONDS
         redis.connection_pool.release(connection)
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "of the application"])
+def test_connections_share_what_they_say_of_their_library(redis_url: str, is_own: bool) -> None:
+    """Looked up by each connection it cost every forked work horse some milliseconds."""
+    client = connect(redis_url) if is_own else Redis.from_url(redis_url)
+    with client as redis:
+        limit_waiting(redis)
+        pool = redis.connection_pool
+        opened: list[Any] = [pool.get_connection() for _ in range(2)]
+
+        told = [
+            (one["lib-name"], one["lib-ver"]) for one in redis.client_list(client_id=[_id_of(one) for one in opened])
+        ]
+
+        for connection in opened:
+            pool.release(connection)
+    assert told == [("redis-py", version("redis"))] * 2
+    if "driver_info" in signature(AbstractConnection.__init__).parameters:  # before 7.2 redis-py itself shares it
+        assert opened[0].driver_info is opened[1].driver_info
+
+
+@pytest.mark.filterwarnings("ignore:Call to '__init__':DeprecationWarning")
+def test_what_an_application_says_of_its_library_stays_as_it_is(redis_url: str) -> None:
+    with Redis.from_url(redis_url, lib_name="shop", lib_version="7") as redis:
+        limit_waiting(redis)
+
+        own = redis.client_info()
+
+    assert (own["lib-name"], own["lib-ver"]) == ("shop", "7")
+
+
+def _id_of(connection: Any) -> str:
+    connection.send_command("CLIENT", "ID")
+    return str(connection.read_response())
 
 
 def test_a_node_of_a_cluster_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
