@@ -180,8 +180,7 @@ def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
 
 
 def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
-    filters = Filters(namespace=namespace, overdue=True)
-    found = listing.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None).items
+    found = overview.unsuccessful(connection, namespace, _NAMED + 1)
     if found:
         yield Problem(
             "bad", f"{_count(found)} without the success that was expected",

@@ -125,7 +125,7 @@ def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
     late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
     cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
     failed = sum(one.status in {"failed", "lost"} for one in timings)
-    ended = sum(one.ended_at is not None for one in timings)
+    ended = sum(one.has_ended for one in timings)
     p50, p95 = (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
     return Pace(len(timings), failed, ended * _HOUR / span, p50, p95)
 

@@ -12,7 +12,9 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
-from rqsched.store.tables import backfills, schedules
+from rqsched.store.bulk import is_sqlite
+from rqsched.store.schedule_filters import unindexed
+from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,12 @@ def page(
     cursor: str | None,
 ) -> Page[Backfill]:
     """Read a page of a namespace's backfills, newest first: their uids begin with the time."""
-    statement = sa.select(*_COLUMNS).join(schedules, schedules.c.uid == backfills.c.schedule_uid)
-    statement = statement.where(schedules.c.namespace == namespace)
+    statement = sa.select(*_COLUMNS)
     if schedule_id is not None:
-        statement = statement.where(schedules.c.schedule_id == schedule_id)
+        statement = statement.where(_is_of(connection, namespace, schedule_id))
+    else:
+        owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+        statement = statement.join(schedules, schedules.c.uid == backfills.c.schedule_uid).where(owner == namespace)
     if status is not None:
         statement = statement.where(backfills.c.status == status)
     if cursor is not None:
@@ -107,6 +111,16 @@ def page(
         statement = statement.where(backfills.c.uid < cursor)
     found = [Backfill(*row) for row in connection.execute(statement.order_by(backfills.c.uid.desc()).limit(limit + 1))]
     return Page(found[:limit], found[limit - 1].uid if len(found) > limit else None)
+
+
+def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a backfill is of an incarnation of an id; of an only one an index has the order."""
+    named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
+    each = [sa.select(schedules.c.uid).where(*named, condition) for condition in (IS_LIVE, IS_DELETED)]
+    incarnations = sa.union_all(*each)
+    uids = connection.execute(incarnations.limit(2)).scalars().all()
+    owner = backfills.c.schedule_uid
+    return owner == uids[0] if len(uids) == 1 else owner.in_(incarnations)
 
 
 def interrupted(

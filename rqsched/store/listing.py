@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.model import BLOCKED, Run, Schedule
+from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.bulk import is_sqlite
@@ -29,7 +29,7 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.schedule_filters import Filters, conditions_of, unindexed
+from rqsched.store.schedule_filters import Filters, conditions_of, has_status, unindexed
 from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, place_of, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -138,9 +138,25 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
-    """Count the schedules that all pages of a list show together."""
-    statement = sa.select(sa.func.count()).select_from(schedules).where(*conditions_of(is_sqlite(connection), filters))
-    return connection.execute(statement).scalar_one()
+    """Count the schedules that all pages of a list show together; by status alone in indexes, without their rows."""
+    on_sqlite = is_sqlite(connection)
+    if replace(filters, namespace=None, statuses=()) != Filters():
+        return _count(connection, *conditions_of(on_sqlite, filters))
+    wanted = {status for status in ScheduleStatus if status in (filters.statuses or _SHOWN)}
+    # One index holds all of a namespace, those of exceptions what is not active.
+    has_active = ScheduleStatus.ACTIVE in wanted
+    counted = _EXCEPTIONS - wanted if has_active else wanted
+    owner = [] if filters.namespace is None else [schedules.c.namespace == filters.namespace]
+    found = sum(_count(connection, *owner, has_status((status,), is_named=on_sqlite)) for status in counted)
+    return _count(connection, *owner) - found if has_active else found
+
+
+_EXCEPTIONS = {*ScheduleStatus} - {ScheduleStatus.ACTIVE}
+_SHOWN = {*ScheduleStatus} - {ScheduleStatus.DELETED}
+
+
+def _count(connection: Connection, *conditions: sa.ColumnElement[bool]) -> int:
+    return connection.execute(sa.select(sa.func.count()).select_from(schedules).where(*conditions)).scalar_one()
 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:

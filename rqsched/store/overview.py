@@ -23,6 +23,8 @@ from rqsched.store.tables import (
     HAS_FAILED,
     IS_ACTIVE,
     IS_FAILING,
+    IS_LATE,
+    IS_LIVE,
     IS_OCCURRENCE,
     IS_RESTING,
     IS_UNFINISHED,
@@ -141,7 +143,7 @@ def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
 
 
 class Timing(NamedTuple):
-    """When a run was due, started and ended, and where."""
+    """When a run was due and started, whether it has ended, and where."""
 
     queue: str | None
     """The queue it names; None for the default."""
@@ -151,14 +153,15 @@ class Timing(NamedTuple):
     """What asked for it."""
     attempt: int
     """The newest attempt."""
-    created_at: datetime
-    """When it was decided."""
     due_at: datetime | None
     """When it was to start."""
     started_at: datetime | None
     """When the newest attempt began."""
-    ended_at: datetime | None
-    """When it ended."""
+    has_ended: bool
+    """Whether it has ended."""
+
+
+_TIMING = [*(runs.c[name] for name in Timing._fields[:-1]), runs.c.ended_at.is_not(None)]
 
 
 def newest_timings(connection: Connection, namespace: str, start: datetime, most: int) -> tuple[list[Timing], datetime]:
@@ -168,12 +171,14 @@ def newest_timings(connection: Connection, namespace: str, start: datetime, most
     newest = newest.order_by(runs.c.uid.desc())
     first = connection.execute(newest.offset(most - 1).limit(1)).first()
     statement = (
-        sa.select(*(runs.c[name] for name in Timing._fields))
+        sa.select(*_TIMING)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
         .where(runs.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
         .order_by(runs.c.uid.desc())
     )
-    return [Timing(*row) for row in connection.execute(statement)], first.created_at if first is not None else start
+    return [
+        Timing(*row) for row in connection.execute(statement).all()
+    ], first.created_at if first is not None else start
 
 
 def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[str | None, int]:
@@ -225,6 +230,16 @@ def failing(connection: Connection, namespace: str, limit: int) -> list[Schedule
     statement = (
         SELECT_SCHEDULES.where(schedules.c.namespace == namespace, IS_FAILING, IS_ACTIVE)
         .order_by(schedules.c.consecutive_failures.desc(), schedules.c.uid)
+        .limit(limit)
+    )
+    return [to_schedule(row) for row in connection.execute(statement)]
+
+
+def unsuccessful(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
+    """Read the schedules of a namespace that have had no success for as long as they allow, longest first."""
+    statement = (
+        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, IS_LATE, IS_LIVE)
+        .order_by(schedules.c.overdue_since, schedules.c.uid)
         .limit(limit)
     )
     return [to_schedule(row) for row in connection.execute(statement)]

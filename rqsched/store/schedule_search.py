@@ -176,7 +176,7 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     if is_in_order and not by_hand:
         return _Plan()
     of_namespace = schedules.c.namespace == filters.namespace
-    few = [] if is_in_order else _exceptions(filters)
+    few = [] if is_in_order else _exceptions(filters, on_sqlite)
     few += [(IS_LIVE, ())] if by_hand else []
     if any(_has_fewer(connection, of_namespace & condition, order, most) for condition, order in few):
         return _Plan(_Way.SORTED)
@@ -202,7 +202,7 @@ def _is_in_order(filters: Filters, sort: str) -> bool:
 _Few = tuple[sa.ColumnElement[bool], tuple[sa.Column[Any], ...]]
 
 
-def _exceptions(filters: Filters) -> list[_Few]:
+def _exceptions(filters: Filters, on_sqlite: bool) -> list[_Few]:
     """Return what an index of exceptions holds of the filters, or what bounds an instant; each with the index's order.
 
     Asked for this order, PostgreSQL counts in the index and reads no row.
@@ -212,9 +212,10 @@ def _exceptions(filters: Filters) -> list[_Few]:
     if statuses and (statuses <= {*RESTING} or statuses == {ScheduleStatus.DELETED}):
         is_resting = ScheduleStatus.DELETED not in statuses
         order = (schedules.c.status, schedule_id, uid) if is_resting else (schedule_id, schedules.c.created_at, uid)
-        found.append((has_status(filters.statuses), order))
+        found.append((has_status(filters.statuses, is_named=on_sqlite), order))
     if filters.outcomes and LastOutcome.SUCCEEDED not in filters.outcomes:
-        found.append((ended_so(filters.outcomes), (schedules.c.last_outcome, schedule_id, uid)))
+        is_meant = ended_so(filters.outcomes, is_named=on_sqlite)
+        found.append((is_meant, (schedules.c.last_outcome, schedule_id, uid)))
     if filters.overdue:
         found.append((IS_LATE, (schedules.c.overdue_since, uid)))
     if filters.schedule_id is not None:

@@ -212,7 +212,7 @@ ENDED_BADLY = schedules.c.last_outcome.in_([constant(status) for status in (RunS
 for _name, _key, _condition in (
     ("resting", (schedules.c.status, schedules.c.schedule_id), IS_RESTING),
     ("resting_page", (schedules.c.status, schedules.c.created_at), IS_RESTING),
-    ("deleted", (schedules.c.schedule_id, schedules.c.created_at), IS_DELETED),
+    ("deleted", (schedules.c.status, schedules.c.schedule_id, schedules.c.created_at), IS_DELETED),
     ("late", (schedules.c.overdue_since,), IS_LATE),
     ("failing", (schedules.c.consecutive_failures,), IS_FAILING),
     ("ended_badly", (schedules.c.last_outcome, schedules.c.schedule_id), ENDED_BADLY),

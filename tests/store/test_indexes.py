@@ -17,9 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes
+from rqsched.store import changes, listing, overview
 from rqsched.store import reconcile_queries as queries
+from rqsched.store.backfills import page as page_of_backfills
+from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database
+from rqsched.store.schedule_filters import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
 
@@ -63,12 +66,33 @@ SCHEDULES_PAGE = (
 BACKFILLED = sa.select(runs).where(runs.c.backfill_uid == "0", runs.c.number > 5).order_by(runs.c.number)
 BACKFILLS = sa.select(backfills).where(backfills.c.schedule_uid == "0").order_by(backfills.c.uid)
 
+
+def ended_badly(on_sqlite: bool) -> sa.Select[tuple[str]]:
+    is_meant = schedules.c.namespace == "default", ended_so(("failed",), is_named=on_sqlite)
+    return sa.select(schedules.c.uid).where(*is_meant).order_by(schedules.c.schedule_id, schedules.c.uid).limit(10)
+
+
+def at_rest(on_sqlite: bool) -> sa.Select[tuple[str]]:
+    is_meant = schedules.c.namespace == "default", has_status(("paused",), is_named=on_sqlite)
+    return sa.select(schedules.c.uid).where(*is_meant).order_by(schedules.c.schedule_id, schedules.c.uid).limit(10)
+
+
 PAGES: dict[str, tuple[Ask, str]] = {
     "history": (lambda c: c.execute(HISTORY), "pk_rqsched_audit_events"),
     "runs": (lambda c: c.execute(RUNS_PAGE), "uq_rqsched_runs_schedule_uid_number"),
     "schedules": (lambda c: c.execute(SCHEDULES_PAGE), "ix_rqsched_schedules_page"),
     "runs of a backfill": (lambda c: c.execute(BACKFILLED), "ix_rqsched_runs_backfill"),
     "backfills": (lambda c: c.execute(BACKFILLS), "ix_rqsched_backfills_schedule_uid"),
+    "backfills of a namespace": (
+        lambda c: page_of_backfills(c, "default", schedule_id=None, status=None, limit=3, cursor=None),
+        "pk_rqsched_backfills",
+    ),
+    "schedules without the success that was expected": (
+        lambda c: overview.unsuccessful(c, "default", 6),
+        "ix_rqsched_schedules_late",
+    ),
+    "schedules that ended badly": (lambda c: c.execute(ended_badly(is_sqlite(c))), "ix_rqsched_schedules_ended_badly"),
+    "schedules at rest": (lambda c: c.execute(at_rest(is_sqlite(c))), "ix_rqsched_schedules_resting"),
 }
 
 LOOKUPS: dict[str, tuple[Ask, str]] = {
@@ -86,6 +110,10 @@ LOOKUPS: dict[str, tuple[Ask, str]] = {
         "uq_rqsched_runs_schedule_uid_idempotency_key",
     ),
     "occurrences that ran": (lambda c: changes.occurrences_run(c, {"0": NOW}, NOW), "uq_rqsched_runs_occurrence"),
+    "the backfills of an id": (
+        lambda c: page_of_backfills(c, "default", schedule_id="s-1", status=None, limit=3, cursor=None),
+        "ix_rqsched_backfills_schedule_uid",
+    ),
 }
 
 
@@ -110,6 +138,30 @@ def test_due_links_come_in_the_order_of_their_index_and_are_not_sorted(database:
 def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str) -> None:
     fill(database)
     assert uses(database, ask, index)
+
+
+def test_backfills_of_an_id_are_found_without_looking_at_other_schedules(database: Database) -> None:
+    fill(database)
+    found = plan(database, LOOKUPS["the backfills of an id"][0])
+    assert "uq_rqsched_schedules_incarnation" in found, found
+    assert "ix_rqsched_schedules_page" not in found, found
+
+
+@pytest.mark.parametrize("statuses", [(), ("active",), ("paused", "done", "dead"), ("deleted",)])
+def test_sqlite_counts_schedules_by_status_without_reading_a_row(database: Database, statuses: tuple[str, ...]) -> None:
+    filters = Filters(namespace="default", statuses=statuses)
+    found = plan(database, lambda c: listing.count_schedules(c, filters)).splitlines()
+    if database.is_sqlite:  # PostgreSQL decides by its statistics
+        assert found
+        assert all("USING COVERING INDEX" in line for line in found), found
+
+
+def test_condition_of_an_exception_is_said_once_where_the_planner_multiplies_what_is_said() -> None:
+    once, named = (str(ended_so(("failed",), is_named=is_named)) for is_named in (False, True))
+    assert (once.count("last_outcome"), named.count("last_outcome")) == (1, 2)
+    once, named = (str(has_status(("paused",), is_named=is_named)) for is_named in (False, True))
+    assert "IN" not in once
+    assert "IN" in named
 
 
 def test_planner_with_statistics_of_before_a_herd_still_looks_up_each_schedules_open_runs(database: Database) -> None:

@@ -102,6 +102,19 @@ def test_pages_of_a_bounded_search_hold_each_match_once_and_in_order(forty: Env,
         assert [one.uid for one in filled.items] == [one.uid for one in wanted.items], name
 
 
+def test_count_is_that_of_all_pages(forty: Env) -> None:
+    read_in = forty.scheduler.runtime.database.read
+    several = {
+        "not deleted": replace(ALL, statuses=("active", "paused", "done", "dead")),
+        "active or deleted": replace(ALL, statuses=("active", "deleted")),
+    }
+    for name, filters in {**FILTERS, **several}.items():
+        wanted = len(read(forty, filters, "created", None, 1_000, None).items)
+        assert read_in(partial(listing.count_schedules, filters=filters)) == wanted, name
+    everywhere = read_in(partial(listing.count_schedules, filters=replace(ALL, namespace=None)))
+    assert everywhere == read_in(partial(listing.count_schedules, filters=ALL)) + 3
+
+
 def test_search_looks_at_no_more_schedules_than_it_may(forty: Env) -> None:
     page = read(forty, FILTERS["text of one"], "id", None, LIMIT, MOST)
     assert (page.items, page.is_cut) == ([], True)

@@ -23,7 +23,7 @@ NEW_STATUSES = (*NEW_OPEN, "succeeded", "ignored", "failed", "lost", "cancelled"
 SCHEDULE_INDEXES = (
     ("ix_rqsched_schedules_resting", ["status", "schedule_id"], "status IN ('paused', 'done', 'dead')"),
     ("ix_rqsched_schedules_resting_page", ["status", "created_at"], "status IN ('paused', 'done', 'dead')"),
-    ("ix_rqsched_schedules_deleted", ["schedule_id", "created_at"], "status = 'deleted'"),
+    ("ix_rqsched_schedules_deleted", ["status", "schedule_id", "created_at"], "status = 'deleted'"),
     ("ix_rqsched_schedules_late", ["overdue_since"], "overdue_since IS NOT NULL"),
     ("ix_rqsched_schedules_failing", ["consecutive_failures"], "consecutive_failures >= 3"),
     ("ix_rqsched_schedules_ended_badly", ["last_outcome", "schedule_id"], "last_outcome IN ('failed', 'lost')"),
