@@ -16,7 +16,7 @@ from benchmarks.lab import analyse
 from rqsched import Cron, Scheduler
 from rqsched.core.ids import first_uid_at, live_instance_id
 from rqsched.store import bulk
-from rqsched.store.tables import runs, schedules
+from rqsched.store.tables import backfills, runs, schedules
 
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""
@@ -31,7 +31,7 @@ _CHUNK = 5_000
 
 @dataclass(frozen=True)
 class World:
-    """Schedules that fire every day, and the runs of each of the last days."""
+    """Schedules that fire every day, the runs of each of the last days, and a backfill of one in ten."""
 
     schedules: int
     """How many."""
@@ -49,6 +49,7 @@ class World:
         for table, rows in ((schedules, self._schedules(schedule)), (runs, self._runs(of_run))):
             while chunk := list(islice(rows, _CHUNK)):
                 database.transact(partial(bulk.insert_rows, table=table, columns=bulk.columns_of(chunk)))
+        database.transact(partial(bulk.insert_rows, table=backfills, columns=bulk.columns_of([*self._backfills()])))
         analyse(scheduler.runtime)
         return self._run_uid(self.schedules // 2, self.days - 1)
 
@@ -90,6 +91,15 @@ class World:
                     "blocked_at": at if is_blocked else None,
                     "blocked_reason": "no module named 'usual'" if is_blocked else None,
                 }  # fmt: skip
+
+    def _backfills(self) -> Iterator[dict[str, Any]]:
+        for number in range(0, self.schedules, KINDS):
+            at = self._at(number, self.days - 1)
+            yield {
+                "uid": self._run_uid(number, self.days - 1), "schedule_uid": self._uid(self._at(number, -1), number),
+                "start_at": at - _DAY, "end_at": at, "overlap": "", "bound": 10, "cursor": at, "status": "done",
+                "created_at": at, "updated_at": at,
+            }  # fmt: skip
 
     def _at(self, number: int, day: int) -> datetime:
         """Spread the schedules over each day; the newest run of the last one was just now."""

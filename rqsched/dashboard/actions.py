@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.reasons import reason_in_words
 from rqsched.dashboard import backfills
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard.visit import Visit
@@ -20,7 +22,7 @@ from rqsched.http.dependencies import require_role
 
 MOST = 500
 """The most schedules that one bulk action changes."""
-_MOST_HOURS = 168
+_MOST_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def _restart(visit: Visit, handle: ScheduleHandle) -> str:
 def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
     result = handle.trigger(visit.form.get("overlap") or None, force=handle.status != "active", context=visit.context)
     if result.run is None:
-        return f"Nothing was started: {result.reason}."
+        return f"Nothing was started: {reason_in_words(result.reason or '')}."
     return f"Run #{result.run.number} of {handle.schedule_id} is {result.outcome}."
 
 
@@ -166,24 +168,28 @@ def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 
 def confirm_retry_failed(visit: Visit) -> Response:
-    """Ask whether to retry every run that failed in the last day, with their number."""
-    hours = _hours(visit.query("hours", "24"))
-    rows = visit.scheduler.retry_failed(timedelta(hours=hours), namespace=visit.namespace, dry_run=True)
-    return visit.page("retry_failed.html", hours=hours, count=len(rows))
+    """Ask whether to retry every run that failed since an instant, by default in the last day, with their number."""
+    since, schedule_id = _since(visit, visit.query("since")), visit.query("schedule") or None
+    rows = visit.scheduler.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
+    return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
 
 
 def retry_failed(visit: Visit) -> Response:
-    """Retry every run that failed in the last hours, those of a schedule one after another."""
-    span = timedelta(hours=_hours(visit.form.get("hours", "")))
-    context = visit.context
-    rows = visit.scheduler.retry_failed(span, namespace=visit.namespace, reason=context.reason, context=context)
-    return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", "/")
+    """Retry every run that failed since an instant, of one schedule or of all, those of each one after another."""
+    context, schedule_id = visit.context, visit.form.get("schedule") or None
+    rows = visit.scheduler.retry_failed(
+        _since(visit, visit.form.get("since", "")), schedule_id=schedule_id, namespace=visit.namespace,
+        reason=context.reason, context=context,
+    )  # fmt: skip
+    path = f"/schedules/{quote(schedule_id, safe='')}" if schedule_id else "/"
+    return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", path)
 
 
-def _hours(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:4]) <= _MOST_HOURS:
-        raise InvalidInputError("hours", f"{text[:16]!r} is not a whole number from 1 to {_MOST_HOURS}")
-    return int(text)
+def _since(visit: Visit, text: str) -> datetime:
+    since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
+    if not visit.now - timedelta(days=_MOST_DAYS, minutes=1) <= since <= visit.now:
+        raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
+    return since
 
 
 def act_on_run(visit: Visit) -> Response:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from starlette.responses import Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -12,7 +10,7 @@ from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.core.model import Schedule
 from rqsched.core.policy import OverlapPolicy
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import BackfillNotFoundError, InvalidInputError
+from rqsched.errors import BackfillNotFoundError
 from rqsched.http.backfills import continue_later
 from rqsched.store import backfills, changes
 from rqsched.store.backfills import Backfill
@@ -25,7 +23,8 @@ def start(visit: Visit, handle: ScheduleHandle) -> str:
     """Count or start a backfill: its first chunk is done at once, the rest after the response."""
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
-    wanted = Range(_instant(visit, "start"), _instant(visit, "end"), policy, DEFAULT_BOUND, visit.context)
+    start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
+    wanted = Range(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
     if "dry_run" in visit.form:
         count = sum(len(rows) for rows in handle.preview_backfill(wanted))
         return f"{count} occurrence(s) lie in that range. Nothing was started."
@@ -34,15 +33,6 @@ def start(visit: Visit, handle: ScheduleHandle) -> str:
         continue_later(visit.scheduler.runtime, done.uid)
         return f"{done.attempted} done so far; it continues, and its progress is shown below."
     return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
-
-
-def _instant(visit: Visit, name: str) -> datetime:
-    text = visit.form.get(name, "").strip()
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=visit.zone).astimezone(UTC)
 
 
 def newest(connection: Connection, schedule: Schedule) -> list[Backfill]:

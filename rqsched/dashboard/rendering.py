@@ -17,7 +17,9 @@ from markupsafe import Markup, escape
 import rqsched
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
+from rqsched.core.reasons import reason_in_words
 from rqsched.dashboard.charts import tone_of
+from rqsched.dashboard.gaps import gap_of
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 from rqsched.store.overview import RunOutline
 
@@ -83,6 +85,22 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(iso_utc(at), text)
 
 
+def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
+    """Return when something fires by the clock of its zone, and by the viewer's where that is another.
+
+    A line breaks between the two only.
+    """
+    shown, here = at.astimezone(zone), at.astimezone(viewer)
+    day = "%a" if timedelta(0) <= at - now < _WEEK else "%d %b" if shown.year == now.year else "%d %b %Y"
+    text = f"{shown:{day} %H:%M} {shown.tzname()}"
+    other = f"{here:%H:%M}" if here.date() == shown.date() else f"{here:{day} %H:%M}"
+    parts = [text] if zone.key == viewer.key else [f"{text},", f"{other} here"]
+    return " ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
+
+
+_WEEK = timedelta(days=6)
+
+
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
     """Return how the newest runs ended as a strip of links, oldest first; a page has hundreds, so no template does it.
 
@@ -131,11 +149,14 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
-        "moment": datetime.fromisoformat,
+        "moment": datetime.fromisoformat, "reason_words": reason_in_words,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,
         "exact": exact,
+        "clock": clock,
+        "zone_of": ZoneInfo,
+        "gap_of": gap_of,
         "asset": asset,
         "strip_of": strip_of,
         "tone_of": tone_of,

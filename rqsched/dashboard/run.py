@@ -20,10 +20,14 @@ def show(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = find(visit)
     events = visit.read(lambda connection: overview.events_of_run(connection, schedule.uid, run.uid, _EVENTS))
+    earlier, later = visit.read(lambda connection: overview.neighbours(connection, schedule.uid, run.number))
     handle = RunHandle(visit.scheduler.runtime, run)
     progress = handle.progress()
     failed = [one for status in ("failed", "lost") for one in _targets(handle, progress, status)]
-    return visit.page("run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed)
+    return visit.page(
+        "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
+        later=later,
+    )  # fmt: skip
 
 
 def _targets(run: RunHandle, progress: TargetProgress | None, status: str) -> list[TargetDescription]:

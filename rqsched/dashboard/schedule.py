@@ -9,11 +9,12 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
-from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
 from rqsched.dashboard import backfills, charts, state_picture
 from rqsched.dashboard.actions import offered
+from rqsched.dashboard.gaps import Gap, gap_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import listing, overview
@@ -27,7 +28,7 @@ EVENTS = 20
 _CHARTED = 60
 _IN_YEAR = 5_000
 _UPCOMING = 5
-_SEARCHED = 200
+_SEARCHED = 2_000
 _REASONS = 6
 
 
@@ -48,7 +49,7 @@ def show(visit: Visit) -> Response:
         machine=_machine(visit, schedule), actions=offered(visit, schedule.status.value), runs=runs,
         events=events[:EVENTS],
         older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
-        why=visit.read(lambda c: _why(c, schedule)), backfills=visit.read(lambda c: backfills.newest(c, schedule)),
+        why=visit.read(lambda c: _gaps(c, schedule)), backfills=visit.read(lambda c: backfills.newest(c, schedule)),
         chart=charts.durations(outlines, _interval(upcoming)),
         days=charts.year(outcomes, now.astimezone(zone).date(), zone),
     )  # fmt: skip
@@ -64,10 +65,12 @@ def _events(connection: Connection, visit: Visit, schedule: Schedule) -> list[Au
     return overview.newest_events(connection, schedule.uid, _sequence(visit.query("before")), EVENTS + 1)
 
 
-def _why(connection: Connection, schedule: Schedule) -> list[AuditRecord]:
+def _gaps(connection: Connection, schedule: Schedule) -> list[Gap]:
     """Return the newest skips and misses."""
-    newest = overview.newest_events(connection, schedule.uid, None, _SEARCHED)
-    return [event for event in newest if event.event_type in {SKIPPED, MISSED}][:_REASONS]
+    if not (schedule.skipped_count or schedule.missed_count):
+        return []
+    newest = overview.newest_skips(connection, schedule.uid, _SEARCHED, _REASONS)
+    return [gap for event in newest if (gap := gap_of(event)) is not None]
 
 
 def _machine(visit: Visit, schedule: Schedule) -> tuple[Step, ...]:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from rqsched.api.build_description import iter_upcoming
 from rqsched.core.model import RunKind, Schedule
 from rqsched.dashboard import charts
+from rqsched.dashboard.gaps import gap_of
 from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -85,9 +86,12 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
     bars = {uid: [_bar(axis, run, visit.now) for run in found] for uid, found in outlines.items()}
     for uid, merged in _merged(bars).items():
         rows[uid].bars = merged
-    skips = overview.skips_between(connection, [*rows], axis.start, axis.end, _MOST_SKIPS)
-    for uid, at, reason in skips:
-        rows[uid].skips.append((axis.x(at), reason))
+    for event in overview.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
+        gap = gap_of(event)
+        if gap is None:
+            continue
+        marks = [axis.x(at) for at in {gap.first, gap.last} if axis.start <= at < axis.end]
+        rows[event.schedule_uid].skips += [(x, gap.label(visit.zone)) for x in marks]
 
 
 def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
@@ -18,6 +18,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import render
+from rqsched.errors import InvalidInputError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
 from rqsched.spec.zones import known_timezones
@@ -94,6 +95,14 @@ class Visit:
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the page's address."""
         return self.request.query_params.get(name, default).strip()
+
+    def instant(self, name: str, text: str) -> datetime:
+        """Read what was typed as a time, in the viewer's zone unless it names one; raises InvalidInputError."""
+        try:
+            at = datetime.fromisoformat(text.strip())
+            return (at if at.tzinfo else at.replace(tzinfo=self.zone)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
 
     def url(self, path: str = "", /, **query: Any) -> str:
         """Return the address of a page, below the mount point and in the namespace of this one."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -256,31 +255,27 @@ def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tupl
     return [(row.created_at, row.status) for row in connection.execute(statement)]
 
 
-def skips_between(
-    connection: Connection, uids: Sequence[str], start: datetime, end: datetime, count: int
-) -> list[tuple[str, datetime, str]]:
-    """Read the skips and misses in [start, end), of the `count` newest events of each schedule: (uid, when, why)."""
-    if not uids:
-        return []
+def skips_since(connection: Connection, uids: Sequence[str], start: datetime, count: int) -> list[AuditRecord]:
+    """Read the skips and misses recorded since `start`, of the `count` newest events of each schedule."""
+    each = [_skips_among(_newest_of(uid).limit(count).subquery(), start) for uid in uids]
+    return [to_record(row) for row in connection.execute(sa.union_all(*each))] if each else []
+
+
+def newest_skips(connection: Connection, schedule_uid: str, count: int, limit: int) -> list[AuditRecord]:
+    """Read the newest skips and misses of a schedule, of its `count` newest events; the newest first."""
+    among = _newest_of(schedule_uid).limit(count).subquery()
+    statement = _skips_among(among).order_by(among.c.sequence.desc()).limit(limit)
+    return [to_record(row) for row in connection.execute(statement)]
+
+
+def _newest_of(uid: str) -> sa.Select[Any]:
     columns = audit_events.c
-    wanted = columns.schedule_uid, columns.recorded_at, columns.event_type, columns.payload
-    each = []
-    for uid in uids:
-        newest = sa.select(*wanted).where(columns.schedule_uid == uid).order_by(columns.sequence.desc()).limit(count)
-        of_one = newest.subquery()
-        is_meant = of_one.c.event_type.in_([SKIPPED, MISSED])
-        is_within = of_one.c.recorded_at >= start, of_one.c.recorded_at < end
-        each.append(sa.select(of_one).where(is_meant, *is_within))
-    return [
-        (row.schedule_uid, row.recorded_at, _why(row.event_type, json.loads(row.payload)))
-        for row in connection.execute(sa.union_all(*each))
-    ]
+    return sa.select(audit_events).where(columns.schedule_uid == uid).order_by(columns.sequence.desc())
 
 
-def _why(event_type: str, payload: dict[str, object]) -> str:
-    if event_type == SKIPPED:
-        return f"skipped: {payload.get('reason')}"
-    return f"missed {payload.get('count')} ({payload.get('policy')})"
+def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Select[Any]:
+    found = sa.select(events).where(events.c.event_type.in_([SKIPPED, MISSED]))
+    return found if start is None else found.where(events.c.recorded_at >= start)
 
 
 def find_run_in(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
@@ -335,11 +330,21 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
 
 def newest_events(connection: Connection, schedule_uid: str, before: int | None, limit: int) -> list[AuditRecord]:
     """Read audit events of a schedule newest first, those before a sequence when one is given."""
-    columns = audit_events.c
-    statement = sa.select(audit_events).where(columns.schedule_uid == schedule_uid)
+    statement = _newest_of(schedule_uid)
     if before is not None:
-        statement = statement.where(columns.sequence < before)
-    return [to_record(row) for row in connection.execute(statement.order_by(columns.sequence.desc()).limit(limit))]
+        statement = statement.where(audit_events.c.sequence < before)
+    return [to_record(row) for row in connection.execute(statement.limit(limit))]
+
+
+def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[RunOutline | None, RunOutline | None]:
+    """Read the runs of a schedule before and after the one of a number; None where there is none (any more)."""
+    of_schedule, column = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid), runs.c.number
+    before = of_schedule.where(column < number).order_by(column.desc())
+    after = of_schedule.where(column > number).order_by(column.asc())
+    earlier, later = (
+        [RunOutline(*row) for row in connection.execute(statement.limit(1))] for statement in (before, after)
+    )
+    return next(iter(earlier), None), next(iter(later), None)
 
 
 def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit: int) -> list[AuditRecord]:

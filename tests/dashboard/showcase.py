@@ -1,4 +1,4 @@
-"""A world that is interesting to look at: failures, retries, skips, a pause, two zones around a change of clocks.
+"""A world to look at: failures, retries, skips, misses, a pause, two zones around a change of clocks.
 
 It happens by a manual clock: `build` fires and executes four days of schedules up to `NOW`, and leaves a fan-out and a
 backfill half done and one run in the hands of a worker.
@@ -65,6 +65,11 @@ class Showcase:
         """Register, create, let four days pass, and leave the last of it half done."""
         self._register()
         self._create()
+        self._live(NOW - timedelta(hours=20), *QUEUES)
+        self._clock.advance(timedelta(hours=3))  # no dispatcher is alive: what fires each hour is missed
+        self._live(NOW - timedelta(hours=10), *QUEUES)
+        # Nor a worker of mail for some hours: a run waits, and what would fire meanwhile is skipped.
+        self._live(NOW - timedelta(hours=7), *(name for name in QUEUES if name != "mail"))
         self._live(NOW - timedelta(minutes=50), *QUEUES)
         self._backfill()
         self._live(NOW, *(name for name in QUEUES if name != "reports"))
@@ -133,6 +138,7 @@ class Showcase:
             "crm.sync": self._works(20, 90, 0.97, ConnectionError, "crm.example.com: 503 Service Unavailable"),
             "partners.import": self._works(5, 9, 1.0, KeyError, "customer_id"),
             "probe": self._works(0.1, 0.8),
+            "bounces.read": self._works(2, 9),
             "usage.roll_up": self._works(2, 6),
             "search.rebuild": self._rebuild,
         }.items():
@@ -196,6 +202,7 @@ class Showcase:
             "45 3 * * *", timezone="Europe/Berlin", labels={"team": "billing", "region": "eu-west-1"},
         )  # fmt: skip
         create("probe-the-shop", "probe", Every("1h"))
+        create("read-bounced-mail", "bounces.read", "*/30 * * * *", queue="mail", labels={"team": "growth"})
         create("month-end", "reports.build", "0 18 L * *", timezone="Europe/Berlin", labels={"team": "finance"})
         create("new-year", "reports.build", Once(datetime(2027, 1, 1, tzinfo=UTC)))
         create("vendor-import", "partners.import", "30 6 * * *", labels={"team": "partners"}).pause(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -86,10 +88,39 @@ def test_what_failed_today_is_retried_together_after_a_question_with_its_number(
     run = env.run_next(env.create("crm", retry=ONCE))
     env.failing = False
     assert "Retry 1 run?" in pages.get("/retry-failed")
-    assert "1 run retried." in pages.do("/retry-failed", hours="24", reason="the CRM is back")
+    ended = run.ended_at
+    assert ended is not None
+    since = {"since": (ended - HOUR).isoformat()}
+    assert "1 run retried." in pages.do("/retry-failed", **since, reason="the CRM is back")
     env.work()
     assert run.refresh().status == "succeeded"
     assert "Retry 0 runs?" in pages.get("/retry-failed")
+
+
+def test_failed_runs_are_retried_since_an_instant_in_the_viewers_zone_and_of_one_schedule(pages: Pages) -> None:
+    env = pages.env
+    env.failing = True
+    early = env.run_next(env.create("early", retry=ONCE))
+    env.advance(2 * HOUR)
+    crm = env.run_next(env.create("crm", retry=ONCE))
+    late = env.run_next(env.create("late", retry=ONCE))
+    env.failing = False
+    pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
+    since = (env.clock.now() - HOUR).astimezone(ZoneInfo("Asia/Tokyo")).strftime("%Y-%m-%dT%H:%M")
+    assert "Retry 3 runs?" in pages.get("/retry-failed")
+    assert "Retry 2 runs?" in pages.get(f"/retry-failed?since={since}")
+    asked = pages.get(f"/retry-failed?since={since}&schedule=crm")
+    assert "Retry 1 run of crm?" in asked
+    assert f'value="{since}"' in asked
+    assert "1 run retried." in pages.do("/retry-failed", since=since, schedule="crm")
+    assert [one.refresh().status for one in (early, crm, late)] == ["failed", "pending", "failed"]
+    assert "1 run retried." in pages.do("/retry-failed", since=since)
+    assert [one.refresh().status for one in (early, crm, late)] == ["failed", "pending", "pending"]
+
+
+def test_retry_since_refuses_what_is_no_time_or_too_long_ago(pages: Pages) -> None:
+    for since in ("yesterday", "2020-01-01T00:00", "9999-12-31T23:59+00:00", "0001-01-01T00:00+14:00"):
+        pages.get("/retry-failed?" + urlencode({"since": since}), status=422)
 
 
 def test_one_failed_run_is_retried_from_its_page(pages: Pages) -> None:

@@ -254,7 +254,8 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
 
 def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser: Browser, pages: LivePages) -> None:
     live = pages.live
-    live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
+    nightly = live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
+    assert [nightly.trigger().outcome for _ in range(2)] == ["triggered", "skipped"]
     live.note_every("often", Every(timedelta(seconds=2)), priority=1)
     live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
     live.start_worker()
@@ -266,6 +267,7 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
         "/",
         "/schedules",
         "/schedules/often",
+        "/schedules/nightly",
         f"/runs/{run.uid}",
         "/timeline",
         "/system",
@@ -273,7 +275,7 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
         "/login",
     ]
     with pages.viewer(browser, color_scheme="light") as page:
-        for path in [*paths, "/schedules/nightly/confirm?action=backfill", "/schedules?q=nothing"]:
+        for path in [*paths, "/schedules/nightly/confirm?action=backfill", "/retry-failed", "/schedules?q=nothing"]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             for mode, rules in MODES.items():

@@ -1,0 +1,102 @@
+"""Pages say why nothing ran, when that was, and all else that is known of a schedule and of its runs' neighbours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rqsched import Cron, Every
+from rqsched.api.description import Description
+from rqsched.core import audit, schedule_endings
+from rqsched.core.policy import MissedPolicy
+from rqsched.core.reasons import reason_in_words
+from tests.dashboard.conftest import Pages
+from tests.support.env import DAY, HOUR, MINUTE
+
+_TEMPLATE = Path(__file__).parents[2] / "rqsched/dashboard/templates/schedule.html"
+_CODES = (
+    "overlap_policy_skip", "buffer_full", "environment", "dst_skip", "disabled", "deleted", "total_repeats_reached",
+    "retries_exhausted", audit.REMAINING_EXHAUSTED, audit.NOT_TRIGGERABLE, schedule_endings.EXHAUSTED,
+    schedule_endings.SPEC_ENDED, *MissedPolicy,
+)  # fmt: skip
+
+
+def test_every_reason_has_words_and_what_somebody_typed_stays() -> None:
+    assert [code for code in _CODES if reason_in_words(code) == code] == []
+    assert reason_in_words("the vendor moves") == "the vendor moves"
+
+
+def test_page_of_a_schedule_shows_all_that_describe_knows() -> None:
+    shown = set(re.findall(r"\babout\.(\w+)", _TEMPLATE.read_text()))
+    assert {field.name for field in fields(Description)} - shown == set()
+
+
+@pytest.mark.every_database
+def test_skip_and_misses_are_told_in_words_with_their_times(any_pages: Pages) -> None:
+    env = any_pages.env
+    env.create("slow", spec=Every(MINUTE))
+    env.advance(MINUTE)
+    env.scheduler.tick()
+    env.advance(MINUTE)
+    env.scheduler.tick()
+    env.create("hourly", spec=Cron("0 * * * *"), timezone="America/New_York")
+    env.advance(3 * HOUR)
+    env.scheduler.tick()
+    slow, hourly = any_pages.get("/schedules/slow"), any_pages.get("/schedules/hourly")
+    assert "an earlier run was unfinished" in slow
+    assert "overlap_policy_skip" not in re.sub(r"<pre.*?</pre>", "", slow, flags=re.DOTALL)
+    assert re.search(r"Skipped: <time[^>]*>Thu 15 Jan 2026 12:02 UTC", slow)
+    assert re.search(r"Missed 2: <time[^>]*>Thu 15 Jan 2026 09:00 EST</time> to <time[^>]*>[^<]* 10:00 EST", hourly)
+    assert "nothing fired in time, and one run makes up for all" in hourly
+    timeline = any_pages.get("/timeline")
+    assert "skipped Thu 15 Jan 12:02: an earlier run was unfinished" in timeline
+    marked = re.findall(r'class="skip"[^>]*><title>(missed 2, [^<]*)</title>', timeline)
+    assert marked == ["missed 2, Thu 15 Jan 14:00 to Thu 15 Jan 15:00: " + reason_in_words("fire_once")] * 2
+
+
+def test_misses_before_many_later_events_are_still_told(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    env.advance(3 * HOUR)
+    env.scheduler.tick()
+    end = env.clock.now() - DAY
+    handle.backfill(end - 10 * DAY, end)
+    assert "Missed 2:" in pages.get("/schedules/hourly")
+
+
+def test_trigger_that_starts_nothing_says_why_in_words(pages: Pages) -> None:
+    pages.env.create("slow").trigger()
+    shown = pages.do("/schedules/slow/do", action="trigger")
+    assert "Nothing was started: an earlier run was unfinished." in shown
+
+
+def test_schedule_that_ended_says_why_in_words(pages: Pages) -> None:
+    env = pages.env
+    env.run_next(env.create("thrice", max_runs=1))
+    assert "Done: its max_runs are used up" in pages.get("/schedules/thrice")
+
+
+def test_run_leads_to_the_run_before_and_after_it(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("hourly")
+    runs = [env.run_next(handle) for _ in range(3)]
+    links = [re.findall(r'rel="(prev|next)" href="/runs/(\w+)"', pages.get(f"/runs/{run.uid}")) for run in runs]
+    one, two, three = (run.uid for run in runs)
+    assert links == [[("next", two)], [("prev", one), ("next", three)], [("prev", two)]]
+
+
+def test_list_shows_the_next_fire_by_the_clock_of_the_schedule_and_of_the_viewer(pages: Pages) -> None:
+    pages.env.create("nightly", spec=Cron("0 2 * * *"), timezone="America/New_York")
+    pages.env.create("yearly", spec=Cron("0 0 1 1 *"), timezone="Asia/Tokyo")
+    pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
+    shown = pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
+    assert "Fri 02:00 EST, 16:00 here" in shown
+    assert ">01 Jan 2027 00:00 JST<" in shown
+    pages.cookies["rqsched_zone"] = "Pacific%2FAuckland"
+    assert "Fri 02:00 EST, 20:00 here" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
+    pages.env.advance(DAY)
+    pages.cookies["rqsched_zone"] = "Pacific%2FKiritimati"
+    assert "01 Jan 2027 00:00 JST, 05:00 here" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
