@@ -59,7 +59,7 @@ PAGES = {
     "error": "/schedules/unheard-of",
 }
 """Every page, by the name of its picture."""
-MODES = {"light": (1280, 860), "dark": (1280, 860), "phone": (375, 812)}
+MODES = {"light": (1280, 860), "dark": (1280, 860), "phone": (390, 844)}
 """Width and height in pixels."""
 
 
