@@ -1,13 +1,15 @@
 """The dispatcher: leases due links, fires them as a batch, reconciles and prunes in between, and blocks until the next.
 
-Any number run side by side without a leader. One that is killed costs its leased links the rest of the lease; every
-other link is taken by the next dispatcher at its next look.
+Any number run side by side without a leader. One of them looks first when a link is due, so that not all of them crowd
+about it; the others look a little later, whatever became of that one. One that is killed costs its leased links the
+rest of the lease; every other link is taken by the next dispatcher at its next look.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -20,11 +22,14 @@ from rqsched.chain.reconcile import Recovered, acquire_interval, iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.transport.telemetry import DispatcherHeartbeat
+from rqsched.transport.transport import NextLook
 
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 0.2
 """Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
+LATER_LOOK = 0.01
+"""Seconds after a due time at which all but one dispatcher look: the one has leased the link then, unless it died."""
 SQLITE_BATCH = 50
 """The most links of one batch on SQLite, whose single writer a batch holds up."""
 PRUNE_INTERVAL = timedelta(minutes=15)
@@ -48,6 +53,8 @@ class Dispatcher:
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
         self._pruning: Iterator[Pruned] | None = None
         self._asks_at = time.monotonic()
+        self._name = secrets.token_hex(8)
+        self._is_woken = False
         self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
@@ -130,12 +137,18 @@ class Dispatcher:
 
     def _wait(self) -> None:
         """Block until the next link is due, a wake, or the longest wait."""
-        score = self._runtime.transport.next_due()
-        until_due = LONGEST_WAIT if score is None else score - self._runtime.now().timestamp()
-        self._runtime.transport.wait_for_wake(min(max(until_due, 0.0), LONGEST_WAIT))
+        transport = self._runtime.transport
+        look = transport.next_look(self._name, is_woken=self._is_woken)
+        self._is_woken = transport.wait_for_wake(seconds_until(look, self._runtime.now().timestamp()))
 
     def _pause(self) -> None:
         try:
-            self._runtime.transport.wait_for_wake(_AFTER_FAILURE)
+            self._is_woken = self._runtime.transport.wait_for_wake(_AFTER_FAILURE)
         except RedisError:
             time.sleep(_AFTER_FAILURE)
+
+
+def seconds_until(look: NextLook, now: float) -> float:
+    """Return how long a dispatcher that nothing wakes waits before it looks for due links."""
+    due = LONGEST_WAIT if look.due_at is None else min(max(look.due_at - now, 0.0), LONGEST_WAIT)
+    return due if look.is_first else due + LATER_LOOK

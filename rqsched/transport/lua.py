@@ -115,6 +115,17 @@ return taken
 """
 """Take the entries of the list and the due links, and put them into the scheduled set until the lease ends."""
 
+NEXT_LOOK = """
+-- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take
+-- that from another.
+local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local first = redis.call('GET', KEYS[2])
+local is_first = not first or first == ARGV[1] or ARGV[3] == '1'
+if is_first then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
+return {is_first and 1 or 0, head[2]}
+"""
+"""Answer whether who asks looks first, which it renews, and the score of the earliest link if there is one."""
+
 RECORD_DATABASE_ID = """
 -- KEYS: the key of the database's id, the flush marker of a pass. ARGV: the database's id.
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end

@@ -11,6 +11,11 @@ def wake(queue: str) -> str:
     return f"rqsched:wake:{queue}"
 
 
+def first_look(queue: str) -> str:
+    """Return the key that names the dispatcher that looks first when something is due; the others look later."""
+    return f"rqsched:first-look:{queue}"
+
+
 def database_id(queue: str) -> str:
     """Return the key that holds the id of the database that the queue belongs to; it is missing after a flush."""
     return f"rqsched:epoch:{queue}"

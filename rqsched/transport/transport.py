@@ -33,7 +33,7 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
-from rqsched.transport.lua import LEASE, RECORD_DATABASE_ID
+from rqsched.transport.lua import LEASE, NEXT_LOOK, RECORD_DATABASE_ID
 from rqsched.transport.requeue import mark_failed
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ REDIS_TIMER = 0.1
 """Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
 _WAKE_SLICE = 0.01
 """Seconds between two looks for a wake in the last moments before a link is due."""
+FIRST_LOOK_LIFE = 1_000
+"""Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
 _PATIENCE_SECONDS = 5
@@ -71,6 +73,16 @@ class Arm:
     """The main link of a schedule, or the retry link of a run."""
     due_at: datetime
     """When it fires; one in the past is put on the list at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextLook:
+    """When a dispatcher is to look for due links again."""
+
+    due_at: float | None
+    """When the earliest link is due, in Unix seconds; None when there is none."""
+    is_first: bool
+    """Whether it looks first then, so that not all of them crowd about one link. Others look soon after it anyway."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -101,6 +113,8 @@ class Transport:
         """The list dispatchers block on."""
         self.database_id_key = redis_keys.database_id(name)
         """The key that names the database this control queue belongs to; missing after a flush."""
+        self.first_look_key = redis_keys.first_look(name)
+        """The key that names the dispatcher that looks first when something is due."""
         self.interval_key = redis_keys.reconcile_interval(name)
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
@@ -288,23 +302,30 @@ class Transport:
             scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
             self._patiently(lambda: self.redis.zadd(self.scheduled_key, scores, xx=True))
 
-    def next_due(self) -> float | None:
-        """Read the score of the earliest link, in Unix seconds; None when there is none."""
-        head = self._patiently(lambda: self.redis.zrange(self.scheduled_key, 0, 0, withscores=True))
-        return float(cast(Any, head)[0][1]) if head else None
+    def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
+        """Read when the earliest link is due, and whether the `dispatcher` of this name looks first then.
 
-    def wait_for_wake(self, seconds: float) -> None:
+        Who looks first stays so while it asks; when it is silent for `FIRST_LOOK_LIFE`, the next that asks does. One
+        that a wake told of an earlier link does at once, for the others do not know of it.
+        """
+        keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
+        is_first, *due = self._patiently(lambda: self._next_look_script(keys=keys, args=args))
+        return NextLook(float(due[0]) if due else None, bool(is_first))
+
+    def wait_for_wake(self, seconds: float) -> bool:
         """Block until a link earlier than the earliest one is armed, at most `seconds`; it may return before either.
 
-        Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent here, looking for
-        a wake every few milliseconds.
+        True for a wake. Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent
+        here, looking for a wake every few milliseconds.
         """
         if seconds > REDIS_TIMER:
-            self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER)
-            return
+            return self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER) is not None
         until = time.monotonic() + seconds
-        while self.redis.lpop(self.wake_key) is None and (left := until - time.monotonic()) > 0:
+        while (left := until - time.monotonic()) > 0:
+            if self.redis.lpop(self.wake_key) is not None:
+                return True
             time.sleep(min(left, _WAKE_SLICE))
+        return False
 
     def count_armed(self) -> int:
         """Return how many links are in the scheduled set, leased ones included."""
@@ -357,6 +378,10 @@ class Transport:
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
+
+    @cached_property
+    def _next_look_script(self) -> Any:
+        return self.redis.register_script(NEXT_LOOK)
 
     @cached_property
     def _record_database_id_script(self) -> Any:

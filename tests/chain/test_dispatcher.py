@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+import pytest
 from redis import Redis
 
-from rqsched.chain.dispatcher import SQLITE_BATCH, Dispatcher
+from rqsched.chain.dispatcher import LATER_LOOK, LONGEST_WAIT, SQLITE_BATCH, Dispatcher, seconds_until
 from rqsched.chain.firing import fire
 from rqsched.core.audit import Event
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.core.model import Change
-from rqsched.transport.transport import Arm
+from rqsched.transport.transport import Arm, NextLook
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id, statuses
 from tests.support.narrow import present
 from tests.support.processes import wait_until
@@ -317,3 +318,51 @@ def test_one_batch_of_a_reconcile_pass_is_made_between_two_fire_batches(env: Env
 
     assert pieces >= 1
     assert redis.exists(env.transport.interval_key)
+
+
+def test_who_does_not_look_first_looks_a_fixed_moment_later() -> None:
+    """So long at most is a link late when the one that looks first died, hangs or never leases."""
+    due_in = {0.05: 0.05, -3.0: 0.0, 60.0: LONGEST_WAIT}
+    for seconds, expected in due_in.items():
+        assert seconds_until(NextLook(100.0 + seconds, is_first=True), 100.0) == pytest.approx(expected)
+        assert seconds_until(NextLook(100.0 + seconds, is_first=False), 100.0) == pytest.approx(expected + LATER_LOOK)
+    assert seconds_until(NextLook(None, is_first=True), 100.0) == LONGEST_WAIT
+    assert LATER_LOOK <= 0.02
+
+
+def fire_beside_another(env: Env) -> None:
+    """Let a dispatcher wait for a link that it was not told of, then let that be due."""
+    schedule = env.create()
+    env.redis.delete(env.transport.wake_key)
+    assert env.transport.acquire_interval(MINUTE)
+    assert env.transport.acquire_pruning(MINUTE)
+    turns: list[None] = []
+
+    with looping(Dispatcher(env.runtime, on_turn=lambda: turns.append(None))):
+        wait_until(lambda: len(turns) > 2)  # there is nothing else to do: before each but the first it has waited
+        env.advance()
+        wait_until(lambda: statuses(schedule) == ["pending"])
+
+
+def test_a_link_fires_although_the_dispatcher_that_looks_first_hangs(env: Env) -> None:
+    env.redis.set(env.transport.first_look_key, "hangs")  # and never expires
+
+    fire_beside_another(env)
+
+
+def test_a_link_fires_although_the_dispatcher_that_looks_first_never_leases(env: Env) -> None:
+    """Its database is away, say: it asks again and again, and so keeps the first look."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(0.01):
+            env.transport.next_look("broken")
+
+    env.transport.next_look("broken")
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        fire_beside_another(env)
+    finally:
+        ended.set()
+        asking.join()

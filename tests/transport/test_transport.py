@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -11,8 +12,9 @@ from redis.exceptions import RedisError
 from rqsched import jobs
 from rqsched.core.ids import LinkId, RetryLinkId, derived_uid
 from rqsched.core.model import RunStatus
-from rqsched.transport.transport import Arm, Transport
+from rqsched.transport.transport import Arm, NextLook, Transport
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id
+from tests.support.rights import RIGHTS
 from tests.support.servers import ValkeyServer
 
 LIST = "rqsched"
@@ -126,3 +128,63 @@ def test_links_and_retry_links_share_the_control_queue(env: Env) -> None:
 
     assert env.job(retry.id).func is jobs.fire
     assert isinstance(env.transport, Transport)
+
+
+@pytest.fixture
+def first_look_life(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Milliseconds of a first look, so many that a test is never too slow for it."""
+    monkeypatch.setattr("rqsched.transport.transport.FIRST_LOOK_LIFE", 60_000)
+    return 60_000
+
+
+@pytest.mark.usefixtures("first_look_life")
+def test_the_earliest_link_and_who_looks_first_are_told_together(env: Env) -> None:
+    assert env.transport.next_look("one") == NextLook(None, is_first=True)
+    put(env, arm(env, 1, after=2 * MINUTE), arm(env, 2))
+
+    due_at = (env.clock.now() + MINUTE).timestamp()
+    assert env.transport.next_look("one") == NextLook(due_at, is_first=True)
+    assert env.transport.next_look("two") == NextLook(due_at, is_first=False)
+    assert env.transport.next_look("one") == NextLook(due_at, is_first=True)
+
+
+def test_another_looks_first_when_the_first_is_silent(env: Env, first_look_life: int) -> None:
+    """Redis counts the time: the clocks of hosts have no part in it."""
+    env.transport.next_look("one")
+    assert 0 < env.redis.pttl(env.transport.first_look_key) <= first_look_life
+    env.redis.persist(env.transport.first_look_key)
+    env.transport.next_look("two")
+    assert env.redis.pttl(env.transport.first_look_key) == -1, "only the first renews it"
+    env.transport.next_look("one")
+    assert 0 < env.redis.pttl(env.transport.first_look_key) <= first_look_life
+
+    env.redis.delete(env.transport.first_look_key)  # as its expiry does
+
+    assert env.transport.next_look("two").is_first
+    assert not env.transport.next_look("one").is_first
+
+
+@pytest.mark.usefixtures("first_look_life")
+def test_who_is_woken_looks_first(env: Env) -> None:
+    """The one that looked first may sleep until a later due time, and knows of no earlier link."""
+    env.transport.next_look("one")
+    put(env, arm(env))
+
+    assert env.transport.wait_for_wake(60)
+
+    assert env.transport.next_look("two", is_woken=True).is_first
+    assert not env.transport.next_look("one").is_first
+    assert not env.transport.wait_for_wake(0)
+
+
+@pytest.mark.usefixtures("first_look_life")
+def test_a_dispatcher_with_the_documented_rights_learns_who_looks_first(env: Env, redis_url: str) -> None:
+    user = f"dispatcher-{uuid4().hex}"
+    env.redis.execute_command("ACL", "SETUSER", user, "on", ">secret", *RIGHTS)
+    try:
+        with Redis.from_url(redis_url.replace("redis://", f"redis://{user}:secret@")) as redis:
+            transport = Transport(env.runtime.settings, redis)
+            assert transport.next_look("one").is_first
+            assert not transport.next_look("two").is_first
+    finally:
+        env.redis.execute_command("ACL", "DELUSER", user)

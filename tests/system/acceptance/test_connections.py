@@ -18,6 +18,7 @@ from redis import Redis
 from rqsched import Every
 from tests.support.cli import Cli
 from tests.support.processes import BIN, rqsched_command, wait_until
+from tests.support.rights import RIGHTS
 from tests.support.servers import ValkeyServer
 from tests.support.tls import tls_before
 from tests.system.acceptance.live import LiveEnv, MakeLive
@@ -25,8 +26,6 @@ from tests.system.acceptance.live import LiveEnv, MakeLive
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 SECOND = timedelta(seconds=1)
 SOON = 60.0
-RIGHTS = ["~rq:*", "~rqsched:*", "resetchannels", "&rq:*", "+@all", "-@admin", "-@dangerous", "+info", "+client|list"]
-"""The rights that docs/deployment.md gives to a user."""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.model import Run, RunStatus
-from rqsched.transport.transport import NO_NAMES, Arm, Names, Transport, job_id_of
+from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Transport, job_id_of
 from tests.system.worlds.faults import Faults
 
 Message = Callable[[], None]
@@ -188,8 +188,8 @@ class NetworkTransport(Transport):
                 self._network.scheduled[job_id] = instant.timestamp()
         self._answer()
 
-    def next_due(self) -> float | None:
-        return min(self._network.scheduled.values(), default=None)
+    def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
+        return NextLook(min(self._network.scheduled.values(), default=None), is_first=True)
 
     def database_id(self, *, attempts: int = 3) -> str | None:
         self._step()
