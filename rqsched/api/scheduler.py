@@ -103,6 +103,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
         self.runtime.on_redis_back = self._resync_redis
+        self.has_checked_schema = True
+        """Whether the tables were found to be those of this version; not while the database was away."""
         try:
             self._check_schema()
         except Exception:
@@ -120,6 +122,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         try:
             schema_version.require_current(self.runtime.database)
         except BackendUnavailableError as error:
+            self.has_checked_schema = False
             _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
 
     def _resync_redis(self) -> None:

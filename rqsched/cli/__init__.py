@@ -24,4 +24,7 @@ def main() -> None:
             raise
         sys.stderr.write("Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n")
         sys.exit(2)
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # the process ends: nothing in it needs to be looked through for garbage once more

@@ -77,7 +77,7 @@ class Session:
     def scheduler(self) -> Scheduler:
         """The scheduler of the environment, its schema checked; raises SchemaError."""
         scheduler = Scheduler.from_env(settings=self.settings)
-        if not self.settings.is_sqlite:
+        if not scheduler.has_checked_schema:
             schema_version.require_current(scheduler.runtime.database)
         return scheduler
 

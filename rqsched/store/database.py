@@ -405,7 +405,7 @@ class Database:
         An outage is not an error here. In a running process a refusal is one, too: names vanish during a failover.
         """
         try:
-            self._once(lambda connection: connection.execute(sa.text("SELECT 1")), is_read_only=True)
+            self.engine.connect().close()  # the first connection of an engine asks the server a few things, too
         except DBAPIError as error:
             reason = reason_of(error)
             if any(words in reason for words in _REFUSALS):

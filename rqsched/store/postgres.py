@@ -91,8 +91,9 @@ def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
     Raises ConfigError for an option that no connection could be made with.
     """
     engine = sa.create_engine(
-        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True
-    )
+        url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True,
+        use_native_hstore=False,  # else each process asks the server about a type that no table of ours has
+    )  # fmt: skip
     _require_known_options(engine)
     if pools_transactions:
         sa.event.listen(engine, "do_connect", _connect_to_pooler)

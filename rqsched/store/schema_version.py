@@ -21,7 +21,10 @@ from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 
 _LOCK = int.from_bytes(b"rqsched", "big")
-_version = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
+_TABLES = f"SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '{VERSION_TABLE}'"  # noqa: S608
+_HAS_TABLE = f"{_TABLES} AND pg_catalog.pg_table_is_visible(oid)"
+"""Not `to_regclass`: asked twice in a session, it misses a table that another one made in between."""
+_HAS_TABLE_IN_SQLITE = f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{VERSION_TABLE}'"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +108,12 @@ def _wait_for_turn(connection: Connection) -> None:
 
 
 def _current(connection: Connection) -> str | None:
-    # Asked first: on PostgreSQL a query of a table that is not there would end the transaction.
-    if not sa.inspect(connection).has_table(VERSION_TABLE):
+    # Asked first: on PostgreSQL a query of a table that is not there would end the transaction. In plain words of each
+    # database: every command asks this, and building the statements took most of the time.
+    has_table = _HAS_TABLE_IN_SQLITE if is_sqlite(connection) else _HAS_TABLE
+    if not connection.exec_driver_sql(has_table).scalar_one():
         return None
-    return connection.execute(sa.select(_version.c.version_num)).scalar_one_or_none()
+    return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one_or_none()  # noqa: S608
 
 
 def _newer(current: str) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Every
+from rqsched.store.migrations import VERSION_TABLE
 from tests.support.cli import HELLO, Cli
 from tests.support.rows import every_row
 
@@ -173,6 +176,24 @@ def test_a_database_that_cannot_be_opened_is_exit_code_5(cli: Cli, monkeypatch: 
     monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:////nowhere/at/all.db")
     answer = cli("list", code=5)
     assert answer.err.splitlines()[-1].startswith("Error: the database returned an error:")
+
+
+@pytest.mark.postgres
+def test_command_asks_postgresql_for_its_schema_once(
+    cli: Cli, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", postgres_url)
+    asked: list[str] = []
+
+    def note(*said: Any) -> None:
+        asked.append(said[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        assert cli("list").out.splitlines()[-1] == "No schedules."
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert [VERSION_TABLE in one for one in asked] == [True, True, False], asked
 
 
 def test_a_redis_that_does_not_answer_is_exit_code_5(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
