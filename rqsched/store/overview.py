@@ -14,9 +14,9 @@ from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.listing import to_record
+from rqsched.store.listing import count_schedules, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.schedule_filters import Filters, unindexed
+from rqsched.store.schedule_filters import Filters, has_status, unindexed
 from rqsched.store.schedule_search import MOST_LOOKED_AT, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -25,7 +25,6 @@ from rqsched.store.tables import (
     IS_LATE,
     IS_LIVE,
     IS_OCCURRENCE,
-    IS_RESTING,
     IS_UNFINISHED,
     RESTING,
     WAITS_FOR_CODE,
@@ -315,17 +314,22 @@ def overdue_schedules(connection: Connection, namespace: str, since: datetime, l
 
 def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
     """Count the schedules of a namespace in each status, each up to `most`."""
-    found = {}
-    for status in (ScheduleStatus.ACTIVE, *RESTING):
-        is_indexed = IS_RESTING if status in RESTING else sa.true()
-        some: sa.Select[tuple[int]] = (
-            sa.select(sa.literal_column("1"))
-            .select_from(schedules)
-            .where(schedules.c.namespace == namespace, schedules.c.status == constant(status), is_indexed)
-            .limit(most)
-        )
-        found[status.value] = connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
-    return found
+    on_sqlite, owner = is_sqlite(connection), schedules.c.namespace == namespace
+    exceptions = [
+        _count_up_to(connection, most, owner, has_status((status,), is_named=on_sqlite))
+        for status in (*RESTING, ScheduleStatus.DELETED)
+    ]
+    if max(exceptions) < most:
+        active = _count_up_to(connection, most, owner, schedules.c.status == constant(ScheduleStatus.ACTIVE))
+    else:  # what is active may be far behind them; the rows are left alone
+        active = min(count_schedules(connection, Filters(namespace=namespace, statuses=("active",))), most)
+    return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
+
+
+def _count_up_to(connection: Connection, most: int, *conditions: sa.ColumnElement[bool]) -> int:
+    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules).where(*conditions)
+    counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
+    return connection.execute(counted).scalar_one()
 
 
 def newest_events(connection: Connection, schedule_uid: str, before: int | None, limit: int) -> list[AuditRecord]:

@@ -115,6 +115,26 @@ def test_count_is_that_of_all_pages(forty: Env) -> None:
     assert everywhere == read_in(partial(listing.count_schedules, filters=ALL)) + 3
 
 
+@pytest.mark.parametrize("most", [3, 1_000])
+def test_overview_counts_each_status_up_to_a_bound(forty: Env, most: int) -> None:
+    change(forty, ["s-05", "s-08"], status="done", due_at=None, next_run_at=None)
+    found = forty.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=most))
+    alone = {status: replace(ALL, statuses=(status,)) for status in ("active", "paused", "done", "dead")}
+    wanted = {name: len(read(forty, one, "created", None, most, None).items) for name, one in alone.items()}
+    assert found == wanted
+    assert wanted["done"] == 2
+
+
+def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env: Env) -> None:
+    for number in range(5):
+        env.create(f"s-{number}")
+    change(env, ["s-0", "s-1", "s-2"], status="done", due_at=None, next_run_at=None)
+    with plans(env) as found:
+        counts = env.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=3))
+    assert counts == {"active": 2, "paused": 0, "done": 3, "dead": 0}
+    assert all("COVERING INDEX" in plan for plan in found), found
+
+
 def test_search_looks_at_no_more_schedules_than_it_may(forty: Env) -> None:
     page = read(forty, FILTERS["text of one"], "id", None, LIMIT, MOST)
     assert (page.items, page.is_cut) == ([], True)
