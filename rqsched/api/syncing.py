@@ -13,7 +13,7 @@ from rqsched.chain import quotas, upserting
 from rqsched.chain.operations import Request
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Definition
-from rqsched.core.schedule_options import require_note
+from rqsched.core.schedule_options import require_note, with_arguments
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
@@ -89,19 +89,27 @@ class Syncing:
         known: dict[object, Definition],
     ) -> Request:
         """Check one declaration; `known` are the definitions of those before it, by what they were defined from."""
+        try:
+            shared = self._shared(declared, known)
+            definition = with_arguments(shared, declared.options.get("args"), declared.options.get("kwargs"))
+        except InvalidInputError as error:
+            error.add_note(f"in the declaration of {declared.schedule_id!r}")
+            raise
+        named = self._named(namespace, declared.schedule_id)
+        note = require_note(declared.note)
+        said = (named, definition, note, declared.paused, context)
+        return Request(*said, must_have_future=False, shared=shared)
+
+    def _shared(self: Any, declared: Declaration, known: dict[object, Definition]) -> Definition:
+        """Define what is declared, without its arguments; what was defined from the same before is that very object."""
         alike = _said_by(declared)
         definition = None if alike is None else known.get(alike)
         if definition is None:
-            try:
-                definition = self._define(declared.workflow, declared.spec, {**declared.options, "managed_by": SYNC})
-            except InvalidInputError as error:
-                error.add_note(f"in the declaration of {declared.schedule_id!r}")
-                raise
+            options = {name: value for name, value in declared.options.items() if name not in _ARGUMENTS}
+            definition = self._define(declared.workflow, declared.spec, {**options, "managed_by": SYNC})
             if alike is not None:
                 known[alike] = definition
-        named = self._named(namespace, declared.schedule_id)
-        note = require_note(declared.note)
-        return Request(named, definition, note, declared.paused, context, must_have_future=False)
+        return definition
 
     def _prune(self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None) -> list[str]:
         gone = self._undeclared(kept, namespace)
@@ -115,19 +123,20 @@ class Syncing:
         return sorted(gone, key=attrgetter("schedule_id"))
 
 
+_ARGUMENTS = frozenset({"args", "kwargs"})
 _SPECS = (str, Cron, Every, Once, Spec)
 _PLAIN = (str, int, float, timedelta, type(None))
 
 
 def _said_by(declared: Declaration) -> object | None:
-    """Return what tells apart what declarations define; None for what cannot be compared (arguments, lists of specs).
+    """Return what tells apart what declarations define beside arguments; None for what cannot be compared (lists).
 
     Types belong to it: 1 and True are equal, and only one of them is a priority.
     """
-    options = declared.options.items()
-    if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, value in options):
+    options = [(name, type(value), value) for name, value in declared.options.items() if name not in _ARGUMENTS]
+    if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, _, value in options):
         return None
-    said = frozenset((name, type(value), value) for name, value in options)
+    said = frozenset(options)
     workflow = declared.workflow if isinstance(declared.workflow, str) else id(declared.workflow)
     return workflow, type(declared.spec), declared.spec, said
 

@@ -79,6 +79,8 @@ class Request:
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
     answer: Callable[[Schedule], str] | None = None
     """What a surface answers a create with a key: kept with the key, so that a repetition is answered alike."""
+    shared: Definition | None = None
+    """The definition without its arguments, where many requests share that very object; None when it is its own."""
 
 
 def operate(

@@ -74,15 +74,17 @@ class _Upserting:
         return change, "unchanged" if change.is_empty else "updated"
 
     def _create(self, request: Request, uid: str) -> Change:
-        if not lifecycle.is_shared(request.definition):
+        shared = request.shared or request.definition
+        if not lifecycle.is_shared(shared):
             return created(request, uid, self._now)
         # The very same definition: to compare two of them would take as long as to decide.
-        alike = id(request.definition), request.note, request.paused, id(request.context), request.must_have_future
+        alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
         if (made := self._made.get(alike)) is None:
             made = self._made[alike] = created(request, uid, self._now)
             return made
         named = request.named
-        return lifecycle.created_alike(made, Identity(uid, named.namespace, named.schedule_id), uid)
+        identity = Identity(uid, named.namespace, named.schedule_id)
+        return lifecycle.created_alike(made, identity, request.definition, uid)
 
 
 def preview_upsert(runtime: Runtime, request: Request) -> str:

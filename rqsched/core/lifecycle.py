@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.core import audit
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.jitter import jittered
 from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, changed, dump_spec
@@ -97,13 +97,27 @@ def is_shared(definition: Definition) -> bool:
     return not definition.jitter
 
 
-def created_alike(made: Change, identity: Identity, operation: str | None) -> Change:
+def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
     """Return what `decide_create` would for another identity, with all else as in the Change it made before.
 
-    The definition must be one that `is_shared`.
+    The definition must be one that `is_shared`, and may differ from the one before in its `action` alone.
     """
     named = {"uid": identity.uid, "namespace": identity.namespace, "schedule_id": identity.schedule_id}
-    return Change(None, changed(made.after, **named, operation=operation), events=made.events)
+    first, events = made.after.definition, made.events
+    if definition.action == first.action:
+        return Change(None, changed(made.after, **named, operation=operation), events=events)
+    if definition.spec != first.spec:
+        definition = replace(definition, spec=first.spec)  # anchored where that is due
+    events = tuple(_with_action(event, json.loads(definition.action)) for event in events)
+    return Change(None, changed(made.after, **named, definition=definition, operation=operation), events=events)
+
+
+def _with_action(event: Event, action: dict[str, Any]) -> Event:
+    """Return the event of a create as it is with other arguments."""
+    if event.type != audit.CREATED:
+        return event
+    payload = event.payload | {"action": event.payload["action"] | action}
+    return Event(event.type, payload, event.run_uid, event.instance_id)
 
 
 def require_future(spec: Spec, now: datetime) -> None:

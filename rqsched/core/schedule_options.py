@@ -237,6 +237,16 @@ def merged_action(action: str, args: Sequence[Any] | None, kwargs: Mapping[str, 
     return json_text("args and kwargs", payload, ARGUMENT_BYTES)
 
 
+def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
+    """Return a definition with these arguments of its workflow; None keeps those it has.
+
+    Raises InvalidPayloadError for arguments that `define` refuses.
+    """
+    if args is None and kwargs is None:
+        return definition
+    return replace(definition, action=merged_action(definition.action, args, kwargs))
+
+
 _POLICY_NAMES = {
     "overlap": "overlap",
     "buffer_limit": "buffer_limit",

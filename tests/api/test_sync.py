@@ -9,6 +9,8 @@ import pytest
 
 from rqsched import Cron, Every
 from rqsched.api.declarations import Declaration
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.model import Schedule
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
 from tests.support.env import SECOND, Env, last
@@ -69,6 +71,72 @@ def test_schedules_created_alike_differ_in_their_identity_only(any_env: Env) -> 
         assert replace(other.state, uid=one.uid, schedule_id="a", operation=one.state.operation) == one.state
         assert [event.payload for event in other.history()] == [event.payload for event in one.history()]
         assert other.state.operation == other.uid
+
+
+ARGUMENTS: dict[str, Any] = {
+    "none": {},
+    "args": {"args": ["eu", 1]},
+    "tuple": {"args": ("eu", 1.5)},
+    "kwargs": {"kwargs": {"b": [None], "a": True}},
+    "both": {"args": [{"deep": {}}], "kwargs": {"region": "ü"}},
+    "empty": {"args": [], "kwargs": {}},
+    "null": {"args": None, "kwargs": None},
+}
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["active", "paused"])
+@pytest.mark.parametrize("jitter", ["0s", "10m"], ids=["shared", "jittered"])
+def test_a_sync_writes_the_rows_and_events_that_create_writes(any_env: Env, paused: bool, jitter: str) -> None:
+    """Those alike are decided once, each with arguments of its own."""
+    scheduler, spec, alike = any_env.scheduler, Every("1h"), Options(jitter=jitter, queue="high", timeout=5)
+    sets = {name: Options(**{**alike, **own}) for name, own in ARGUMENTS.items()}
+    said: dict[str, Any] = {"note": "why", "paused": paused}
+    created = {name: scheduler.create(name, "note", spec, **said, **given) for name, given in sets.items()}
+
+    declarations = [Declaration(name, "note", spec, given, **said) for name, given in sets.items()]
+    scheduler.sync(declarations, namespace="other")
+
+    for name, one in created.items():
+        synced = scheduler.get(name, namespace="other")
+        assert _declared_in(synced) == _declared_in(one)
+        assert _told(synced) == _told(one)
+
+
+def _declared_in(schedule: ScheduleHandle) -> Schedule:
+    """The row, but for what tells incarnations apart: the delay of jitter is computed from the uid."""
+    state = schedule.state
+    due_at = state.next_run_at if state.definition.jitter else state.due_at
+    definition = replace(state.definition, managed_by=None)
+    return replace(state, uid="", operation="", namespace="", due_at=due_at, definition=definition)
+
+
+def _told(schedule: ScheduleHandle) -> list[tuple[int, str, dict[str, Any]]]:
+    """The history, but for the time that jitter moves."""
+    moved = {"next_fire_at": None} if schedule.state.definition.jitter else {}
+    return [(one.sequence, one.event_type, one.payload | moved) for one in schedule.history()]
+
+
+@pytest.mark.parametrize(
+    ("own", "refused"),
+    [
+        ({"args": "text"}, "must be a list"),
+        ({"args": [object()]}, "JSON-native"),
+        ({"args": ["x" * 300_000]}, "limit"),
+        ({"kwargs": ["a"]}, "must be a mapping"),
+        ({"kwargs": {"a": float("nan")}}, "holds nan"),
+        ({"kwargs": {"a": "\x00"}}, "NUL"),
+        ({"args": ["eu"], "nonsense": 1}, "not an option"),
+    ],
+    ids=["a text", "an object", "too large", "a list", "not a number", "a NUL", "an unknown option"],
+)
+def test_arguments_of_each_declaration_are_checked(any_env: Env, own: Any, refused: str) -> None:
+    declarations = [declared("a", args=["eu"]), Declaration("b", "note", "@hourly", own)]
+
+    with pytest.raises(InvalidInputError, match=refused) as error:
+        any_env.scheduler.sync(declarations)
+
+    assert error.value.__notes__ == ["in the declaration of 'b'"]
+    assert list(any_env.scheduler.iter()) == []
 
 
 def test_each_of_a_jittered_set_has_its_own_delay(any_env: Env) -> None:

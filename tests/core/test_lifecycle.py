@@ -61,9 +61,27 @@ def test_schedule_created_alike_is_what_creating_it_would_have_made(spec: SpecLi
     declared = definition(spec, max_runs=3)
     made = decide_create(IDENTITY, declared, **said, operation=IDENTITY.uid)
     assert lifecycle.is_shared(declared)
-    assert lifecycle.created_alike(made, other, other.uid) == decide_create(
+    assert lifecycle.created_alike(made, other, declared, other.uid) == decide_create(
         other, declared, **said, operation=other.uid
     )
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["active", "paused"])
+@pytest.mark.parametrize("spec", ["@hourly", Every("5m"), Once(NOON - HOUR)], ids=str)
+def test_schedule_created_alike_with_other_arguments_is_what_creating_it_would_have_made(
+    spec: SpecLike, paused: bool
+) -> None:
+    other = lifecycle.Identity("01KF0000000000000000000998", "elsewhere", "other")
+    context = CommandContext(principal="ada")
+    said: dict[str, Any] = {"now": NOON, "paused": paused, "tzdata": "2026a", "context": context}
+    declared = definition(spec, queue="high", action='{"args":["eu"],"kwargs":{"retries":1}}')
+    action = '{"args":["us"],"kwargs":{}}'
+    made = decide_create(IDENTITY, declared, **said, operation=IDENTITY.uid)
+
+    alike = lifecycle.created_alike(made, other, replace(declared, action=action), other.uid)
+
+    assert alike == decide_create(other, replace(declared, action=action), **said, operation=other.uid)
+    assert made == decide_create(IDENTITY, declared, **said, operation=IDENTITY.uid), "the first one is as it was"
 
 
 def test_definition_with_jitter_is_not_shared() -> None:
