@@ -45,6 +45,8 @@ class Sample:
     """Seconds since the start."""
     sizes: dict[str, int]
     """Bytes of each table with its indexes."""
+    rows: dict[str, int]
+    """Rows of each table: a worker that falls behind leaves more of them, which is no bloat."""
     rss: int
     """Bytes of memory of the dispatcher."""
 
@@ -52,6 +54,12 @@ class Sample:
 def sizes(connection: sa.Connection) -> dict[str, int]:
     """Give the bytes of each table with its indexes."""
     query = "SELECT pg_total_relation_size('{}')"
+    return {table: int(connection.exec_driver_sql(query.format(table)).scalar_one()) for table in TABLES}
+
+
+def rows(connection: sa.Connection) -> dict[str, int]:
+    """Count the rows of each table."""
+    query = "SELECT count(*) FROM {}"
     return {table: int(connection.exec_driver_sql(query.format(table)).scalar_one()) for table in TABLES}
 
 
@@ -68,6 +76,12 @@ def counts(connection: sa.Connection) -> dict[str, dict[str, float]]:
         row.relname: {"hot": round(row.n_tup_hot_upd / max(1, row.n_tup_upd), 2), "dead": row.n_dead_tup}
         for row in rows
     }
+
+
+def sample(runtime: Runtime, elapsed: float, dispatcher: Process) -> Sample:
+    """Look at it now."""
+    read = runtime.database.read
+    return Sample(elapsed, read(sizes), read(rows), rss(dispatcher))
 
 
 @contextmanager
@@ -99,9 +113,9 @@ def observe(
             for _ in prune(runtime, Pruning(retention=Retention.parse(str(keep)))):
                 pass
             if not samples or elapsed - samples[-1].at >= every:
-                samples.append(Sample(elapsed, runtime.database.read(sizes), rss(dispatcher)))
+                samples.append(sample(runtime, elapsed, dispatcher))
             time.sleep(_TURN)
-        samples.append(Sample(elapsed, runtime.database.read(sizes), rss(dispatcher)))
+        samples.append(sample(runtime, elapsed, dispatcher))
         return samples, runtime.database.read(counts)
 
 
@@ -119,15 +133,19 @@ def main() -> None:
             )
             samples, end = observe(place, settings, given.keep, seconds, max(1.0, seconds / 60))
             fires = sum(handle.state.run_count for handle in scheduler.iter())
-    quarter = next(sample for sample in samples if sample.at >= seconds / 4)
+    quarters = [min(samples, key=lambda one: abs(one.at - seconds * part)) for part in (0.25, 0.5, 0.75, 1)]
     figures = {
         "fires": fires,
         "fires_per_second": round(fires / seconds, 1),
-        "bytes": {table: {"quarter": quarter.sizes[table], "end": samples[-1].sizes[table]} for table in TABLES},
-        "ratio_to_quarter": {table: round(samples[-1].sizes[table] / quarter.sizes[table], 2) for table in TABLES},
-        "dispatcher_rss_mb": {
-            name: round(sample.rss / 2**20, 1) for name, sample in (("quarter", quarter), ("end", samples[-1]))
+        "at_quarters": {
+            table: {
+                "bytes": [one.sizes[table] for one in quarters],
+                "rows": [one.rows[table] for one in quarters],
+                "ratio": round(quarters[-1].sizes[table] / quarters[0].sizes[table], 2),
+            }
+            for table in TABLES
         },
+        "dispatcher_rss_mb": [round(one.rss / 2**20, 1) for one in quarters],
         "tables": end,
         "aim": "neither tables nor the dispatcher go on growing",
     }
