@@ -86,10 +86,13 @@ ARGUMENTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("paused", [False, True], ids=["active", "paused"])
 @pytest.mark.parametrize("jitter", ["0s", "10m"], ids=["shared", "jittered"])
-def test_a_sync_writes_the_rows_and_events_that_create_writes(any_env: Env, paused: bool, jitter: str) -> None:
+@pytest.mark.parametrize("order", [1, -1], ids=["none first", "none last"])
+def test_a_sync_writes_the_rows_and_events_that_create_writes(
+    any_env: Env, paused: bool, jitter: str, order: int
+) -> None:
     """Those alike are decided once, each with arguments of its own."""
     scheduler, spec, alike = any_env.scheduler, Every("1h"), Options(jitter=jitter, queue="high", timeout=5)
-    sets = {name: Options(**{**alike, **own}) for name, own in ARGUMENTS.items()}
+    sets = {name: Options(**{**alike, **own}) for name, own in [*ARGUMENTS.items()][::order]}
     said: dict[str, Any] = {"note": "why", "paused": paused}
     created = {name: scheduler.create(name, "note", spec, **said, **given) for name, given in sets.items()}
 
