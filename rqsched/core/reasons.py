@@ -21,15 +21,30 @@ _MISSES: dict[str, str] = {
     MissedPolicy.SKIP: "nothing fired in time, and what is late is left out",
     MissedPolicy.ALL: "nothing fired in time, and more were late than are made up for",
 }
+_MISSED = "nothing fired in time"
 _ENDS = {
     EXHAUSTED: "its max_runs are used up",
     SPEC_ENDED: "its timing has no further occurrence",
     "total_repeats_reached": "it has succeeded as often as it was to",
     "retries_exhausted": "too many runs in a row failed",
 }
-_WORDS: dict[str, str] = {**_SKIPS, **_MISSES, **_ENDS}
 
 
-def reason_in_words(reason: str) -> str:
-    """Return a reason as a phrase; what is no code of ours, such as what somebody typed, as it is."""
-    return _WORDS.get(reason, reason)
+def skip_in_words(reason: str) -> str:
+    """Return why an occurrence was skipped, or a trigger started nothing, as a phrase; an unknown code as it is."""
+    return _SKIPS.get(reason, reason)
+
+
+def miss_in_words(policy: str, *, has_fired: bool) -> str:
+    """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
+
+    What was due when an owner paused or deleted the schedule was missed for that.
+    """
+    if policy in _SKIPS:
+        return _SKIPS[policy]
+    return _MISSES.get(policy, policy) if has_fired else _MISSED
+
+
+def end_in_words(reason: str) -> str:
+    """Return why a schedule ended as a phrase; what somebody typed as it is."""
+    return _ENDS.get(reason, reason)

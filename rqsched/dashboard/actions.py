@@ -12,9 +12,10 @@ from starlette.responses import Response
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.reasons import reason_in_words
+from rqsched.core.reasons import skip_in_words
 from rqsched.dashboard import backfills
 from rqsched.dashboard import run as run_page
+from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.http.auth import Role
@@ -65,7 +66,7 @@ def _restart(visit: Visit, handle: ScheduleHandle) -> str:
 def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
     result = handle.trigger(visit.form.get("overlap") or None, force=handle.status != "active", context=visit.context)
     if result.run is None:
-        return f"Nothing was started: {reason_in_words(result.reason or '')}."
+        return f"Nothing was started: {skip_in_words(result.reason or '')}."
     return f"Run #{result.run.number} of {handle.schedule_id} is {result.outcome}."
 
 
@@ -169,7 +170,7 @@ def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 def confirm_retry_failed(visit: Visit) -> Response:
     """Ask whether to retry every run that failed since an instant, by default in the last day, with their number."""
-    since, schedule_id = _since(visit, visit.query("since")), visit.query("schedule") or None
+    since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
     rows = visit.scheduler.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
     return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
 
@@ -178,16 +179,28 @@ def retry_failed(visit: Visit) -> Response:
     """Retry every run that failed since an instant, of one schedule or of all, those of each one after another."""
     context, schedule_id = visit.context, visit.form.get("schedule") or None
     rows = visit.scheduler.retry_failed(
-        _since(visit, visit.form.get("since", "")), schedule_id=schedule_id, namespace=visit.namespace,
+        _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
+        namespace=visit.namespace,
         reason=context.reason, context=context,
     )  # fmt: skip
     path = f"/schedules/{quote(schedule_id, safe='')}" if schedule_id else "/"
     return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", path)
 
 
-def _since(visit: Visit, text: str) -> datetime:
+def _asked(visit: Visit) -> str:
+    """Return the instant that was typed, or the one that was shown where that is still in the field.
+
+    A field holds no offset, and an hour that clocks repeat is in it twice.
+    """
+    typed, shown = visit.query("since"), visit.query("shown")
+    is_left = bool(shown) and field_text(visit.instant("shown", shown), visit.zone) == typed
+    return shown if is_left else typed
+
+
+def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1)) -> datetime:
+    """Read an instant; `patience` is how long somebody may look at a form that shows one of the bound itself."""
     since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
-    if not visit.now - timedelta(days=_MOST_DAYS, minutes=1) <= since <= visit.now:
+    if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
         raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
     return since
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
-from rqsched.core.reasons import reason_in_words
+from rqsched.core.reasons import miss_in_words, skip_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ def gap_of(event: AuditRecord) -> Gap | None:
     payload = event.payload
     if event.event_type == SKIPPED:
         at = _instant(payload.get("occurrence_time")) or event.recorded_at
-        why = reason_in_words(str(payload.get("reason", "")))
+        why = skip_in_words(str(payload.get("reason", "")))
         return Gap(False, "1", at, at, why, payload.get("blocking_run_id"), event.recorded_at)
     if event.event_type == MISSED:
         first = _instant(payload.get("first")) or event.recorded_at
         count = f"{payload.get('count')}{'+' if payload.get('count_capped') else ''}"
-        why = reason_in_words(str(payload.get("policy", "")))
+        why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
         return Gap(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
     return None
 

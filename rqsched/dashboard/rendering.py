@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 import rqsched
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
-from rqsched.core.reasons import reason_in_words
+from rqsched.core.reasons import end_in_words, skip_in_words
 from rqsched.dashboard.charts import tone_of
 from rqsched.dashboard.gaps import gap_of
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
@@ -85,20 +85,32 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(iso_utc(at), text)
 
 
+def field_text(at: datetime, zone: ZoneInfo) -> str:
+    """Return an instant as a field of a form holds it: to the minute, by the clock of a zone."""
+    return f"{at.astimezone(zone):%Y-%m-%dT%H:%M}"
+
+
 def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
     """Return when something fires by the clock of its zone, and by the viewer's where that is another.
 
     A line breaks between the two only.
     """
     shown, here = at.astimezone(zone), at.astimezone(viewer)
-    day = "%a" if timedelta(0) <= at - now < _WEEK else "%d %b" if shown.year == now.year else "%d %b %Y"
-    text = f"{shown:{day} %H:%M} {shown.tzname()}"
-    other = f"{here:%H:%M}" if here.date() == shown.date() else f"{here:{day} %H:%M}"
+    text = f"{shown:{_day(shown, now)} %H:%M} {shown.tzname()}"
+    other = f"{here:%H:%M}" if here.date() == shown.date() else f"{here:{_day(here, now)} %H:%M}"
     parts = [text] if zone.key == viewer.key else [f"{text},", f"{other} here"]
     return " ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
 
 
-_WEEK = timedelta(days=6)
+def _day(shown: datetime, now: datetime) -> str:
+    """Return the form of a day: a weekday only where no other day until then has its name."""
+    today = now.astimezone(shown.tzinfo).date()
+    if 0 <= (shown.date() - today).days < _WEEK:
+        return "%a"
+    return "%d %b" if shown.year == today.year else "%d %b %Y"
+
+
+_WEEK = 7
 
 
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
@@ -149,12 +161,13 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
-        "moment": datetime.fromisoformat, "reason_words": reason_in_words,
+        "moment": datetime.fromisoformat, "end_words": end_in_words, "skip_words": skip_in_words,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,
         "exact": exact,
         "clock": clock,
+        "field_text": field_text,
         "zone_of": ZoneInfo,
         "gap_of": gap_of,
         "asset": asset,

@@ -66,9 +66,7 @@ def _events(connection: Connection, visit: Visit, schedule: Schedule) -> list[Au
 
 
 def _gaps(connection: Connection, schedule: Schedule) -> list[Gap]:
-    """Return the newest skips and misses."""
-    if not (schedule.skipped_count or schedule.missed_count):
-        return []
+    """Return the newest skips and misses, also those before a restart, which counts from zero."""
     newest = overview.newest_skips(connection, schedule.uid, _SEARCHED, _REASONS)
     return [gap for event in newest if (gap := gap_of(event)) is not None]
 

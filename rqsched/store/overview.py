@@ -321,9 +321,13 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     ]
     if max(exceptions) < most:
         active = _count_up_to(connection, most, owner, schedules.c.status == constant(ScheduleStatus.ACTIVE))
-    else:  # what is active may be far behind them; the rows are left alone
-        active = min(count_schedules(connection, Filters(namespace=namespace, statuses=("active",))), most)
+    else:  # what is active may be far behind them: no rows are read, and no more of what is active than is asked for
+        others = count_schedules(connection, Filters(namespace=namespace, statuses=_NOT_ACTIVE))
+        active = max(0, _count_up_to(connection, others + most, owner) - others)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
+
+
+_NOT_ACTIVE = tuple(status for status in ScheduleStatus if status is not ScheduleStatus.ACTIVE)
 
 
 def _count_up_to(connection: Connection, most: int, *conditions: sa.ColumnElement[bool]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -95,6 +95,31 @@ def test_what_failed_today_is_retried_together_after_a_question_with_its_number(
     env.work()
     assert run.refresh().status == "succeeded"
     assert "Retry 0 runs?" in pages.get("/retry-failed")
+
+
+def test_failed_runs_are_counted_since_the_instant_that_was_shown_also_where_clocks_repeat_an_hour(
+    pages: Pages,
+) -> None:
+    """01:45 in New York is there twice in that night; the field holds no offset."""
+    pages.env.clock.set(datetime(2026, 11, 2, 6, 45, tzinfo=UTC))
+    pages.cookies["rqsched_zone"] = "America%2FNew_York"
+    first = pages.get("/retry-failed")
+    assert "01 Nov 2026 01:45" in first
+    assert "EST</time>" in first
+    shown = re.findall(r'name="shown" value="([^"]+)"', first)[0]
+    typed = re.findall(r'name="since" required value="([^"]+)"', first)[0]
+    again = pages.get(f"/retry-failed?since={typed}&shown={shown}")
+    assert re.findall(r'name="shown" value="([^"]+)"', again) == [shown]
+    other = pages.get(f"/retry-failed?since=2026-11-01T03:45&shown={shown}")
+    assert 'value="2026-11-01T08:45:00' in other
+
+
+def test_what_was_asked_about_the_oldest_instant_is_done_minutes_later(pages: Pages) -> None:
+    env = pages.env
+    since = env.clock.now() - 30 * DAY
+    assert "Retry 0 runs?" in pages.get(f"/retry-failed?since={since:%Y-%m-%dT%H:%M}")
+    env.advance(5 * MINUTE)
+    assert "0 runs retried." in pages.do("/retry-failed", since=since.isoformat())
 
 
 def test_failed_runs_are_retried_since_an_instant_in_the_viewers_zone_and_of_one_schedule(pages: Pages) -> None:

@@ -12,21 +12,60 @@ from rqsched import Cron, Every
 from rqsched.api.description import Description
 from rqsched.core import audit, schedule_endings
 from rqsched.core.policy import MissedPolicy
-from rqsched.core.reasons import reason_in_words
+from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE
 
 _TEMPLATE = Path(__file__).parents[2] / "rqsched/dashboard/templates/schedule.html"
-_CODES = (
-    "overlap_policy_skip", "buffer_full", "environment", "dst_skip", "disabled", "deleted", "total_repeats_reached",
-    "retries_exhausted", audit.REMAINING_EXHAUSTED, audit.NOT_TRIGGERABLE, schedule_endings.EXHAUSTED,
-    schedule_endings.SPEC_ENDED, *MissedPolicy,
+_SKIPS = (
+    "overlap_policy_skip", "buffer_full", "environment", "dst_skip", "disabled", "deleted", audit.REMAINING_EXHAUSTED,
+    audit.NOT_TRIGGERABLE,
 )  # fmt: skip
+_ENDS = ("total_repeats_reached", "retries_exhausted", schedule_endings.EXHAUSTED, schedule_endings.SPEC_ENDED)
 
 
 def test_every_reason_has_words_and_what_somebody_typed_stays() -> None:
-    assert [code for code in _CODES if reason_in_words(code) == code] == []
-    assert reason_in_words("the vendor moves") == "the vendor moves"
+    assert [code for code in _SKIPS if skip_in_words(code) == code] == []
+    assert [code for code in (*MissedPolicy, *_SKIPS) if miss_in_words(code, has_fired=True) == code] == []
+    assert [code for code in _ENDS if end_in_words(code) == code] == []
+    typed = ("the vendor moves", *MissedPolicy, *_SKIPS)
+    assert [end_in_words(text) for text in typed] == [*typed]
+
+
+def test_reason_that_somebody_typed_is_shown_as_it_is_although_it_is_a_code_too(pages: Pages) -> None:
+    handle = pages.env.create("slow")
+    handle.pause(reason="all")
+    shown = pages.get("/schedules/slow")
+    assert "Paused: all<" in shown
+    assert "more were late" not in shown
+
+
+def test_reason_of_a_trigger_that_was_skipped_is_shown_beside_why(pages: Pages) -> None:
+    pages.env.create("slow").trigger()
+    pages.do("/schedules/slow/do", action="trigger", reason="the boss wants it")
+    shown = pages.get("/schedules/slow")
+    assert re.search(r"an earlier run was unfinished</span> <span>\S the boss wants it</span>", shown)
+
+
+def test_misses_for_which_nothing_fired_promise_no_run(pages: Pages) -> None:
+    env = pages.env
+    env.create("hourly", spec=Cron("0 * * * *"), catch_up_window=MINUTE)
+    env.advance(3.5 * HOUR)
+    env.scheduler.tick()
+    shown = pages.get("/schedules/hourly")
+    assert "Missed 3:" in shown
+    assert "nothing fired in time" in shown
+    assert "makes up for" not in shown
+
+
+def test_what_was_skipped_before_a_restart_is_still_told(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("once", max_runs=1)
+    handle.trigger()
+    handle.trigger()
+    env.work()
+    handle.restart()
+    assert "Skipped: " in pages.get("/schedules/once")
 
 
 def test_page_of_a_schedule_shows_all_that_describe_knows() -> None:
@@ -54,7 +93,9 @@ def test_skip_and_misses_are_told_in_words_with_their_times(any_pages: Pages) ->
     timeline = any_pages.get("/timeline")
     assert "skipped Thu 15 Jan 12:02: an earlier run was unfinished" in timeline
     marked = re.findall(r'class="skip"[^>]*><title>(missed 2, [^<]*)</title>', timeline)
-    assert marked == ["missed 2, Thu 15 Jan 14:00 to Thu 15 Jan 15:00: " + reason_in_words("fire_once")] * 2
+    assert (
+        marked == ["missed 2, Thu 15 Jan 14:00 to Thu 15 Jan 15:00: " + miss_in_words("fire_once", has_fired=True)] * 2
+    )
 
 
 def test_misses_before_many_later_events_are_still_told(pages: Pages) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -133,6 +133,38 @@ def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env:
         counts = env.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=3))
     assert counts == {"active": 2, "paused": 0, "done": 3, "dead": 0}
     assert all("COVERING INDEX" in plan for plan in found), found
+
+
+def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> None:
+    """However many there are, also beside as many others as are shown."""
+    count = partial(overview.count_by_status, namespace="default", most=3)
+    steps = []
+    for number in range(60):
+        env.create(f"s-{number:02}")
+        if number == 2:
+            change(env, ["s-00", "s-01", "s-02"], status="done", due_at=None, next_run_at=None)
+        if number in {19, 59}:
+            steps.append(steps_of(env, count))
+    assert steps[0] == steps[1]
+
+
+def steps_of(env: Env, read: Callable[[sa.Connection], object]) -> int:
+    """Count the steps of SQLite's machine that a reading takes."""
+    taken = 0
+
+    def step() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    def counted(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver.set_progress_handler(step, 1)
+        read(connection)
+        driver.set_progress_handler(None, 1)
+
+    env.scheduler.runtime.database.read(counted)
+    return taken
 
 
 def test_search_looks_at_no_more_schedules_than_it_may(forty: Env) -> None:
