@@ -319,12 +319,21 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
         _count_up_to(connection, most, owner, has_status((status,), is_named=on_sqlite))
         for status in (*RESTING, ScheduleStatus.DELETED)
     ]
-    if max(exceptions) < most:
-        active = _count_up_to(connection, most, owner, schedules.c.status == constant(ScheduleStatus.ACTIVE))
-    else:  # what is active may be far behind them: no rows are read, and no more of what is active than is asked for
+    active = _count_active_among_some(connection, namespace, most)
+    if active < most and max(exceptions) >= most:  # what is active may be far behind them: no row of theirs is read
         others = count_schedules(connection, Filters(namespace=namespace, statuses=_NOT_ACTIVE))
         active = max(0, _count_up_to(connection, others + most, owner) - others)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
+
+
+_LOOKED_AT = 5
+"""Times as many schedules as are counted are looked at: all of them where no other status has as many."""
+
+
+def _count_active_among_some(connection: Connection, namespace: str, most: int) -> int:
+    some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
+    active = sa.select(sa.literal_column("1")).where(some.c.status == constant(ScheduleStatus.ACTIVE)).limit(most)
+    return connection.execute(sa.select(sa.func.count()).select_from(active.subquery())).scalar_one()
 
 
 _NOT_ACTIVE = tuple(status for status in ScheduleStatus if status is not ScheduleStatus.ACTIVE)

@@ -126,13 +126,14 @@ def test_overview_counts_each_status_up_to_a_bound(forty: Env, most: int) -> Non
 
 
 def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env: Env) -> None:
-    for number in range(5):
-        env.create(f"s-{number}")
-    change(env, ["s-0", "s-1", "s-2"], status="done", due_at=None, next_run_at=None)
+    for number in range(22):
+        env.create(f"s-{number:02}")
+    change(env, [f"s-{number:02}" for number in range(20)], status="done", due_at=None, next_run_at=None)
     with plans(env) as found:
         counts = env.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=3))
     assert counts == {"active": 2, "paused": 0, "done": 3, "dead": 0}
-    assert all("COVERING INDEX" in plan for plan in found), found
+    in_rows = [plan for plan in found if "COVERING INDEX" not in plan]
+    assert len(in_rows) == 1, "those of the look at some"
 
 
 def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> None:
