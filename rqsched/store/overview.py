@@ -332,7 +332,8 @@ _LOOKED_AT = 5
 
 def _count_active_among_some(connection: Connection, namespace: str, most: int) -> int:
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
-    active = sa.select(sa.literal_column("1")).where(some.c.status == constant(ScheduleStatus.ACTIVE)).limit(most)
+    active: sa.Select[tuple[int]] = sa.select(sa.literal_column("1"))
+    active = active.where(some.c.status == constant(ScheduleStatus.ACTIVE)).limit(most)
     return connection.execute(sa.select(sa.func.count()).select_from(active.subquery())).scalar_one()
 
 
