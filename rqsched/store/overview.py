@@ -332,16 +332,15 @@ _LOOKED_AT = 5
 
 def _count_active_among_some(connection: Connection, namespace: str, most: int) -> int:
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
-    active: sa.Select[tuple[int]] = sa.select(sa.literal_column("1"))
-    active = active.where(some.c.status == constant(ScheduleStatus.ACTIVE)).limit(most)
-    return connection.execute(sa.select(sa.func.count()).select_from(active.subquery())).scalar_one()
+    return _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
 
 
 _NOT_ACTIVE = tuple(status for status in ScheduleStatus if status is not ScheduleStatus.ACTIVE)
 
 
 def _count_up_to(connection: Connection, most: int, *conditions: sa.ColumnElement[bool]) -> int:
-    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules).where(*conditions)
+    """Count the rows of what the conditions are about."""
+    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions)
     counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
     return connection.execute(counted).scalar_one()
 
