@@ -11,12 +11,12 @@ sizes are compared with those at a quarter of the time. `hot` is the share of up
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 
+import psutil
 import sqlalchemy as sa
 
 from benchmarks.flows import NOOP
@@ -34,7 +34,6 @@ TABLES = ("rqsched_schedules", "rqsched_runs", "rqsched_audit_events")
 AHEAD = timedelta(days=2)
 _TURN = 1.0
 _COUNTS = sa.text("SELECT relname, n_tup_hot_upd, n_tup_upd, n_dead_tup FROM pg_stat_user_tables")
-_TO_BYTES = 1024
 
 
 @dataclass
@@ -51,22 +50,9 @@ class Sample:
     """Bytes of memory of the dispatcher."""
 
 
-def sizes(connection: sa.Connection) -> dict[str, int]:
-    """Give the bytes of each table with its indexes."""
-    query = "SELECT pg_total_relation_size('{}')"
+def of_each(connection: sa.Connection, query: str) -> dict[str, int]:
+    """Ask for a number of each table."""
     return {table: int(connection.exec_driver_sql(query.format(table)).scalar_one()) for table in TABLES}
-
-
-def rows(connection: sa.Connection) -> dict[str, int]:
-    """Count the rows of each table."""
-    query = "SELECT count(*) FROM {}"
-    return {table: int(connection.exec_driver_sql(query.format(table)).scalar_one()) for table in TABLES}
-
-
-def rss(process: Process) -> int:
-    """Give the resident memory of a process."""
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * _TO_BYTES for line in lines if line.startswith("VmRSS:"))
 
 
 def counts(connection: sa.Connection) -> dict[str, dict[str, float]]:
@@ -80,19 +66,11 @@ def counts(connection: sa.Connection) -> dict[str, dict[str, float]]:
 
 def sample(runtime: Runtime, elapsed: float, dispatcher: Process) -> Sample:
     """Look at it now."""
-    read = runtime.database.read
-    return Sample(elapsed, read(sizes), read(rows), rss(dispatcher))
-
-
-@contextmanager
-def pruner(settings: Settings) -> Iterator[tuple[Runtime, ManualClock]]:
-    """Give the runtime of the pruner, and the clock that is ahead of everybody else's."""
-    clock = ManualClock(datetime.now(UTC) + AHEAD)
-    runtime = Runtime(settings, clock=clock)
-    try:
-        yield runtime, clock
-    finally:
-        runtime.close()
+    sizes, rows = (
+        runtime.database.read(partial(of_each, query=query))
+        for query in ("SELECT pg_total_relation_size('{}')", "SELECT count(*) FROM {}")
+    )
+    return Sample(elapsed, sizes, rows, psutil.Process(dispatcher.pid).memory_info().rss)
 
 
 def observe(
@@ -106,7 +84,8 @@ def observe(
         dispatcher = stack.enter_context(running(rqsched_command("dispatcher"), log_path=log, env=env))
         words = ("-w", "rq.SimpleWorker", "-c", "rqsched.preload")
         stack.enter_context(rq_worker(place, settings.database_url, "worker", words, "default"))
-        runtime, clock = stack.enter_context(pruner(settings))
+        clock = ManualClock(datetime.now(UTC) + AHEAD)
+        runtime = stack.enter_context(closing(Runtime(settings, clock=clock)))
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < seconds:
             clock.set(datetime.now(UTC) + AHEAD)
