@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Definition
 from rqsched.core.quota import COUNTED
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.changes import one_of
+from rqsched.store.changes import given_names, is_named
 from rqsched.store.metadata import set_value
 from rqsched.store.rows import DEFINITION
 from rqsched.store.tables import IS_LIVE, schedules
@@ -47,9 +47,9 @@ def count_all(connection: Connection) -> list[tuple[str, int, int]]:
 def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Definition]:
     """Read what the not-deleted schedules of these ids declare, by id, without locking them."""
     columns = [schedules.c[name] for name in DEFINITION]
-    is_named = one_of(schedules.c.schedule_id, schedule_ids, connection)
-    statement = sa.select(schedules.c.schedule_id, *columns).where(schedules.c.namespace == namespace, is_named)
-    return {row[0]: Definition(*row[1:]) for row in connection.execute(statement.where(IS_LIVE))}
+    named = sa.select(schedules.c.schedule_id, *columns).where(is_named(on_sqlite=is_sqlite(connection)), IS_LIVE)
+    given = given_names(connection, namespace, schedule_ids)
+    return {row[0]: Definition(*row[1:]) for row in connection.execute(named, given)}
 
 
 def _declared(connection: Connection) -> sa.ColumnElement[int]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rqsched.api.scheduler import Scheduler
+from rqsched.core import lifecycle
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 from rqsched.store import changes
 from rqsched.store.database import Database, Patience
@@ -189,6 +190,36 @@ def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
             wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
             free = postgres.transact(lambda connection: uids_locked(connection, [low, high], skip_locked=True))
         assert waiter.result() == [low, high]
+    assert free == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("declared", [["a", "b", "c"], [f"{number}" for number in range(300)] + ["a", "b", "c"]])
+def test_named_schedules_are_those_that_are_left_when_their_locks_come_as_they_are_then(
+    postgres: Database, postgres_server: PostgresServer, declared: list[str]
+) -> None:
+    a, b, c = (add_schedule(postgres, name) for name in "abc")
+    paused, deleted = lifecycle.decide_pause(a, now=LATER, note="held"), lifecycle.decide_delete(b, now=LATER)
+    with ThreadPoolExecutor(1) as thread:
+        with postgres.engine.begin() as connection:
+            changes.write(connection, [paused, deleted])
+            waiter = thread.submit(postgres.transact, lambda one: changes.lock_named(one, "default", declared))
+            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+        assert waiter.result() == {"a": paused.after, "c": c}
+
+
+@pytest.mark.postgres
+def test_named_schedules_are_locked_in_uid_order_whatever_their_ids_are(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    low, high = sorted((add_schedule(postgres, name) for name in "ab"), key=lambda schedule: schedule.uid)
+    declared = [high.schedule_id, low.schedule_id]
+    with ThreadPoolExecutor(1) as thread:
+        with locked(postgres, high.uid):
+            waiter = thread.submit(postgres.transact, lambda one: changes.lock_named(one, "default", declared))
+            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+            free = postgres.transact(lambda one: uids_locked(one, [low.uid, high.uid], skip_locked=True))
+        assert set(waiter.result()) == {*declared}
     assert free == []
 
 
