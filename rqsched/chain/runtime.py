@@ -320,16 +320,15 @@ def _do_nothing(*_: object) -> None:
 
 def _log_events(change: Change) -> None:
     """Log what operators must hear of: runs that end, runs that pile up (Open Job Spec: more than two), and a death."""
-    schedule = change.after
-    name, depth = f"{schedule.namespace}/{schedule.schedule_id}", schedule.buffer_depth
-    events = {event.type: event for event in change.events}
-    if BUFFERED in events and depth > MANY_WAITING:
-        _log.warning("%d runs of %s wait for the one ahead of them", depth, name, extra={"action": "buffer_growing"})
+    schedule, events = change.after, {event.type: event for event in change.events}
+    if BUFFERED in events and schedule.buffer_depth > MANY_WAITING:
+        named = schedule.buffer_depth, schedule.namespace, schedule.schedule_id
+        _log.warning("%d runs of %s/%s wait for the one ahead of them", *named, extra={"action": "buffer_growing"})
     log_ends(change)
     if DIED in events:
         error = str(events[DIED].payload.get("error", "")).partition("\n")[0]
-        text = "%s is dead and does not fire until it is restarted: %s"
-        _log.error(text, name, error, extra={"action": "schedule_died"})
+        text = "%s/%s is dead and does not fire until it is restarted: %s"
+        _log.error(text, schedule.namespace, schedule.schedule_id, error, extra={"action": "schedule_died"})
 
 
 def _row(name: str, path: str, defaults: dict[str, Any], now: datetime) -> dict[str, Any]:

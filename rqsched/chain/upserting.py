@@ -12,7 +12,7 @@ from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.change_builder import combined
-from rqsched.core.ids import new_uid
+from rqsched.core.ids import new_uids
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, unchanged
 from rqsched.spec.zones import tzdata_version
@@ -34,8 +34,8 @@ def upsert_together(
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
     runtime.require_own_redis()
-    drawn_at = runtime.now()
-    uids = sorted(new_uid(drawn_at) for _ in requests)  # in this order they are listed: they are created at one instant
+    # In this order they are listed: they are created at one instant.
+    uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
         named = [request.named for request in requests]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from functools import lru_cache
 
 from ulid import ULID
 
+_ENTROPY = 10
+"""The bytes of a uid that are not its instant."""
 _UID = "[0-9A-HJKMNP-TV-Z]{26}"
 _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
@@ -149,12 +152,21 @@ def is_uid(text: str) -> bool:
 
 def new_uid(now: datetime) -> str:
     """Draw a fresh uid: a ULID whose bits are also a valid UUIDv7 (RFC 9562), sortable by `now`."""
-    return derived_uid(now, uuid.uuid4())
+    return new_uids(now, 1)[0]
+
+
+def new_uids(now: datetime, count: int) -> list[str]:
+    """Draw fresh uids as `new_uid` does, in ascending order."""
+    drawn = secrets.token_bytes(_ENTROPY * count)  # the system is asked once
+    return sorted(_uid(now, drawn[at : at + _ENTROPY]) for at in range(0, len(drawn), _ENTROPY))
 
 
 def derived_uid(now: datetime, *parts: object) -> str:
     """Compute the uid that belongs to `parts` at `now`: the same inputs give the same uid."""
-    entropy = hashlib.blake2b(repr(parts).encode(), digest_size=10).digest()
+    return _uid(now, hashlib.blake2b(repr(parts).encode(), digest_size=_ENTROPY).digest())
+
+
+def _uid(now: datetime, entropy: bytes) -> str:
     raw = bytearray(int(now.timestamp() * 1000).to_bytes(6, "big") + entropy)
     raw[6] = (raw[6] & 0x0F) | 0x70
     raw[8] = (raw[8] & 0x3F) | 0x80

@@ -57,9 +57,10 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
     """Insert rows; `or_ignore` skips rows whose unique key exists."""
     count = _count(columns)
     if count > 1 and not is_sqlite(connection):
-        for part in _parts(columns, count):
-            shared, own = _split(part)
-            connection.execute(_set_insert(table, tuple(shared), tuple(own), or_ignore), _values(shared, own))
+        shared, own = _split(columns)
+        statement = _set_insert(table, tuple(shared), tuple(own), or_ignore)
+        for part in _parts(own, count):
+            connection.execute(statement, _values(shared, part))
     elif count > 1:
         text = _each_insert(table, tuple(columns), or_ignore)
         connection.exec_driver_sql(text, _raw_rows(connection, table, columns))
@@ -72,9 +73,10 @@ def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> No
     """Update rows, each named by its `uid`; of two rows with one uid the later one wins."""
     count = _count(columns)
     if count > 1 and not is_sqlite(connection):
-        for part in _parts(_latest(columns, count), count):
-            shared, own = _split(part, apart="uid")
-            connection.execute(_set_update(table, tuple(shared), tuple(own)), _values(shared, own))
+        shared, own = _split(_latest(columns, count), apart="uid")
+        statement = _set_update(table, tuple(shared), tuple(own))
+        for part in _parts(own, _count(own)):
+            connection.execute(statement, _values(shared, part))
     elif count:
         ordered = {name: columns[name] for name in (*(name for name in columns if name != "uid"), "uid")}
         if count > 1:

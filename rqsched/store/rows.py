@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -73,17 +74,20 @@ def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str
     return values
 
 
-def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> dict[str, list[Any]]:
+def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> Columns:
     """Return the columns of schedules, or the named ones, each with its values."""
-    columns = {
-        name: [getattr(one.definition, name) for one in found]
-        if name in _DECLARED
-        else [getattr(one, name) for one in found]
-        for name in names
-    }
+    own, declared = ([name for name in names if (name in _DECLARED) is of] for of in (False, True))
+    columns = _columns_of(found, own) | _columns_of([one.definition for one in found], declared)
     if "status" in columns:
         columns["status"] = [status.value for status in columns["status"]]
     return columns
+
+
+def _columns_of(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return what objects have under these names, all of one object in one step: there may be fifty columns."""
+    if len(names) < 2 or not found:
+        return {name: [getattr(one, name) for one in found] for name in names}
+    return dict(zip(names, zip(*map(attrgetter(*names), found), strict=True), strict=True))
 
 
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
@@ -103,9 +107,9 @@ def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     return values
 
 
-def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> dict[str, list[Any]]:
+def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
     """Return the columns of runs, or the named ones, each with its values."""
-    columns = {name: [getattr(run, name) for run in found] for name in names}
+    columns = _columns_of(found, names)
     for name in ("status", "kind"):
         if name in columns:
             columns[name] = [word.value for word in columns[name]]
