@@ -1,12 +1,13 @@
 """Many rows in one statement, as a batch of fires writes them.
 
 Rows come as columns. What is the same in all rows, which is most of what a herd writes, is sent once. PostgreSQL takes
-each other column as one array and does the work as a set; SQLite, in the same process, takes the rows one by one
-through one prepared statement, which is as fast.
+each other column as one array and does the work as a set. SQLite, in the same process, takes the other columns of
+many new rows as one document; a few rows, and what is changed, one by one through one prepared statement.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -25,6 +26,10 @@ Columns = Mapping[str, Sequence[Any]]
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 """The size of one statement, about: payloads may be large, and a batch is held in memory several times."""
 _SEPARATOR = "\x1f"
+_MANY = 100
+"""As many rows SQLite takes as one document; for fewer it would read a statement anew for each batch."""
+_NUL = "\\u0000"
+"""How a document writes the character at which SQLite cuts what it reads from one."""
 
 
 def is_sqlite(connection: Connection) -> bool:
@@ -61,12 +66,32 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
         statement = _set_insert(table, tuple(shared), tuple(own), or_ignore)
         for part in _parts(own, count):
             connection.execute(statement, _values(shared, part))
+    elif count >= _MANY:
+        _insert_documents(connection, table, columns, or_ignore)
     elif count > 1:
-        text = _each_insert(table, tuple(columns), or_ignore)
-        connection.exec_driver_sql(text, _raw_rows(connection, table, columns))
+        _insert_each(connection, table, columns, or_ignore)
     elif count:
         statement = insert(connection, table)
         connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [_first(columns)])
+
+
+def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
+    """Insert rows on SQLite, what differs as documents: binding sixty values of each row takes half of the time."""
+    shared, own = _split(columns)
+    text = _document_insert(table, tuple(own), tuple(shared), or_ignore)
+    once = [_raw(connection, table.c[name].type, [value])[0] for name, value in shared.items()]
+    for part in _parts(own, _count(own)):
+        document = json.dumps(_raw_rows(connection, table, part), ensure_ascii=False)
+        if _NUL in document:
+            repeated = {name: [value] * _count(part) for name, value in shared.items()}
+            _insert_each(connection, table, {**part, **repeated}, or_ignore)
+        else:
+            connection.exec_driver_sql(text, (*once, document))
+
+
+def _insert_each(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
+    text = _each_insert(table, tuple(columns), or_ignore)
+    connection.exec_driver_sql(text, _raw_rows(connection, table, columns))
 
 
 def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> None:
@@ -211,6 +236,14 @@ def _each_insert(table: sa.Table, names: tuple[str, ...], or_ignore: bool) -> st
     listed, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" for _ in names)
     conflict = " ON CONFLICT DO NOTHING" if or_ignore else ""
     return f"INSERT INTO {table.name} ({listed}) VALUES ({marks}){conflict}"  # noqa: S608 - names of our columns
+
+
+@lru_cache(maxsize=1024)
+def _document_insert(table: sa.Table, own: tuple[str, ...], shared: tuple[str, ...], or_ignore: bool) -> str:
+    listed = ", ".join(f'"{name}"' for name in (*own, *shared))
+    values = ", ".join([*(f"json_extract(value, '$[{at}]')" for at in range(len(own))), *("?" for _ in shared)])
+    conflict = " WHERE true ON CONFLICT DO NOTHING" if or_ignore else ""
+    return f"INSERT INTO {table.name} ({listed}) SELECT {values} FROM json_each(?){conflict}"  # noqa: S608 - as above
 
 
 @lru_cache(maxsize=1024)

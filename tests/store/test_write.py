@@ -35,13 +35,14 @@ def test_a_run_is_read_again_equal(database: Database) -> None:
     assert find_run(database, run.uid) == run
 
 
+@pytest.mark.parametrize("count", [3, 100], ids=["few", "many"])
 @pytest.mark.parametrize("most", [1, 10_000_000], ids=["a row a statement", "one statement"])
 def test_changes_written_together_are_read_again_equal(
-    database: Database, monkeypatch: pytest.MonkeyPatch, most: int
+    database: Database, monkeypatch: pytest.MonkeyPatch, most: int, count: int
 ) -> None:
     monkeypatch.setattr("rqsched.store.bulk.DOCUMENT_CHARACTERS", most)
     changes = []
-    for number in range(3):
+    for number in range(count):
         made = created(
             f"s-{number}",
             jitter=timedelta(microseconds=number),
@@ -72,10 +73,15 @@ def test_changes_written_together_are_read_again_equal(
     ]
 
 
-def test_texts_that_arrays_must_escape_and_values_that_only_some_rows_have_are_read_again_equal(
-    database: Database,
+@pytest.mark.parametrize(
+    ("times", "more"), [(1, "[1]"), (13, "[1]"), (13, "\\u0000"), (13, "a\x00b")], ids=["few", "many", "escape", "NUL"]
+)
+def test_texts_that_must_be_escaped_and_values_that_only_some_rows_have_are_read_again_equal(
+    database: Database, times: int, more: str
 ) -> None:
-    hard = ["\x1f", 'a\x1f"b"', "{NULL,\\x}", "", "NULL", " , ", "\u00e9\U0001f600\t\r\n", None]
+    if "\x00" in more and not database.is_sqlite:  # PostgreSQL stores no such text
+        return
+    hard = ["\x1f", 'a\x1f"b"', "{NULL,\\x}", "", "NULL", " , ", "\u00e9\U0001f600\t\r\n", None, more] * times
     schedule = add_schedule(database)
     found = [
         run_of(
