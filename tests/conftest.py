@@ -17,6 +17,7 @@ from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from tests.support import servers
+from tests.support.compiled import share_compiled_statements
 from tests.support.env import NOON, Env, MakeEnv, open_env
 from tests.support.servers import PostgresServer, ValkeyServer
 
@@ -28,6 +29,8 @@ _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications"
 _SPREAD = 0.85
 """The part of the run over which modules that mostly wait for processes are spread; the rest keeps its end short."""
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
+
+share_compiled_statements()
 
 
 @pytest.hookimpl(tryfirst=True)
