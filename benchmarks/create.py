@@ -1,27 +1,33 @@
 """Creating and triggering, one by one through Python, and `sync` of a declared set; HTTP create p50 and p99.
 
-    python -m benchmarks.create --count 1000 --declared 10000
+    python -m benchmarks.create --count 1000 --declared 10000 --own 500
 
-The peer is RQ's `enqueue_at`, which writes no database; of a sync it is a pipeline of them. The CPU of this process for
-one create, one trigger and one `enqueue_at` is measured in turn, a few dozen calls at a time: the aim is at most 2 ms.
+The peer is RQ's `enqueue_at`, which writes no database; of a sync it is a pipeline of them, in turn with it. What is
+declared is all alike, or `--own` of them with arguments of their own. The CPU of this process for one create, one
+trigger and one `enqueue_at` is measured in turn, a few dozen calls at a time: the aim is at most 2 ms.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count as numbers
 
 from redis import Redis
 from rq import Queue
 
-from benchmarks.lab import DATABASES, Lab, alternate, arguments, lab, ratio, report, summary
+from benchmarks.lab import DATABASES, Lab, alternate, arguments, lab, paired, ratio, report, summary
 from rqsched import Cron, Scheduler
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 
 DAILY = Cron("0 2 * * *")
+Arguments = Sequence[tuple[int, ...]]
+"""What is written, each with the arguments of its call."""
 
 
 def one_by_one(scheduler: Scheduler, count: int) -> tuple[float, float]:
@@ -34,13 +40,6 @@ def one_by_one(scheduler: Scheduler, count: int) -> tuple[float, float]:
     return created, count / (time.perf_counter() - started)
 
 
-def synced(scheduler: Scheduler, count: int) -> float:
-    declared = [Declaration(f"declared-{number}", "benchmark-noop", DAILY) for number in range(count)]
-    started = time.perf_counter()
-    scheduler.sync(declared)
-    return count / (time.perf_counter() - started)
-
-
 def enqueue_at(place: Lab, count: int) -> float:
     queue, due = Queue("peer", connection=Redis.from_url(place.valkey.url)), datetime.now(UTC) + timedelta(hours=1)
     started = time.perf_counter()
@@ -49,14 +48,66 @@ def enqueue_at(place: Lab, count: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-def enqueue_at_together(place: Lab, count: int) -> float:
-    queue, due = Queue("peer", connection=Redis.from_url(place.valkey.url)), datetime.now(UTC) + timedelta(hours=1)
-    started = time.perf_counter()
+@dataclass
+class Side:
+    """One way to write many: how fast it was in each round, and the CPU of this process that it took."""
+
+    write: Callable[[Arguments], object]
+    """Writes a declaration for each of these arguments."""
+    per_second: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+
+    def measure(self, given: Arguments) -> None:
+        """Write them once more."""
+        started, cpu_at = time.perf_counter(), time.process_time()
+        self.write(given)
+        self.cpu_us.append(1e6 * (time.process_time() - cpu_at) / len(given))
+        self.per_second.append(len(given) / (time.perf_counter() - started))
+
+
+def enqueue_together(queue: Queue, given: Arguments) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
     with queue.connection.pipeline() as pipe:
-        for _ in range(count):
-            queue.enqueue_at(due, "time.time", pipeline=pipe)
+        for arguments_of_one in given:
+            queue.enqueue_at(due, "time.time", *arguments_of_one, pipeline=pipe)
         pipe.execute()
-    return count / (time.perf_counter() - started)
+
+
+def sync(scheduler: Scheduler, ids: Iterator[int], given: Arguments) -> None:
+    scheduler.sync(
+        Declaration(f"declared-{next(ids)}", "benchmark-noop", DAILY, {"args": list(own)} if own else {})
+        for own in given
+    )
+
+
+def syncs(place: Lab, rounds: int, sets: Mapping[str, Arguments]) -> dict[str, object]:
+    """Write each set with RQ and with a sync on each database, in turn; what is first compiled is left out."""
+    found: dict[str, object] = {}
+    with ExitStack() as stack:
+        opened = {kind: stack.enter_context(place.runtime(kind, number=at)) for at, kind in enumerate(DATABASES, 1)}
+        schedulers = {kind: Scheduler(settings=runtime.settings) for kind, runtime in opened.items()}
+        queue = Queue("peer", connection=Redis.from_url(place.valkey.url))
+        for name, given in sets.items():
+            sides = {kind: Side(partial(sync, one, numbers(len(found) * 10**9))) for kind, one in schedulers.items()}
+            sides["rq"] = Side(partial(enqueue_together, queue))
+            for _ in range(rounds + 1):
+                for side in sides.values():
+                    side.measure(given)
+            found[name] = _beside_rq(sides)
+        for scheduler in schedulers.values():
+            scheduler.close()
+    return found
+
+
+def _beside_rq(sides: Mapping[str, Side]) -> dict[str, object]:
+    rates = {kind: side.per_second[1:] for kind, side in sides.items()}
+    cpu_us = {kind: side.cpu_us[1:] for kind, side in sides.items()}
+    return {
+        "per_second": {kind: summary(one) for kind, one in rates.items()},
+        "cpu_us": {kind: summary(one) for kind, one in cpu_us.items()},
+        "ratio_to_rq": {kind: paired(rates[kind], rates["rq"]) for kind in DATABASES},
+        "cpu_ratio_to_rq": {kind: paired(cpu_us["rq"], cpu_us[kind]) for kind in DATABASES},
+    }
 
 
 def cpu(place: Lab, kind: str, rounds: int, calls: int = 25) -> dict[str, list[float]]:
@@ -88,13 +139,12 @@ def cpu(place: Lab, kind: str, rounds: int, calls: int = 25) -> dict[str, list[f
         return {name: samples[1:] for name, samples in found.items()}
 
 
-def measure(place: Lab, kind: str, count: int, declared: int) -> dict[str, float]:
+def measure(place: Lab, kind: str, count: int) -> dict[str, float]:
     with place.runtime(kind) as runtime:
         scheduler = Scheduler(settings=runtime.settings)
         created, triggered = one_by_one(scheduler, count)
-        found = {"create": created, "trigger": triggered, "sync": synced(scheduler, declared)}
         scheduler.close()
-        return found
+        return {"create": created, "trigger": triggered}
 
 
 def http_create(place: Lab, count: int) -> dict[str, object] | None:
@@ -119,19 +169,22 @@ def http_create(place: Lab, count: int) -> dict[str, object] | None:
 
 
 def main() -> None:
-    given = arguments(__doc__, count=1_000, declared=10_000, rounds=3)
+    given = arguments(__doc__, count=1_000, declared=10_000, own=500, rounds=3)
+    sets: dict[str, Arguments] = {
+        "alike": [()] * given.declared,
+        "own_arguments": [(number,) for number in range(given.own)],
+    }
     with lab() as place:
         peer = [enqueue_at(place, given.count) for _ in range(given.rounds)]
-        together = [enqueue_at_together(place, given.declared) for _ in range(given.rounds)]
+        synced = syncs(place, given.rounds, sets)
         of_calls = {kind: cpu(place, kind, 4 * given.rounds) for kind in DATABASES}
-        found = {k: [measure(place, k, given.count, given.declared) for _ in range(given.rounds)] for k in DATABASES}
+        found = {k: [measure(place, k, given.count) for _ in range(given.rounds)] for k in DATABASES}
         http = http_create(place, min(given.count, 500))
     figures = {
         kind: {name: summary([one[name] for one in samples]) for name in samples[0]} for kind, samples in found.items()
     }
     ratios = {kind: ratio([one["create"] for one in samples], peer) for kind, samples in found.items()}
-    syncs = {kind: ratio([one["sync"] for one in samples], together) for kind, samples in found.items()}
-    per_second = {**figures, "rq_enqueue_at": summary(peer), "rq_enqueue_at_pipelined": summary(together)}
+    per_second = {**figures, "rq_enqueue_at": summary(peer)}
     cpu_ms = {kind: {name: summary(one, 2) for name, one in sides.items()} for kind, sides in of_calls.items()}
     report(
         "create",
@@ -139,7 +192,7 @@ def main() -> None:
         {
             "per_second": per_second,
             "create_ratio_to_enqueue_at": ratios,
-            "sync_ratio_to_pipelined_enqueue_at": syncs,
+            "sync": synced,
             "cpu_ms_a_call": cpu_ms,
             "http_create_ms": http,
             "aim": "CPU of a create and of a trigger at most 2 ms; sync at least as fast as pipelined enqueue_at",

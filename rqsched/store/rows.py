@@ -118,8 +118,8 @@ def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
 
 def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the columns of runs, without columns that are None in all of them."""
-    names = [name for name in _RUN if any(getattr(run, name) is not None for run in found)]
-    return [run_values(run, names) for run in found]
+    columns = {name: values for name, values in run_columns(found).items() if values.count(None) < len(values)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def run_differences(before: Run, after: Run) -> set[str]:

@@ -14,7 +14,7 @@ from benchmarks.__main__ import NAMES
 ROOT = Path(__file__).parents[3]
 TINY = {
     "bloat": ["--minutes", "0.1", "--schedules", "3", "--every", "1", "--keep", "2"],
-    "create": ["--count", "3", "--declared", "5", "--rounds", "1"],
+    "create": ["--count", "3", "--declared", "5", "--own", "3", "--rounds", "1"],
     "dashboard": ["--smallest", "5", "--largest", "20", "--runs", "2", "--rounds", "1"],
     "failover": ["--rounds", "1", "--peer", "0", "--warmup", "3", "--settle", "1"],
     "fan_out": ["--targets", "5", "--workers", "1", "--rounds", "1"],
