@@ -89,12 +89,16 @@ class JobQueue:
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
         owner = self._owner()
-        own = [*self._call, *self._meta(owner)]
-        is_labelled = any(job.label is not None for job in jobs)
-        shared = self._shared if is_labelled else [*self._shared, *own]
+        are_alike = all(job.label is None and job.timeout == jobs[0].timeout for job in jobs)
+        shared = [*self._shared, *(self._own(jobs[0], owner) if are_alike and jobs else [])]
 
         def arguments(chunk: Sequence[JobSpec]) -> list[Any]:
-            flat = [text for job in chunk for text in self._texts(job, now, owner, own if is_labelled else [])]
+            owns = [[] if are_alike else self._own(job, owner) for job in chunk]
+            flat = [
+                text
+                for job, own in zip(chunk, owns, strict=True)
+                for text in (job.id, _place(job, now), len(own), *own)
+            ]
             return [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
 
         if len(jobs) <= CHUNK:  # a pipeline would ask first whether Redis knows the script
@@ -127,11 +131,11 @@ class JobQueue:
         started_after = rq_time(now - STARTED_GRACE)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), most_overdue]
 
-    def _texts(self, job: JobSpec, now: datetime, owner: str | None, unlabelled: list[Any]) -> list[Any]:
-        is_future = job.due_at is not None and job.due_at > now
-        score = repr(job.due_at.timestamp()) if is_future and job.due_at else ""
-        own = unlabelled if job.label is None else fields_of(job.label, owner, self._serializer)
-        return [job.id, score, job.timeout, int(job.is_front), len(own), *own]
+    def _own(self, job: JobSpec, owner: str | None) -> list[Any]:
+        """Return the names and values of a job's hash that others of its kind may not have, the longest first."""
+        if job.label is None:
+            return [*self._call, *self._meta(owner), "timeout", job.timeout]
+        return [*fields_of(job.label, owner, self._serializer), "timeout", job.timeout]
 
     @cached_property
     def _arm(self) -> Any:
@@ -165,7 +169,14 @@ class JobQueue:
 
 
 _OWN = frozenset({"timeout", "created_at", "status", "enqueued_at", "data", "description"})
-"""Fields that differ from job to job: written by the script, or by `_call` and labels."""
+"""Fields that differ from job to job: written by the script, or by `_own`."""
+
+
+def _place(job: JobSpec, now: datetime) -> str:
+    """Return where a job goes, as ARM takes it."""
+    if job.due_at is not None and job.due_at > now:
+        return repr(job.due_at.timestamp())
+    return "front" if job.is_front else "back"
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

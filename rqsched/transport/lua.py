@@ -50,36 +50,31 @@ ARM = (
     + """
 local wake_seconds, shared = ARGV[6], tonumber(ARGV[7])
 local first_job = 8 + shared
-local template = {}
+local template = {'created_at', now}
 for i = 8, first_job - 1 do template[#template + 1] = ARGV[i] end
 
-local function place(id, score, is_front)
-  if score == '' then
-    redis.call('HSET', prefix .. id, 'status', 'queued', 'enqueued_at', now)
-    redis.call('ZREM', scheduled, id)
-    redis.call(is_front and 'LPUSH' or 'RPUSH', list, id)
-    return true
-  end
-  redis.call('HSET', prefix .. id, 'status', 'scheduled')
-  local head = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', scheduled, score, id)
-  return #head == 0 or tonumber(score) < tonumber(head[2])
-end
-
-local function arm(id, score, timeout, front, first_own, last_own)
+local function arm(id, place, first_own, last_own)
   if is_live(id) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
   -- The longest values first: a hash that is compact would be written anew for them.
-  if last_own > first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
-  redis.call('HSET', hash, 'timeout', timeout, 'created_at', now, unpack(template))
-  return place(id, score, front == '1') and 2 or 1
+  if last_own >= first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
+  if place == 'front' or place == 'back' then
+    redis.call('HSET', hash, 'status', 'queued', 'enqueued_at', now, unpack(template))
+    redis.call('ZREM', scheduled, id)
+    redis.call(place == 'front' and 'LPUSH' or 'RPUSH', list, id)
+    return 2
+  end
+  redis.call('HSET', hash, 'status', 'scheduled', unpack(template))
+  local head = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', scheduled, place, id)
+  return (#head == 0 or tonumber(place) < tonumber(head[2])) and 2 or 1
 end
 
 local answers, is_first, i = {}, false, first_job
 while i <= #ARGV do
-  local last_own = i + 4 + tonumber(ARGV[i + 4])
-  local answer = arm(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], i + 5, last_own)
+  local last_own = i + 2 + tonumber(ARGV[i + 2])
+  local answer = arm(ARGV[i], ARGV[i + 1], i + 3, last_own)
   is_first = is_first or answer == 2
   answers[#answers + 1] = answer > 0 and 1 or 0
   i = last_own + 1
@@ -96,9 +91,9 @@ return answers
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
 ARGV continue with the life of the wake key in seconds, the number of shared texts and those: the names and values every
-hash gets. Then for each job its id, score ('' puts it on the list), timeout, '1' to push it in front, the number of its
-own texts and those: names and values that it has beside the shared ones. A job that becomes the earliest
-wakes a dispatcher.
+hash gets. Then for each job its id, its place (a score, or which end of the list: 'front' or 'back'), the number of its
+own texts and those: names and values that it has beside the shared ones. A job that becomes the earliest wakes a
+dispatcher.
 """
 
 LEASE = """
