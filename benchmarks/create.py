@@ -1,6 +1,6 @@
 """Creating and triggering, one by one through Python, and `sync` of a declared set; HTTP create p50 and p99.
 
-    python -m benchmarks.create --count 1000 --declared 10000 --own 500
+    python -m benchmarks.create --count 1000 --declared 10000 --own 5000
 
 The peer is RQ's `enqueue_at`, which writes no database; of a sync it is a pipeline of them, in turn with it. What is
 declared is all alike, or `--own` of them with arguments of their own. The CPU of this process for one create, one
@@ -169,7 +169,7 @@ def http_create(place: Lab, count: int) -> dict[str, object] | None:
 
 
 def main() -> None:
-    given = arguments(__doc__, count=1_000, declared=10_000, own=500, rounds=3)
+    given = arguments(__doc__, count=1_000, declared=10_000, own=5_000, rounds=3)
     sets: dict[str, Arguments] = {
         "alike": [()] * given.declared,
         "own_arguments": [(number,) for number in range(given.own)],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypedDict
 
 from rqsched.core.did_you_mean import did_you_mean
@@ -244,7 +245,13 @@ def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: M
     """
     if args is None and kwargs is None:
         return definition
-    return replace(definition, action=merged_action(definition.action, args, kwargs))
+    said = dict(zip(_DEFINED, _values(definition), strict=True))
+    said["action"] = merged_action(definition.action, args, kwargs)
+    return Definition(**said)  # half the cost of `replace`: sets have thousands
+
+
+_DEFINED = [field.name for field in fields(Definition)]
+_values = attrgetter(*_DEFINED)
 
 
 _POLICY_NAMES = {
