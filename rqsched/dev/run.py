@@ -12,19 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from pydantic import SecretStr
 from rich.console import Console
 
 from rqsched import embedded
 from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
-from rqsched.config import Settings
-from rqsched.core.model import dumps
+from rqsched.config import Settings, default_of
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.dev.web import web_role
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -51,7 +48,7 @@ def run_dev(
     terminal a screen is kept up to date, elsewhere lines are written. Everything started here has ended when it
     returns. Raises ConfigError when another `rqsched dev` uses the data folder.
     """
-    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
+    settings = settings.changed(data_dir=settings.data_dir.absolute())
     console = console or Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -71,7 +68,7 @@ def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | Non
     with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(location, console) as screen:
         wanted = queues or [settings.default_queue]
         beside = [web[0]] if web else []
-        supervisor = supervise(wanted, output=log, environment=_environment(settings), beside=beside)
+        supervisor = supervise(wanted, output=log, environment=settings.variables(), beside=beside)
         return supervisor.run(_Turn(scheduler, supervisor, screen, seconds))
 
 
@@ -128,22 +125,8 @@ def _scheduler(settings: Settings) -> Scheduler:
     return scheduler
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that make a child's settings equal to these."""
-    given = {name: getattr(settings, name) for name in settings.model_fields_set}
-    return {f"RQSCHED_{name.upper()}": _variable(value) for name, value in given.items() if value is not None}
-
-
-def _variable(value: Any) -> str:
-    if isinstance(value, timedelta):
-        return str(value.total_seconds())
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    return dumps(value) if isinstance(value, (dict, tuple)) else str(value)
-
-
 def _location(settings: Settings, dashboard: str | None) -> Location:
-    is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
+    is_default = settings.data_dir == default_of("data_dir").absolute()
     return Location(
         data_dir=settings.data_dir,
         log_path=settings.data_dir / WORKER_LOG,
