@@ -2,7 +2,7 @@
 
     python -m benchmarks.startup --rounds 10
 
-The CPU of the whole process, its end included, on an empty SQLite database: seconds on the clock say more about what
+The CPU of the whole process, its end included, on databases with one schedule: seconds on the clock say more about what
 else the machine does. The modules are compiled before. The aim is at most 1.5.
 """
 
@@ -13,13 +13,11 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import arguments, paired, report, summary
+from benchmarks.lab import DATABASES, arguments, lab, paired, report, summary
 from tests.support.processes import rqsched_command
-from tests.support.servers import valkey
 
 PEER = "import sqlalchemy, rq"
 COMMANDS = (
@@ -49,14 +47,22 @@ def main() -> None:
     given = arguments(__doc__, rounds=10)
     compileall.compile_dir(Path(__file__).parents[1] / "rqsched", quiet=1)
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="rqsched-bench-") as name, valkey(Path(name)) as redis:
-        environment = {"RQSCHED_DATABASE_URL": f"sqlite:///{name}/rqsched.db", "RQSCHED_REDIS_URL": redis.url}
-        cpu(rqsched_command("db", "upgrade"), environment)
-        cpu(rqsched_command("create", "a", "time.time", "--every", "1h"), environment)
+    with lab() as place:
+        environments = {
+            kind: {
+                "RQSCHED_DATABASE_URL": place.database_url(kind),
+                "RQSCHED_REDIS_URL": f"{place.valkey.url}/{number}",
+            }
+            for number, kind in enumerate(DATABASES)
+        }
+        for environment in environments.values():
+            cpu(rqsched_command("create", "a", "time.time", "--every", "1h"), environment)
         for _ in range(given.rounds):
-            found.setdefault("peer", []).append(cpu([sys.executable, "-c", PEER], environment))
-            for words in COMMANDS:
-                found.setdefault(" ".join(words), []).append(cpu(rqsched_command(*words), environment))
+            found.setdefault("peer", []).append(cpu([sys.executable, "-c", PEER], {}))
+            for kind, environment in environments.items():
+                for words in COMMANDS:
+                    name = f"{kind}: {' '.join(words)}"
+                    found.setdefault(name, []).append(cpu(rqsched_command(*words), environment))
     peer = found.pop("peer")
     report(
         "startup",
