@@ -6,7 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-HELPERS = {"__init__", "__main__", "lab", "processes", "flows", "gate", "horse", "http_servers", "world"}
+HELPERS = {
+    "__init__",
+    "__main__",
+    "celery_tasks",
+    "lab",
+    "processes",
+    "flows",
+    "gate",
+    "horse",
+    "http_servers",
+    "world",
+}
 NAMES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in HELPERS)
 """The benchmarks, by module name."""
 

@@ -95,7 +95,8 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     check_invariants(any_web.env.runtime)
 
 
-def test_client_retries_all_that_failed(client: Client, any_web: Web) -> None:
+def test_client_retries_all_that_failed(any_web: Web) -> None:
+    client = client_of(any_web)
     any_web.create(retry={"max_retries": 0})
     any_web.env.failing = True
     any_web.env.run_next(any_web.env.scheduler.get("report"))

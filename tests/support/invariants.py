@@ -320,12 +320,14 @@ def _attempts_linked(run: Run) -> int:
 def i8_executions(runtime: Runtime, executed: Iterable[tuple[str, int]]) -> None:
     """Assert that user code ran at most once an attempt, and at least once for each run that succeeded.
 
-    `executed` is the side-effect log: (run uid, attempt) for each time the workflow's body began.
+    `executed` is the side-effect log: (run uid, attempt) for each time the workflow's body began. Where runs still end,
+    it is to be read after what SQL says of them, as it is iterated.
     """
+    stories = read_stories(runtime)
     counts = Counter(executed)
     doubled = [f"I8: attempt {attempt} of run {uid} ran {n} times" for (uid, attempt), n in counts.items() if n > 1]
     ran = Counter(uid for uid, _ in counts.elements())
-    for story in read_stories(runtime):
+    for story in stories:
         had_another_policy = any("policies" in event.payload.get("changed_fields", ()) for event in story.events)
         at_most_once = story.schedule.policies.retry.max_retries == 0 and not had_another_policy
         for run in story.runs:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -354,8 +355,9 @@ def test_a_runner_is_renewed_after_so_many_jobs(live: LiveEnv) -> None:
     worker = start_runners(live, 1, "--max-jobs", "2")
 
     wait_until(lambda: len(live.executions()) >= 5, timeout=SOON, what="five runs")
-    pids = [one.pid for one in live.executions()]
-    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+    each = Counter(one.pid for one in live.executions())
+    assert len(each) > 2, f"{each}: so many jobs later another process executes"
+    assert max(each.values()) <= 2, f"{each}: no process executes more; a job that finds nothing left to do counts, too"
     assert worker.terminate(timeout=SOON) == 0
     schedule.pause()
     live.check()
