@@ -8,7 +8,7 @@
 >>> schedule.status
 'active'
 
-Every name is imported at its first use: SQLAlchemy and RQ are most of the time that `rqsched --help` or a
+Every name is imported at its first use: SQLAlchemy, RQ and pydantic are most of the time that `rqsched --help` or a
 module of workflows would otherwise take.
 """
 

@@ -6,17 +6,27 @@ This file reads settings; it opens no connection, creates no folder and imports 
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import to_jsonable_python
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.quota import EVERY, Quota, parse_quotas
@@ -38,131 +48,56 @@ NO_CLUSTER = (
 _VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
-_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_OBJECT, _LIST = (
-    'write a JSON object, such as {"name": "value"}',
-    "write names separated by commas or spaces, or a JSON list",
-)
 _PREFIX = "RQSCHED_"
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
 """Every version of RQ reads a dotted path; the older ones do not know the short names."""
 
 
-# What reads a setting takes text of the environment or a value, and raises a ValueError that says what to write.
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"write text, not {type(value).__name__}")  # noqa: TRY004 - readers raise ValueErrors
-    return value
-
-
-def _truth(value: object) -> bool:
-    word = str(value).strip().lower()
-    if word not in _WORDS:
-        raise ValueError("write true or false")
-    return _WORDS[word]
-
-
-def _batch_size(value: object) -> int:
-    if isinstance(value, bool) or not _WHOLE.fullmatch(str(value)) or not 1 <= int(str(value)) <= 10_000:
-        raise ValueError("write a whole number from 1 to 10000")
-    return int(str(value))
-
-
-def _seconds(value: object) -> timedelta:
-    span = _seconds_or_zero(value)
-    if not span:
-        raise ValueError("write more than 0")
-    return span
-
-
-def _seconds_or_zero(value: object) -> timedelta:
-    span = value if isinstance(value, timedelta) else _span(str(value))
-    if span < timedelta(0):
-        raise ValueError("write 0 or more")
-    return span
-
-
-def _span(text: str) -> timedelta:
+def _as_seconds(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
     try:
-        return timedelta(seconds=float(text))
+        return timedelta(seconds=float(str(value)))
     except (ValueError, OverflowError):
         pass
     try:
-        return to_span(text)
+        return to_span(str(value))
     except InvalidDurationError:
         raise ValueError("write a number of seconds, such as 15 or 0.5, or a length such as 10m or 30d") from None
 
 
-def _path(value: object) -> Path:
-    return value if isinstance(value, Path) else Path(_text(value))
-
-
-def _json(value: object, how: str) -> object:
+def _as_json_object(value: object) -> object:
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return json.loads(value or "{}")
     except json.JSONDecodeError as error:
-        raise ValueError(f"{how} ({error.msg})") from None
+        raise ValueError(f'write a JSON object, such as {{"name": "value"}} ({error.msg})') from None
 
 
-def _by_name(read: Callable[[object], str]) -> Callable[[object], dict[str, str]]:
-    """Return the reader of an object whose members are read by another one."""
-
-    def read_all(value: object) -> dict[str, str]:
-        given = _json(value or {}, _OBJECT)
-        if not isinstance(given, Mapping):
-            raise ValueError(_OBJECT)  # noqa: TRY004 - as above
-        return {_text(name): _member(_text(name), read, one) for name, one in given.items()}
-
-    return read_all
-
-
-def _member(name: str, read: Callable[[object], str], value: object) -> str:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) and not value.lstrip().startswith("["):
+def _as_words(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
         return tuple(value.replace(",", " ").split())
-    given = _json(value, _LIST)
-    if not isinstance(given, list | tuple):
-        raise ValueError(_LIST)  # noqa: TRY004 - as above
-    return tuple(_text(word) for word in given)
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"write modules separated by commas or spaces, or a JSON list ({error.msg})") from None
 
 
-def _modules(value: object) -> tuple[str, ...]:
-    modules = _words(value)
-    for module in modules:
-        if not _DOTTED_PATH.fullmatch(module):
-            raise ValueError(f"{module!r} is not a module name; write package.module, without .py")
-    return modules
-
-
-def _hosts(value: object) -> tuple[str, ...]:
-    hosts = _words(value)
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise ValueError(f"{host!r} is not a host; write names such as hc-ping.com or *.example.com")
-    return hosts
-
-
-def _quotas(value: object) -> dict[str, Quota]:
-    quotas = parse_quotas(_json(value or {}, _OBJECT))
+def _as_quotas(value: object) -> object:
+    quotas = parse_quotas(_as_json_object(value))
     for namespace in quotas:
         if namespace != EVERY:
-            _name(namespace)
+            _checked_name(namespace)
     return quotas
 
 
-def _name(value: object) -> str:
-    if not _NAME.fullmatch(_text(value)):
+def _checked_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
         raise ValueError("use 1 to 255 of A-Z a-z 0-9 . _ : -, with a letter or digit first")
-    return _text(value)
+    return value
 
 
 def serializer_path(name: str) -> str:
@@ -170,84 +105,50 @@ def serializer_path(name: str) -> str:
     return _SERIALIZER_ALIASES.get(name, name)
 
 
-def _serializer(value: object) -> str:
-    name = _text(value)
-    if not _DOTTED_PATH.fullmatch(name) or ("." not in name and name not in _SERIALIZER_ALIASES):
+def _checked_serializer(value: str) -> str:
+    if not _DOTTED_PATH.fullmatch(value) or ("." not in value and value not in _SERIALIZER_ALIASES):
         raise ValueError('write "pickle", "json" or the dotted path of a serializer class')
-    return name
+    return value
 
 
-def _database_url(value: object) -> str:
-    url = _text(value)
-    if re.match(r"^sqlite(\+pysqlite)?://", url):
-        return url
-    if not _POSTGRESQL.match(url):
-        raise ValueError(_about_database_url(url))
-    return _POSTGRESQL.sub("postgresql+psycopg://", url)
-
-
-def _about_database_url(value: str) -> str:
-    other = _OTHER_DRIVER.match(value)
-    if other is None:
-        return "write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH"
-    if other["database"] == "sqlite":
-        return "rqsched opens SQLite with Python's sqlite3; write sqlite:/// and the same path"
-    return (
-        "rqsched opens its connections to PostgreSQL with psycopg 3, whatever your application uses; write "
-        "postgresql:// and the same address, with libpq's options (sslmode=require, not ssl=require)"
-    )
-
-
-def _pooler(value: object) -> str:
-    if value != "transaction":
-        raise ValueError("write transaction, or leave it unset")
-    return "transaction"
-
-
-def _redis_url(value: object) -> str:
-    url = _VALKEY.sub(r"redis\1\2://", _text(value))
-    if re.match(r"^rediss?[+-]cluster://", url):
+def _checked_redis_url(value: str) -> str:
+    value = _VALKEY.sub(r"redis\1\2://", value)
+    if re.match(r"^rediss?[+-]cluster://", value):
         raise ValueError(f"this names a Redis Cluster; {NO_CLUSTER}")
-    if not url.startswith(_REDIS_SCHEMES):
+    if not value.startswith(_REDIS_SCHEMES):
         raise ValueError(
             "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH?db=DB or "
             "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
         )
-    return url
+    return value
 
 
-def _url(value: object) -> str:
-    if not re.match(r"^https?://[^\s/@]+(/[^\s#]*)?$", _text(value)):
-        raise ValueError("write https://HOST/PATH, without blanks, a user or a fragment")
-    return _text(value)
-
-
-def _tokens(value: object) -> str:
-    if not isinstance(_json(_text(value), "write a JSON list"), list):
-        raise ValueError("write a JSON list")  # noqa: TRY004 - as above
-    return _text(value)
-
-
-def _retention(value: object) -> str:
+def _checked_retention(value: str) -> str:
     try:
-        return str(Retention.parse(_text(value)))
+        return str(Retention.parse(value))
     except InvalidPolicyError:
         raise ValueError(HOW_TO_SAY) from None
 
 
-Name = Annotated[str, _name]
+Name = Annotated[str, AfterValidator(_checked_name)]
 """A namespace or queue name: 1 to 255 characters of the ids' alphabet."""
 
-Seconds = Annotated[timedelta, _seconds]
+RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
+"""One server, or the Sentinels that name it; valkey:// is accepted and stored as redis://."""
+
+SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
+"""`pickle`, `json`, or the dotted path of a serializer class."""
+
+Seconds = Annotated[timedelta, BeforeValidator(_as_seconds), Field(gt=timedelta(0))]
 """A positive span; a number of seconds in the environment."""
-SecondsOrZero = Annotated[timedelta, _seconds_or_zero]
+SecondsOrZero = Annotated[timedelta, BeforeValidator(_as_seconds), Field(ge=timedelta(0))]
 """A span of zero or more; a number of seconds in the environment."""
 
 
 @lru_cache(maxsize=1)
 def _warn_of_unknown(names: frozenset[str]) -> None:
     """Log each `RQSCHED_*` variable that no setting reads, with the nearest name; once while they stay the same."""
-    known = [name.upper() for name in _readers()]
+    known = [name.upper() for name in Settings.model_fields]
     for name in sorted(names):
         own = name.upper().removeprefix(_PREFIX)
         if name.upper().startswith(_PREFIX) and own not in known:
@@ -281,18 +182,12 @@ def export() -> None:
 def _as_text(value: object) -> str:
     if isinstance(value, timedelta):
         return str(value.total_seconds())
-    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=asdict)
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value) if isinstance(value, str | Path) else json.dumps(to_jsonable_python(value))
 
 
-def _environment() -> dict[str, str]:
-    """Return what the environment gives, by the names of the fields; an empty variable is not given."""
-    given = {name.upper(): text for name, text in os.environ.items() if text}
-    variables = {name: f"{_PREFIX}{name.upper()}" for name in _readers()}
-    return {name: given[variable] for name, variable in variables.items() if variable in given}
-
-
-@dataclass(frozen=True, init=False)
-class Settings:
+class Settings(BaseSettings):
     """All settings of one process. Keyword arguments win over the environment; None means "not given".
 
     Raises ConfigError when anything is missing, malformed or contradicts something else.
@@ -301,21 +196,27 @@ class Settings:
     ('billing.jobs', 'billing.reports')
     """
 
-    database_url: Annotated[str | None, _database_url] = field(default=None, repr=False)
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    database_url: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset, as `redis_url` is then: SQLite in
     `data_dir`."""
 
-    database_pooler: Annotated[Literal["transaction"] | None, _pooler] = None
+    database_pooler: Literal["transaction"] | None = None
     """What stands before PostgreSQL: `transaction` is a pooler that lends a session for one transaction only, as
     PgBouncer does with `pool_mode=transaction`. Nothing is then kept in a session."""
 
-    redis_url: Annotated[str | None, _redis_url] = field(default=None, repr=False)
+    redis_url: RedisUrl | None = Field(default=None, repr=False)
     """The Redis or Valkey that carries links and, unless a connection is named, run jobs. Unset: embedded Valkey."""
 
-    connections: Annotated[dict[str, str], _by_name(_redis_url)] = field(default_factory=dict, repr=False)
+    connections: Annotated[dict[str, RedisUrl], NoDecode, BeforeValidator(_as_json_object)] = Field(
+        default_factory=dict, repr=False
+    )
     """Further Redis servers by name, for run jobs only: `{"eu": "redis://eu:6379/0"}`."""
 
-    imports: Annotated[tuple[str, ...], _modules] = ()
+    imports: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Modules to import so that their workflows register: separated by commas or spaces, or a JSON list."""
 
     control_queue: Name = "rqsched"
@@ -324,46 +225,48 @@ class Settings:
     default_queue: Name = "default"
     """The queue of runs whose schedule and workflow name none."""
 
-    serializer: Annotated[str, _serializer] = "pickle"
+    serializer: SerializerName = "pickle"
     """How RQ writes jobs: pickle, json or a dotted path. Workers must read with the same one."""
 
-    queue_serializers: Annotated[dict[str, str], _by_name(_serializer)] = field(default_factory=dict)
+    queue_serializers: Annotated[dict[Name, SerializerName], NoDecode, BeforeValidator(_as_json_object)] = Field(
+        default_factory=dict
+    )
     """Queues whose workers use another serializer than `serializer`: `{"legacy": "json"}`."""
 
     namespace: Name = "default"
     """The namespace of schedules whose caller names none."""
 
-    env: Annotated[str, _text] = ""
+    env: str = ""
     """The environment this process runs in (production, staging); schedules may be limited to some."""
 
-    tokens: Annotated[str | None, _tokens] = field(default=None, repr=False)
+    tokens: SecretStr | None = None
     """Bearer tokens of the HTTP surfaces, as a JSON list; what an entry holds is checked where they are used."""
 
-    webhook_url: Annotated[str | None, _url] = field(default=None, repr=False)
+    webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
 
-    webhook_secret: Annotated[str | None, _text] = field(default=None, repr=False)
+    webhook_secret: SecretStr | None = None
     """The key of the signatures of webhooks; without it none is sent."""
 
-    heartbeat_url: Annotated[str | None, _url] = field(default=None, repr=False)
+    heartbeat_url: str | None = Field(default=None, repr=False)
     """Pinged when a run starts, succeeds and fails; `{namespace}` and `{schedule_id}` stand for the schedule's."""
 
-    sentry_checkins: Annotated[bool, _truth] = False
+    sentry_checkins: bool = False
     """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
 
-    notification_hosts: Annotated[tuple[str, ...], _hosts] = ()
+    notification_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Hosts that URLs given over HTTP may name, such as `hc-ping.com, *.example.com`; by default none."""
 
-    notification_queue: Annotated[str | None, _name] = None
+    notification_queue: Name | None = None
     """The queue of notifications; by default they go where the run went, or where the notified workflow runs."""
 
     notification_timeout: Seconds = timedelta(seconds=10)
     """How long a receiver may take to answer."""
 
-    data_dir: Annotated[Path, _path] = Path(".rqsched")
+    data_dir: Path = Path(".rqsched")
     """Folder of the embedded default: SQLite database, Valkey data, logs. Relative to the working directory."""
 
-    run_dir: Annotated[Path | None, _path] = None
+    run_dir: Path | None = None
     """Folder of the sockets over which `rqsched ping` asks this machine's workers; only its user may write there. By
     default `rqsched-UID` among the temporary files."""
 
@@ -404,42 +307,87 @@ class Settings:
     clock_refresh: Seconds = timedelta(minutes=1)
     """How often a process measures its clock against the database's."""
 
-    fire_batch: Annotated[int, _batch_size] = 500
+    fire_batch: int = Field(default=500, ge=1, le=10_000)
     """How many links a dispatcher fires in one transaction; SQLite takes 50 at most."""
 
-    target_chunk: Annotated[int, _batch_size] = 500
+    target_chunk: int = Field(default=500, ge=1, le=10_000)
     """How many targets of a fan-out are put on their queue at a time; the next ones follow when these were taken."""
 
-    retention: Annotated[str, _retention] = "90d 1000"
+    retention: Annotated[str, AfterValidator(_checked_retention)] = "90d 1000"
     """How much history each schedule keeps, unless it says so itself: an age, a number of runs, or both; 0 keeps all.
 
     What ended longer ago goes, and so do runs beyond the newest so many. Always kept: the last run, the last success,
     what is unfinished and what ended within a day.
     """
 
-    quotas: Annotated[dict[str, Quota], _quotas] = field(default_factory=dict)
+    quotas: Annotated[dict[str, Quota], NoDecode, BeforeValidator(_as_quotas)] = Field(default_factory=dict)
     """How many schedules a namespace may hold, and how many bytes they may declare, by namespace: `{"*": {"schedules":
     1000, "bytes": "10MiB"}, "acme": {"schedules": 50}}`. `*` is every other one; by default there is no limit."""
 
     def __init__(self, **overrides: Any) -> None:
+        given = {name: value for name, value in overrides.items() if value is not None}
         _warn_of_unknown(frozenset(os.environ))
-        given = _provided() | _environment() | {name: one for name, one in overrides.items() if one is not None}
-        readers, wrong = _readers(), list[str]()
-        for name in given.keys() - readers:
-            wrong.append(f"{name} is not a setting; rqsched.config.Settings documents them all.")
-        for name, read in readers.items():
-            try:
-                vars(self)[name] = read(given[name]) if name in given else default_of(name)
-            except ValueError as error:
-                wrong.append(f"{_PREFIX}{name.upper()}: {str(error).rstrip('.')}.")
-        if wrong:
-            raise ConfigError(" ".join(wrong))
         try:
-            self._check_together()
-        except ValueError as error:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from None
+        except SettingsError as error:
             raise ConfigError(f"{error}.") from None
 
-    def _check_together(self) -> None:
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Any,
+        env_settings: Any,
+        dotenv_settings: Any,
+        file_secret_settings: Any,
+    ) -> tuple[Any, ...]:
+        """Read arguments, then the environment, then what the application provides."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return init_settings, env_settings, _provided
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: str | None) -> str | None:
+        if value is None or re.match(r"^sqlite(\+pysqlite)?://", value):
+            return value
+        if not _POSTGRESQL.match(value):
+            raise ValueError(_about_database_url(value))
+        return _POSTGRESQL.sub("postgresql+psycopg://", value)
+
+    @field_validator("imports")
+    @classmethod
+    def _check_imports(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for module in value:
+            if not _DOTTED_PATH.fullmatch(module):
+                raise ValueError(f"{module!r} is not a module name; write package.module, without .py")
+        return value
+
+    @field_validator("webhook_url", "heartbeat_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"^https?://[^\s/@]+(/[^\s#]*)?$", value):
+            raise ValueError("write https://HOST/PATH, without blanks, a user or a fragment")
+        return value
+
+    @field_validator("notification_hosts")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is not a host; write names such as hc-ping.com or *.example.com")
+        return value
+
+    @field_validator("tokens")
+    @classmethod
+    def _check_tokens(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_json_list(value.get_secret_value()):
+            raise ValueError("write a JSON list")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Settings:
         if self.redis_url is None and not self.is_sqlite:
             raise ValueError(
                 "RQSCHED_DATABASE_URL names PostgreSQL but RQSCHED_REDIS_URL is unset; set it. "
@@ -466,6 +414,7 @@ class Settings:
             )
         if self.heartbeat_interval >= self.reconcile_interval:
             raise ValueError("RQSCHED_HEARTBEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else runs look lost")
+        return self
 
     @property
     def is_sqlite(self) -> bool:
@@ -477,24 +426,40 @@ class Settings:
         return serializer_path(self.queue_serializers.get(queue, self.serializer))
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that make the settings of another process equal to these."""
-        given = {name: value for name, value in vars(self).items() if value != default_of(name)}
-        return {f"{_PREFIX}{name.upper()}": _as_text(value) for name, value in given.items()}
-
-    def changed(self, **values: Any) -> Settings:
-        """Return a copy with other values, which are taken as they are."""
-        other = copy.copy(self)
-        vars(other).update(values)
-        return other
+        """Return the variables that make the settings of another process equal to these; secrets are among them."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return {f"{_PREFIX}{name.upper()}": _as_text(value) for name, value in given.items() if value is not None}
 
 
-def default_of(name: str) -> Any:
-    """Return what a setting is where nothing says anything."""
-    one = next(one for one in fields(Settings) if one.name == name)
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _about_database_url(value: str) -> str:
+    other = _OTHER_DRIVER.match(value)
+    if other is None:
+        return "write postgresql://USER:PASSWORD@HOST:5432/DATABASE or sqlite:///PATH"
+    if other["database"] == "sqlite":
+        return "rqsched opens SQLite with Python's sqlite3; write sqlite:/// and the same path"
+    return (
+        "rqsched opens its connections to PostgreSQL with psycopg 3, whatever your application uses; write "
+        "postgresql:// and the same address, with libpq's options (sslmode=require, not ssl=require)"
+    )
 
 
-@lru_cache(maxsize=1)
-def _readers() -> dict[str, Callable[[object], object]]:
-    """Return what reads each setting, by its name: its annotation names it."""
-    return {name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()}
+def _is_json_list(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list)
+    except json.JSONDecodeError:
+        return False
+
+
+def _explain(error: ValidationError) -> str:
+    return " ".join(_explain_one(detail) for detail in error.errors(include_input=False, include_url=False))
+
+
+def _explain_one(detail: Mapping[str, Any]) -> str:
+    reason = str(detail["msg"]).removeprefix("Value error, ").rstrip(".")
+    where = [str(part) for part in detail["loc"] if part != "[key]"]
+    if not where:
+        return f"{reason}."
+    if detail["type"] == "extra_forbidden":
+        return f"{where[0]} is not a setting; rqsched.config.Settings documents them all."
+    variable = "RQSCHED_" + where[0].removeprefix("RQSCHED_").upper()
+    return f"{variable}{''.join(f'[{part}]' for part in where[1:])}: {reason}."

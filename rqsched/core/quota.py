@@ -125,7 +125,7 @@ def parse_quotas(given: object) -> dict[str, Quota]:
     Quota(schedules=10, bytes=1048576)
     """
     if not isinstance(given, Mapping):
-        raise ValueError(f"is not an object; {_HOW}")  # noqa: TRY004 - the settings report ValueErrors
+        raise ValueError(f"is not an object; {_HOW}")  # noqa: TRY004 - pydantic reports ValueErrors
     usual = _limits(EVERY, given.get(EVERY) or {})
     return {str(name): Quota(**(usual | _limits(str(name), limits))) for name, limits in given.items()}
 

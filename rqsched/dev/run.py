@@ -21,7 +21,7 @@ from rich.console import Console
 from rqsched import embedded
 from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
-from rqsched.config import Settings, default_of
+from rqsched.config import Settings
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.dev.web import web_role
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -48,7 +48,7 @@ def run_dev(
     terminal a screen is kept up to date, elsewhere lines are written. Everything started here has ended when it
     returns. Raises ConfigError when another `rqsched dev` uses the data folder.
     """
-    settings = settings.changed(data_dir=settings.data_dir.absolute())
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
     console = console or Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -126,7 +126,7 @@ def _scheduler(settings: Settings) -> Scheduler:
 
 
 def _location(settings: Settings, dashboard: str | None) -> Location:
-    is_default = settings.data_dir == default_of("data_dir").absolute()
+    is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
     return Location(
         data_dir=settings.data_dir,
         log_path=settings.data_dir / WORKER_LOG,

@@ -108,7 +108,7 @@ class Tokens:
         if settings.tokens is None:
             return cls()
         try:
-            entries = [_entry(number, raw) for number, raw in enumerate(json.loads(settings.tokens))]
+            entries = [_entry(number, raw) for number, raw in enumerate(json.loads(settings.tokens.get_secret_value()))]
         except json.JSONDecodeError:
             raise ConfigError("RQSCHED_TOKENS is not valid JSON; write a JSON list.") from None
         return cls([(entry.digest, entry.principal(settings.namespace)) for entry in entries])

@@ -16,7 +16,7 @@ from rqsched.cli.app import ENTRIES, Deferred, Entry
 from tests.support.cli import COMMAND
 
 COMMANDS: dict[str, Any] = COMMAND.commands  # type: ignore[attr-defined]
-HEAVY = {"sqlalchemy", "alembic", "redis", "rq", "pydantic", "croniter", "uvicorn"}
+HEAVY = {"sqlalchemy", "alembic", "redis", "rq", "pydantic", "pydantic_settings", "croniter", "uvicorn"}
 PROBE = """
 import sys
 from rqsched.cli import main

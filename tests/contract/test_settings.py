@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
 from datetime import timedelta
 
 import pytest
@@ -44,10 +43,10 @@ ACCEPTED = {
     "modules by comma and space": ("IMPORTS", "a.b, c d", ("a.b", "c", "d")),
     "modules as JSON": ("IMPORTS", '["a.b", "c"]', ("a.b", "c")),
     "an empty value is not given": ("CONTROL_QUEUE", "", "rqsched"),
-    "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
     "a number": ("FIRE_BATCH", "50", 50),
     "true": ("SENTRY_CHECKINS", "Yes", True),
     "a span that may be zero": ("REDIS_BREAKER", "0", timedelta(0)),
+    "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
     "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
     "a retention": ("RETENTION", "P30D, 500", "30d 500"),
     "no end of retention": ("RETENTION", "0", "0"),
@@ -153,8 +152,8 @@ def test_an_unknown_keyword_is_refused() -> None:
 
 
 def test_settings_are_frozen() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Settings().namespace = "other"  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().namespace = "other"
 
 
 @pytest.mark.parametrize("queue", ["legacy", "default"])

@@ -45,7 +45,7 @@ def test_a_token_appears_in_no_response_log_or_audit_event(make_web: MakeWeb, ca
 
 def test_a_configured_token_is_not_shown_and_only_its_digest_is_kept(make_web: MakeWeb) -> None:
     settings = Settings(tokens=ENTRIES)
-    assert WRONG[::-1] not in f"{settings!r} {settings}"
+    assert WRONG[::-1] not in f"{settings!r} {settings} {settings.model_dump_json()}"
     tokens = Tokens.of(settings)
     assert WRONG[::-1] not in repr(vars(tokens))
     assert tokens.find(WRONG[::-1]) is not None

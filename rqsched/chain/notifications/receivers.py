@@ -67,7 +67,7 @@ def _signed(delivery: Delivery, settings: Settings, now: datetime) -> dict[str, 
     if settings.webhook_secret is None:
         raise ConfigError("RQSCHED_WEBHOOK_SECRET is not set in this process, so webhooks cannot be signed; set it.")
     timestamp = str(int(now.timestamp()))
-    signed = signature(settings.webhook_secret, timestamp, delivery.payload.encode())
+    signed = signature(settings.webhook_secret.get_secret_value(), timestamp, delivery.payload.encode())
     return {
         "Content-Type": "application/json",
         "Rqsched-Event": delivery.event_type,

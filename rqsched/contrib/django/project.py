@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -58,7 +57,7 @@ def own_settings() -> dict[str, Any]:
         raise ConfigError(
             f'RQSCHED is {type(own).__name__}; write a dictionary, such as {{"REDIS_URL": "redis://..."}}.'
         )
-    known = [one.name.upper() for one in fields(Settings)] + [DATABASE, RQ_QUEUE, OPERATOR]
+    known = [name.upper() for name in Settings.model_fields] + [DATABASE, RQ_QUEUE, OPERATOR]
     for name in own:
         if name not in known:
             nearest = difflib.get_close_matches(str(name).upper(), known, 1)
