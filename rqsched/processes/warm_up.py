@@ -24,7 +24,6 @@ from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
-from rqsched.spec.cron import parse_cron
 from rqsched.spec.members import Every
 from rqsched.store import changes, claims, ends, target_attempts
 from rqsched.store.database import Connection, DatabaseError, Patience
@@ -42,7 +41,6 @@ def warm_up(runtime: Runtime) -> None:
     With the database away, or not as it should be, each run prepares for itself.
     """
     import_attribute(EXECUTE)  # RQ imports it by name, 2 ms in each work horse
-    parse_cron("0 0 1 * *")  # loads croniter
     _be_asked_of_types()
     try:
         runtime.database.transact(partial(_rehearse, is_sqlite=runtime.database.is_sqlite), patience=_ONCE)

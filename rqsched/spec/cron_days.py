@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from itertools import takewhile
+
+from croniter import CroniterBadDateError, croniter
 
 _DAY = timedelta(days=1)
 
@@ -78,34 +79,34 @@ def _days_of_month(rule: DayRule, first: date) -> tuple[date, ...]:
 
 
 def _walk_month(expression: str, first: date) -> Iterator[date]:
-    return takewhile(lambda day: (day.year, day.month) == (first.year, first.month), _walk(expression, first - _DAY))
+    # A walker is mutable and not thread-safe, so it never outlives the month it walks.
+    walker = croniter(expression, datetime.combine(first - _DAY, time.min))
+    day = _step(walker, forward=True)
+    while day and (day.year, day.month) == (first.year, first.month):
+        yield day
+        day = _step(walker, forward=True)
 
 
 @lru_cache(maxsize=16384)
 def _month_after(rule: DayRule, first: date) -> date | None:
-    last = first.replace(day=calendar.monthrange(first.year, first.month)[1])
-    found = [next(_walk(expression, last), None) for expression in rule.all_walks]
+    last = datetime.combine(first.replace(day=calendar.monthrange(first.year, first.month)[1]), time.min)
+    found = [_step(croniter(expression, last), forward=True) for expression in rule.all_walks]
     return min((day.replace(day=1) for day in found if day), default=None)
 
 
 @lru_cache(maxsize=16384)
 def _month_before(rule: DayRule, first: date) -> date | None:
-    found = [next(_walk(expression, first, forward=False), None) for expression in rule.all_walks]
+    start = datetime.combine(first, time.min)
+    found = [_step(croniter(expression, start), forward=False) for expression in rule.all_walks]
     return max((day.replace(day=1) for day in found if day), default=None)
 
 
-def _walk(expression: str, start: date, *, forward: bool = True) -> Iterator[date]:
-    """Yield the matching days after `start`, or those before it, until there is none within 50 years."""
-    from croniter import CroniterBadDateError, croniter  # noqa: PLC0415 - starts `file`, and few commands need it
-
-    # A walker is mutable and not thread-safe, so it is shared with nobody.
-    walker = croniter(expression, datetime.combine(start, time.min))
-    while True:
-        try:
-            found: datetime = walker.get_next(datetime) if forward else walker.get_prev(datetime)
-        except CroniterBadDateError:
-            return
-        yield found.date()
+def _step(walker: croniter, *, forward: bool) -> date | None:
+    try:
+        found: datetime = walker.get_next(datetime) if forward else walker.get_prev(datetime)
+    except CroniterBadDateError:
+        return None
+    return found.date()
 
 
 def _nearest_weekday(day: date) -> date:

@@ -40,11 +40,6 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.dashboard.mount", "a2wsgi.ASGIMiddleware"): "the wsgi extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.sessions"): "the dashboard extra is optional",
-    (
-        "rqsched.spec.cron_days",
-        "croniter.croniter",
-    ): "croniter runs `file` when imported, for days that few commands need",
-    ("rqsched.spec.cron_days", "croniter.CroniterBadDateError"): "as above",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
     ("rqsched.cli.output", "rich.console.Console"): "most commands are called by scripts, for which nothing is drawn",
