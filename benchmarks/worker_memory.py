@@ -116,8 +116,9 @@ def horses(execute: Callable[[], object], figures: Path) -> dict[str, object]:
     """Return what the horses have taken that wrote their figures while this was executed; the first is left out."""
     os.environ[FIGURES] = str(figures)
     execute()
-    found = [[float(word) for word in line.split()] for line in figures.read_text().splitlines()][1:]
-    private, faults, cpu = (statistics.median(column) for column in zip(*found, strict=True))
+    found = [[float(word) for word in line.split()] for line in figures.read_text().splitlines()]
+    later = found[1:] or found
+    private, faults, cpu = (statistics.median(column) for column in zip(*later, strict=True))
     return {"private_mb": round(private * KIB / 1e6, 1), "page_faults": faults, "cpu_ms": round(cpu, 1)}
 
 

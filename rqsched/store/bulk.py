@@ -76,12 +76,15 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
-    """Insert rows on SQLite, what differs as documents: binding sixty values of each row takes half of the time."""
+    """Insert rows on SQLite, what differs as documents: binding sixty values of each row takes half of the time.
+
+    Numbers are whole and fit 64 bits: SQLite would make a float of a larger one.
+    """
     shared, own = _split(columns)
     text = _document_insert(table, tuple(own), tuple(shared), or_ignore)
     once = [_raw(connection, table.c[name].type, [value])[0] for name, value in shared.items()]
     for part in _parts(own, _count(own)):
-        document = json.dumps(_raw_rows(connection, table, part), ensure_ascii=False)
+        document = json.dumps(_raw_rows(connection, table, part), ensure_ascii=False, allow_nan=False)
         if _NUL in document:
             repeated = {name: [value] * _count(part) for name, value in shared.items()}
             _insert_each(connection, table, {**part, **repeated}, or_ignore)

@@ -79,8 +79,8 @@ def test_changes_written_together_are_read_again_equal(
 def test_texts_that_must_be_escaped_and_values_that_only_some_rows_have_are_read_again_equal(
     database: Database, times: int, more: str
 ) -> None:
-    if "\x00" in more and not database.is_sqlite:  # PostgreSQL stores no such text
-        return
+    if not database.is_sqlite:
+        more = more.replace("\x00", "")  # PostgreSQL stores no such text
     hard = ["\x1f", 'a\x1f"b"', "{NULL,\\x}", "", "NULL", " , ", "\u00e9\U0001f600\t\r\n", None, more] * times
     schedule = add_schedule(database)
     found = [

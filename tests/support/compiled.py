@@ -24,6 +24,7 @@ class _Shared:
         self._found: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST)
 
     def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        assert isinstance(key[0], sa.Dialect), "SQLAlchemy names its compiled statements in another way"
         return self._found.get(key[1:], default)
 
     def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
 
+import psutil
 import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
@@ -230,7 +231,9 @@ def _find_memory() -> Path | None:
     if not os.access(_MEMORY, os.W_OK | os.X_OK):
         return None
     found = os.statvfs(_MEMORY)
-    return _MEMORY if found.f_bavail * found.f_frsize >= _PLENTY else None
+    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available)
+    may_execute = not found.f_flag & os.ST_NOEXEC  # the binaries may have to be copied
+    return _MEMORY if may_execute and free >= _PLENTY else None
 
 
 def _postgres_in(base: Path) -> PostgresServer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,9 +115,9 @@ def _do_not_sync(connection: object, entry: object) -> None:
 @contextmanager
 def seeded_uids(random: Random) -> Iterator[None]:
     """Uids are drawn from the seed too: locks are taken in their order and jitter is a hash of them."""
-    original = uuid.uuid4
-    uuid.uuid4 = lambda: uuid.UUID(int=random.getrandbits(128), version=4)
+    original = secrets.token_bytes
+    secrets.token_bytes = lambda nbytes=None: random.randbytes(nbytes or 32)
     try:
         yield
     finally:
-        uuid.uuid4 = original
+        secrets.token_bytes = original
