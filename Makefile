@@ -30,7 +30,7 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (20 minutes)
+test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (16 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
@@ -55,7 +55,7 @@ quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the p
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
-proofs: $(VENV)/.dev ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak
+proofs: $(VENV)/.dev ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (2 hours)
 	@$(COMPILE)
 	PROOFS=1 $(PYTEST) -m "" $(ARGS)
 	$(BIN)/python -m tests.system.mutation

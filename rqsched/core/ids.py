@@ -157,7 +157,7 @@ def is_uid(text: str) -> bool:
 
 def new_uid(now: datetime) -> str:
     """Draw a fresh uid: a ULID whose bits are also a valid UUIDv7 (RFC 9562), sortable by `now`."""
-    return _uid(now, secrets.token_bytes(_ENTROPY))
+    return derived_uid(now, secrets.token_bytes(_ENTROPY))
 
 
 def new_uids(now: datetime, count: int) -> list[str]:
@@ -172,10 +172,7 @@ def new_uids(now: datetime, count: int) -> list[str]:
 
 def derived_uid(now: datetime, *parts: object) -> str:
     """Compute the uid that belongs to `parts` at `now`: the same inputs give the same uid."""
-    return _uid(now, hashlib.blake2b(repr(parts).encode(), digest_size=_ENTROPY).digest())
-
-
-def _uid(now: datetime, entropy: bytes) -> str:
+    entropy = hashlib.blake2b(repr(parts).encode(), digest_size=_ENTROPY).digest()
     raw = bytearray(int(now.timestamp() * 1000).to_bytes(6, "big") + entropy)
     raw[6] = (raw[6] & 0x0F) | 0x70
     raw[8] = (raw[8] & 0x3F) | 0x80

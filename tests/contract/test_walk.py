@@ -10,7 +10,7 @@ from tests.support.walk import file_of, walk
 FUNCTION = re.compile(r"`([\w/]+\.py:[\w.]+)`")
 MOST_FILES_NAMED = 20
 """What one has to read to understand a fire."""
-MOST_FILES, MOST_FUNCTIONS, DEEPEST = 45, 225, 18
+MOST_FILES, MOST_FUNCTIONS, DEEPEST = 45, 235, 18
 """What is entered on the way. A feature that an ordinary run does not use adds at most the function that says so."""
 
 

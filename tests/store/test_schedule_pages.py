@@ -140,13 +140,13 @@ def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> No
     """However many there are, also beside as many others as are shown."""
     count = partial(overview.count_by_status, namespace="default", most=3)
     steps = []
-    for number in range(60):
+    for number in range(160):
         env.create(f"s-{number:02}")
         if number == 2:
             change(env, ["s-00", "s-01", "s-02"], status="done", due_at=None, next_run_at=None)
-        if number in {19, 59}:
+        if number in {19, 159}:
             steps.append(steps_of(env, count))
-    assert steps[0] == steps[1]
+    assert steps[1] < 1.5 * steps[0], "the same, but for how many of the done are among those that are looked at"
 
 
 def steps_of(env: Env, read: Callable[[sa.Connection], object]) -> int:
