@@ -25,7 +25,7 @@ import psutil
 from redis import Redis
 from rq import Queue
 
-from benchmarks.horse import FIGURES
+from benchmarks.horse import FIGURES, read_memory
 from benchmarks.lab import (
     DATABASES,
     Lab,
@@ -47,20 +47,13 @@ PATIENCE = 900
 KIB = 1 << 10
 
 
-def read_memory(process: psutil.Process) -> tuple[str, float, float]:
-    """Return a process's name, its private and its proportional memory, in MiB."""
-    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
-    fields = {line.split()[0]: int(line.split()[1]) for line in lines}
-    private = fields["Private_Clean:"] + fields["Private_Dirty:"]
-    return process.name(), private / KIB, fields["Pss:"] / KIB
-
-
 def read_all(pid: int) -> list[tuple[str, float, float]]:
-    """Read a process and those below it, but for a work horse that is about to be gone."""
+    """Read name, private and proportional MiB of a process and those below it, but for a horse about to be gone."""
     found = []
     for process in process_tree(pid):
         with suppress(OSError, psutil.NoSuchProcess):
-            found.append(read_memory(process))
+            memory = read_memory(process.pid)
+            found.append((process.name(), memory["Private"] / KIB, memory["Pss"] / KIB))
     return found
 
 

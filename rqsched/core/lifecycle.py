@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,17 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.jitter import jittered
-from rqsched.core.model import Change, Definition, Occurrence, Run, Schedule, ScheduleStatus, changed, dump_spec
+from rqsched.core.model import (
+    DEFINITION,
+    Change,
+    Definition,
+    Occurrence,
+    Run,
+    Schedule,
+    ScheduleStatus,
+    changed,
+    dump_spec,
+)
 from rqsched.core.occurrences import (
     TICK,
     classify_due,
@@ -160,8 +170,7 @@ def decide_update(
     policies = definition.parsed_policies.kept_from(schedule.policies)
     same = policies == schedule.policies  # perhaps in the words of another release
     definition = replace(definition, policies=schedule.definition.policies if same else policies.dumps())
-    names = [field.name for field in fields(Definition)]
-    changed = [name for name in names if getattr(definition, name) != getattr(schedule.definition, name)]
+    changed = [name for name in DEFINITION if getattr(definition, name) != getattr(schedule.definition, name)]
     if note is not None and note != schedule.note:
         changed.append("note")
     if not changed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -194,6 +194,10 @@ class Definition:
     def parsed_defaults(self) -> Mapping[str, Any]:
         """The workflow's defaults as an object; cached by their text."""
         return _parse_defaults(self.defaults)
+
+
+DEFINITION = tuple(field.name for field in fields(Definition))
+"""What an owner declares, by name."""
 
 
 def dump_spec(spec: Spec) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypedDict
 
 from rqsched.core.did_you_mean import did_you_mean
-from rqsched.core.model import Definition, dump_spec
+from rqsched.core.model import DEFINITION, Definition, dump_spec
 from rqsched.core.notifications import OPTIONS, workflow_name
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import (
@@ -245,13 +245,12 @@ def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: M
     """
     if args is None and kwargs is None:
         return definition
-    said = dict(zip(_DEFINED, _values(definition), strict=True))
+    said = dict(zip(DEFINITION, _values(definition), strict=True))
     said["action"] = merged_action(definition.action, args, kwargs)
     return Definition(**said)  # half the cost of `replace`: sets have thousands
 
 
-_DEFINED = [field.name for field in fields(Definition)]
-_values = attrgetter(*_DEFINED)
+_values = attrgetter(*DEFINITION)
 
 
 _POLICY_NAMES = {

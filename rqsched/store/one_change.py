@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import Change
+from rqsched.core.model import DEFINITION, Change
 from rqsched.store.bulk import postgres_insert
-from rqsched.store.rows import DEFINITION, SCHEDULE_COLUMNS, event_rows, run_rows, schedule_differences, schedule_values
+from rqsched.store.rows import SCHEDULE_COLUMNS, event_rows, run_rows, schedule_differences, schedule_values
 from rqsched.store.tables import Span, audit_events, runs, schedules
 
 Names = tuple[str, ...]

@@ -9,12 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.store.bulk import Columns, columns_of
 from rqsched.store.tables import runs, schedules
 
-DEFINITION = [field.name for field in fields(Definition)]
-"""The columns of what an owner declares."""
 _SCHEDULE = [field.name for field in fields(Schedule) if field.name != "definition"]
 _RUN = [field.name for field in fields(Run)]
 _DECLARED = frozenset(DEFINITION)

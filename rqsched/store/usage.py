@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import Definition
+from rqsched.core.model import DEFINITION, Definition
 from rqsched.core.quota import COUNTED
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.changes import given_names, is_named
 from rqsched.store.metadata import set_value
-from rqsched.store.rows import DEFINITION
 from rqsched.store.tables import IS_LIVE, schedules
 
 
