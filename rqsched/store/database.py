@@ -26,6 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
+from rqsched.patience import call_patiently
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -308,21 +309,10 @@ class Database:
         return self._keeper is not None and self._keeper == (os.getpid(), threading.get_ident())
 
     def _alone_on_kept(self, work: Callable[[Connection], T], patience: Patience | None) -> T:
-        """Do the work on the kept connection; only once that has failed is there anything to be patient about."""
-        failure: SQLAlchemyError | None = None
-        try:
-            return self._once_on_kept(work)
-        except SQLAlchemyError as error:
-            failure = error
-
-        def attempt() -> T:
-            nonlocal failure
-            if failure is not None:  # that was the first attempt
-                error, failure = failure, None
-                raise error
-            return self._once(work, is_alone=True)
-
-        return self._patiently(attempt, patience)
+        """Do the work on the kept connection, and once that has failed on any."""
+        return self._patiently(
+            lambda: self._once_on_kept(work), patience, again=lambda: self._once(work, is_alone=True)
+        )
 
     def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
         with self._counted():
@@ -384,12 +374,11 @@ class Database:
             return {_READ_ONLY: True}
         return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def _patiently(self, attempt: Callable[[], T], own: Patience | None) -> T:
+    def _patiently(self, attempt: Callable[[], T], own: Patience | None, *, again: Callable[[], T] | None = None) -> T:
         patience = own or self.patience
-
         may_pass = _passes_in_time if patience.repeats_timeouts else is_transient
         try:
-            return _retrying(patience, may_pass)(attempt)
+            return call_patiently(_retrying(patience, may_pass), attempt, again)
         except SQLAlchemyError as error:
             if may_pass(error):
                 raise DatabaseUnavailableError(

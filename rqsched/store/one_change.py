@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Change
 from rqsched.store.bulk import postgres_insert
-from rqsched.store.rows import SCHEDULE_COLUMNS, event_rows, run_rows, schedule_differences, schedule_values
+from rqsched.store.rows import SCHEDULE_COLUMNS, event_rows, run_values, schedule_differences, schedule_values
 from rqsched.store.tables import Span, audit_events, runs, schedules
 
 Names = tuple[str, ...]
@@ -41,7 +41,7 @@ def write(connection: Connection, change: Change) -> bool:
     if not names:
         return False
     given = _given("s", schedule_values(change.after, names)) | {"s_uid": change.after.uid}
-    started = run_rows(change.new_runs)
+    started = [{name: value for name, value in run_values(run).items() if value is not None} for run in change.new_runs]
     for place, row in enumerate(events):
         given |= _given(f"e{place}", row)
     for row in started:

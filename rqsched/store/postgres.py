@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from time import monotonic
 from typing import Any, TypeVar, cast
 
@@ -18,6 +19,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
+from psycopg.pq.abc import PGresult
 from sqlalchemy.engine import Engine
 
 from rqsched.errors import ConfigError
@@ -64,17 +66,36 @@ class BoundedConnection(psycopg.Connection[Any]):
             return cast("T", end.value)
 
 
-class _PlainCursor(psycopg.Cursor[Any]):
-    """A cursor that describes its columns by name and type alone: SQLAlchemy asks for each result and reads no more."""
+class _Description(Sequence[Any]):
+    """Columns of a result by name and type alone, and once they are asked for.
 
-    @property
-    def description(self) -> list[Any] | None:
-        """What DB-API says of the columns of the result; None without one."""
-        found = self.pgresult
-        if found is None or not found.nfields:
-            return super().description
+    SQLAlchemy only asks whether there are any when it has met their statement before.
+    """
+
+    def __init__(self, result: PGresult) -> None:
+        self._result = result
+
+    def __len__(self) -> int:
+        return self._result.nfields
+
+    @cached_property
+    def _columns(self) -> list[Any]:
+        found = self._result
         names = [(found.fname(at) or b"").decode() for at in range(found.nfields)]
         return [(name, found.ftype(at), None, None, None, None, None) for at, name in enumerate(names)]
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._columns[at]
+
+
+class _PlainCursor(psycopg.Cursor[Any]):
+    """A cursor that says of its columns no more than SQLAlchemy reads."""
+
+    @property
+    def description(self) -> Any:
+        """What DB-API says of the columns of the result; None without one."""
+        found = self.pgresult
+        return _Description(found) if found is not None and found.nfields else super().description
 
 
 def session_options() -> str:

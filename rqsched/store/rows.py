@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -13,10 +14,10 @@ from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, Run
 from rqsched.store.bulk import Columns, columns_of
 from rqsched.store.tables import runs, schedules
 
-_SCHEDULE = [field.name for field in fields(Schedule) if field.name != "definition"]
-_RUN = [field.name for field in fields(Run)]
+_SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name != "definition")
+_RUN = tuple(field.name for field in fields(Run))
 _DECLARED = frozenset(DEFINITION)
-_ALL = [*DEFINITION, *_SCHEDULE]
+_ALL = (*DEFINITION, *_SCHEDULE)
 _STATUS_AT = _SCHEDULE.index("status")
 _RUN_STATUS_AT = _RUN.index("status")
 _RUN_KIND_AT = _RUN.index("kind")
@@ -82,10 +83,18 @@ def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> 
 
 
 def _columns_of(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return what objects have under these names, all of one object in one step: there may be fifty columns."""
-    if len(names) < 2 or not found:
-        return {name: [getattr(one, name) for one in found] for name in names}
-    return dict(zip(names, zip(*map(attrgetter(*names), found), strict=True), strict=True))
+    """Return what objects have under these names."""
+    if not found:
+        return dict.fromkeys(names, ())
+    return dict(zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _reader(names: tuple[str, ...]) -> Callable[[object], tuple[Any, ...]]:
+    """Return what reads these fields of an object, all in one step: there may be fifty."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda one: tuple(getattr(one, name) for name in names)
 
 
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
@@ -98,7 +107,7 @@ def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     """Return the columns of a run, or the named ones."""
-    values = {name: getattr(run, name) for name in names}
+    values = dict(zip(names, _reader(tuple(names))(run), strict=True))
     for name in ("status", "kind"):
         if name in values:
             values[name] = values[name].value
@@ -114,21 +123,18 @@ def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
     return columns
 
 
-def run_rows(found: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the columns of runs, without columns that are None in all of them."""
-    columns = {name: values for name, values in run_columns(found).items() if values.count(None) < len(values)}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def run_differences(before: Run, after: Run) -> set[str]:
     """Return the columns in which two states of a run differ."""
     return _differences(_RUN, before, after)
 
 
 def _differences(names: Sequence[str], before: object, after: object) -> set[str]:
+    values = _reader(tuple(names))
     # Most fields are the very same object in both.
     return {
-        name for name in names if (old := getattr(before, name)) is not (new := getattr(after, name)) and old != new
+        name
+        for name, old, new in zip(names, values(before), values(after), strict=True)
+        if old is not new and old != new
     }
 
 

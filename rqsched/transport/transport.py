@@ -28,6 +28,7 @@ from rq.job import Job
 from rqsched.config import Settings
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.patience import call_patiently
 from rqsched.transport import redis_keys
 from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
@@ -389,7 +390,7 @@ class Transport:
 
     @staticmethod
     def _patiently(call: Callable[[], T], attempts: int = 3) -> T:
-        return _retrying(attempts)(call)
+        return call_patiently(_retrying(attempts), call)
 
 
 @lru_cache(maxsize=8)

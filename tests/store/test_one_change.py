@@ -20,7 +20,7 @@ from rqsched.spec.spec import Every
 from rqsched.store import changes, one_change
 from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.database import Database
-from rqsched.store.rows import event_rows, run_rows, schedule_values
+from rqsched.store.rows import event_rows, run_values, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
 from tests.store.samples import LATER, NOW, add_schedule, find
 
@@ -112,7 +112,7 @@ def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Data
     values = schedule_values(change.after)
     assert {name: found[0][0][name] for name in values} == values
     assert found[2][-len(change.events) :] == event_rows(change)
-    [row] = run_rows(change.new_runs)
+    row = run_values(change.new_runs[0])
     assert {name: found[1][0][name] for name in row} == row
 
 
@@ -130,7 +130,7 @@ def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) ->
 def test_run_whose_name_is_taken_is_left_out_and_the_rest_written(database: Database) -> None:
     schedule = add_schedule(database)
     change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
-    database.transact(lambda c: insert_rows(c, runs, columns_of(run_rows(change.new_runs))))
+    database.transact(lambda c: insert_rows(c, runs, columns_of([run_values(change.new_runs[0])])))
 
     assert database.transact(partial(one_change.write, change=change))
 
