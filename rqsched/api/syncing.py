@@ -63,8 +63,9 @@ class Syncing:
         """Return what `sync` would do now, with the same checks; writes nothing."""
         requests = self._requests(declarations, namespace, None)
         done = _nothing_done()
-        for request in requests:
-            done[upserting.preview_upsert(self.runtime, request)].append(request.named.schedule_id)
+        for batch in _batches(requests):
+            for request, outcome in zip(batch, upserting.preview_upserts(self.runtime, batch), strict=True):
+                done[outcome].append(request.named.schedule_id)
         if prune:
             done["removed"] = [handle.schedule_id for handle in self._undeclared(_ids(requests, keep), namespace)]
         return Synced(**done)

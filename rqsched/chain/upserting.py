@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from rqsched.chain.caller_transaction import operate_in
 from rqsched.chain.operations import Request, created, open_runs
@@ -14,11 +15,14 @@ from rqsched.core import lifecycle
 from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uids
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, unchanged
+from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, unchanged
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
+
+RunsOf = Callable[[Schedule], Sequence[Run]]
+"""Reads what a decision about a schedule must see."""
 
 
 def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
@@ -40,7 +44,7 @@ def upsert_together(
     def work(connection: Connection) -> list[tuple[Change, str]]:
         named = [request.named for request in requests]
         known = changes.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
-        upserting = _Upserting(connection, runtime.now())
+        upserting = _Upserting(partial(open_runs, connection), runtime.now())
         done = [
             upserting.upsert(known.get(request.named.schedule_id), request, uid)
             for request, uid in zip(requests, uids, strict=True)
@@ -59,18 +63,18 @@ def upsert_together(
 class _Upserting:
     """Upserts of one transaction, at one instant: what is created alike is decided once."""
 
-    def __init__(self, connection: Connection, now: datetime) -> None:
-        self._connection = connection
+    def __init__(self, runs_of: RunsOf, now: datetime) -> None:
+        self._runs_of = runs_of
         self._now = now
         self._made: dict[tuple[object, ...], Change] = {}
 
     def upsert(self, known: Schedule | None, request: Request, uid: str) -> tuple[Change, str]:
-        """Decide about one, whose row is locked when there is one; returns its Change and what that does."""
+        """Decide about one, whose row is locked if its Change is to be written; returns that and what it does."""
         if known is None:
             return self._create(request, uid), "created"
         if known.operation == uid:  # committed before, and the answer was lost
             return Change(known, known), "created" if known.uid == uid else "updated"
-        change = _changed(self._connection, known, request, uid, self._now)
+        change = _changed(self._runs_of, known, request, uid, self._now)
         return change, "unchanged" if change.is_empty else "updated"
 
     def _create(self, request: Request, uid: str) -> Change:
@@ -87,22 +91,23 @@ class _Upserting:
         return lifecycle.created_alike(made, identity, request.definition, uid)
 
 
-def preview_upsert(runtime: Runtime, request: Request) -> str:
-    """Say what an upsert would do now: `created`, `updated` or `unchanged`. Writes nothing."""
-    named, now = request.named, runtime.now()
-    known = runtime.database.read(lambda c: changes.find_named(c, named.namespace, named.schedule_id))
-    if known is None:
-        return "created"
-    declared = _declared(known, request)
-    change = lifecycle.decide_update(
-        known, declared, now=now, note=request.note, tzdata=tzdata_version(), keep_next=request.keep_next
-    )
-    is_switched = request.paused is not None and request.paused != (known.status is ScheduleStatus.PAUSED)
-    is_continued = lifecycle.can_continue(change.after, now)
-    return "updated" if is_switched or is_continued or not change.is_empty else "unchanged"
+def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
+    """Say what `upsert_together` would do now, by deciding it: `created`, `updated` or `unchanged`. Writes nothing."""
+    uids = new_uids(runtime.now(), len(requests))
+
+    def work(connection: Connection) -> list[str]:
+        named = [request.named for request in requests]
+        known = changes.find_all_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        upserting = _Upserting(lambda one: changes.open_runs(connection, [one])[one.uid], runtime.now())
+        return [
+            upserting.upsert(known.get(request.named.schedule_id), request, uid)[1]
+            for request, uid in zip(requests, uids, strict=True)
+        ]
+
+    return runtime.database.read(work)
 
 
-def _changed(connection: Connection, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:
+def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:
     change = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
@@ -114,20 +119,20 @@ def _changed(connection: Connection, schedule: Schedule, request: Request, opera
         keep_next=request.keep_next,
     )
     if not request.keep_next and lifecycle.can_continue(change.after, now):  # Waymark's registration restarts instead
-        runs = open_runs(connection, schedule)
+        runs = runs_of(schedule)
         continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
         change = combined(change, continued)
-    return combined(change, _switched(connection, change.after, request, now, operation))
+    return combined(change, _switched(runs_of, change.after, request, now, operation))
 
 
-def _switched(connection: Connection, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
+def _switched(runs_of: RunsOf, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
     """Pause or resume as requested; Waymark's registration also makes active what was done or dead."""
     context = request.context
     if request.paused and schedule.is_active:
         return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
     if request.paused is not False:
         return unchanged(schedule)
-    runs = open_runs(connection, schedule)
+    runs = runs_of(schedule)
     if schedule.status is ScheduleStatus.PAUSED:
         keep = request.keep_next
         return lifecycle.decide_resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)

@@ -119,16 +119,30 @@ _LOCK_FREE = _FIND.with_for_update(key_share=True, skip_locked=True)
 
 def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
     """Lock and read, by id, the not-deleted schedules of these identities."""
-    given = given_names(connection, namespace, schedule_ids)
-    found = [to_schedule(row) for row in connection.execute(_lock_named(is_sqlite(connection)), given)]
-    return {schedule.schedule_id: schedule for schedule in found}
+    return _named(connection, _lock_named(is_sqlite(connection)), namespace, schedule_ids)
+
+
+def find_all_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
+    """Read, by id, the not-deleted schedules of these identities without locking them."""
+    return _named(connection, _find_named(is_sqlite(connection)), namespace, schedule_ids)
+
+
+@lru_cache(maxsize=2)
+def _find_named(on_sqlite: bool) -> sa.Select[Any]:
+    # A row that was deleted while its lock was awaited must be left out: IS_LIVE stands here, too.
+    return SELECT_SCHEDULES.where(is_named(on_sqlite=on_sqlite), IS_LIVE).order_by(schedules.c.uid)
 
 
 @lru_cache(maxsize=2)
 def _lock_named(on_sqlite: bool) -> sa.Select[Any]:
-    # A row that was deleted while its lock was awaited must be left out: the condition stands here, too.
-    statement = SELECT_SCHEDULES.where(is_named(on_sqlite=on_sqlite), IS_LIVE).order_by(schedules.c.uid)
-    return statement.with_for_update(key_share=True, of=schedules)
+    return _find_named(on_sqlite).with_for_update(key_share=True, of=schedules)
+
+
+def _named(
+    connection: Connection, statement: sa.Select[Any], namespace: str, schedule_ids: Sequence[str]
+) -> dict[str, Schedule]:
+    found = connection.execute(statement, given_names(connection, namespace, schedule_ids))
+    return {schedule.schedule_id: schedule for schedule in map(to_schedule, found)}
 
 
 def is_named(*, on_sqlite: bool) -> sa.ColumnElement[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Unpack
 
 import pytest
@@ -189,3 +190,28 @@ def test_a_sync_with_an_invalid_declaration_writes_nothing(env: Env, wanted: lis
         with pytest.raises(InvalidInputError):
             sync(wanted)
     assert env.scheduler.list().items == []
+
+
+STATES: dict[str, Options] = {"active": {}, "paused": {}, "done": {"max_runs": 1}}
+CHANGES: dict[str, Options] = {"the same": {}, "another queue": {"queue": "high"}, "more runs": {"max_runs": 5}}
+
+
+@pytest.mark.parametrize("paused", [None, True, False])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("state", STATES)
+def test_a_preview_says_what_a_sync_does(any_env: Env, state: str, change: str, paused: bool | None) -> None:
+    scheduler = any_env.scheduler
+    scheduler.sync([declared("a", **STATES[state]), declared("b")])
+    handle = scheduler.get("a")
+    any_env.run_due(timedelta(hours=1))
+    if state == "paused":
+        handle.pause()
+    assert handle.refresh().status == state
+    before = any_env.state(handle)
+    options: Options = {**STATES[state], **CHANGES[change]}
+    wanted = [replace(declared("a", **options), paused=paused), declared("b")]
+
+    planned = scheduler.preview_sync(wanted)
+
+    assert any_env.state(handle) == before
+    assert planned == scheduler.sync(wanted)
