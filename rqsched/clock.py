@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _NO_OFFSET = timedelta(0)
 STEP = timedelta(milliseconds=100)
@@ -107,8 +106,7 @@ class DatabaseClock(Clock):
         return wall, monotonic, theirs, self._host.monotonic() - monotonic
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(NamedTuple):
     """The same moment by three clocks."""
 
     database: datetime

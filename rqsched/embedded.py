@@ -19,8 +19,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from redis import Redis
@@ -42,8 +42,7 @@ _ANSWER_SECONDS = 5.0
 _POLL = wait_fixed(0.01)
 
 
-@dataclass(frozen=True)
-class Urls:
+class Urls(NamedTuple):
     """Where a process finds SQL and Redis."""
 
     database_url: str
@@ -52,8 +51,7 @@ class Urls:
     """Redis URL; a unix:// one when embedded."""
 
 
-@dataclass(frozen=True)
-class EmbeddedValkey:
+class EmbeddedValkey(NamedTuple):
     """A running Valkey of a data folder. The object does not keep it alive."""
 
     data_dir: Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -39,8 +39,7 @@ class BulkRow:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Bulk:
+class Bulk(NamedTuple):
     """What is done to each schedule."""
 
     operation: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
@@ -40,8 +41,7 @@ _PREVIEWED = 5_000
 """How many occurrences a dry run looks at together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """What a backfill is asked to fire."""
 
     start_at: datetime

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.settle_decision import AttemptResult
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A run attempt that this process executes."""
 
     run: Run

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -55,8 +56,7 @@ class Fired:
     """The uid of the run whose targets it lets be tried again; None for every other link."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(NamedTuple):
     """The links of one delivery, read from their ids."""
 
     main: dict[str, LinkId]

@@ -7,10 +7,10 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.chain.caller_transaction import operate_in
 from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
@@ -47,8 +47,7 @@ Decide = Callable[[Connection, Schedule, str], Change]
 """Decides about a locked schedule; the text is the operation's uid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """Which schedule a caller means."""
 
     namespace: str
@@ -57,8 +56,7 @@ class Named:
     """Its id there, unique among schedules that are not deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What `create` and `upsert` are asked to bring about."""
 
     named: Named

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import replace
 from datetime import timedelta
 
 from redis import Redis
@@ -70,7 +69,7 @@ def step_back(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | Deliv
     Redis gives a job to the worker that has waited longest: a plain RQ worker blocks for minutes, so it would be first
     again each time, and a worker with the right database never.
     """
-    earlier = str(replace(job, delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
+    earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
     refusals.give_up(carrier, earlier)
     settings = runtime.settings
     time.sleep((settings.grace + settings.reconcile_interval).total_seconds())

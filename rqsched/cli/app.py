@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import gc
 import platform
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,8 +26,7 @@ _SCHEDULES, _OPERATIONS, _HISTORY, _MAINTENANCE, _PROCESSES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One command as `rqsched --help` shows it."""
 
     name: str

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rqsched.core import audit
@@ -118,8 +118,7 @@ def shown_destination(delivery: Delivery) -> str:
     return hidden(delivery.destination) if is_url else delivery.destination
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(NamedTuple):
     """What the settings want told of every schedule."""
 
     webhook: str | None = None

@@ -7,8 +7,9 @@ counted as missed; a run that uses up `max_runs` ends the schedule; else the nex
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.backoff import FIRE_BACKOFF, backoff
@@ -27,8 +28,7 @@ from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 from rqsched.core.skips import skip, skip_gaps
 
 
-@dataclass(frozen=True, slots=True)
-class FireContext:
+class FireContext(NamedTuple):
     """What a fire must know besides the schedule and its open runs."""
 
     env: str = ""

@@ -11,9 +11,9 @@ import hashlib
 import re
 import secrets
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from ulid import ULID
 
@@ -32,8 +32,7 @@ _DELIVERY = re.compile(rf"delivery-(?P<uid>{_UID})-a(?P<attempt>\d{{1,9}})")
 _BATCH = re.compile(rf"batch-(?P<uid>{_UID})-t(?P<number>\d{{1,18}})")
 
 
-@dataclass(frozen=True, slots=True)
-class LinkId:
+class LinkId(NamedTuple):
     """The main link of a schedule: position `n` of the chain of incarnation `uid`."""
 
     uid: str
@@ -46,8 +45,7 @@ class LinkId:
         return f"sched-{self.uid}-n{self.n}-rc0"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLinkId:
+class RetryLinkId(NamedTuple):
     """The retry link of the schedule's run `number` after its `attempt`-th attempt failed."""
 
     uid: str
@@ -62,8 +60,7 @@ class RetryLinkId:
         return f"sched-{self.uid}-r{self.number}-rc{self.attempt}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunJobId:
+class RunJobId(NamedTuple):
     """One delivery of one attempt of a run."""
 
     uid: str
@@ -78,8 +75,7 @@ class RunJobId:
         return f"run-{self.uid}-a{self.attempt}-d{self.delivery}"
 
 
-@dataclass(frozen=True, slots=True)
-class TargetJobId:
+class TargetJobId(NamedTuple):
     """One delivery of one target of a fan-out; the target's uid is computed from run and target id."""
 
     uid: str
@@ -92,8 +88,7 @@ class TargetJobId:
         return f"target-{self.uid}" if self.delivery == 1 else f"target-{self.uid}-d{self.delivery}"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchJobId:
+class BatchJobId(NamedTuple):
     """What puts a run's next targets on their queue, from the `number`-th on."""
 
     run_uid: str
@@ -106,8 +101,7 @@ class BatchJobId:
         return f"batch-{self.run_uid}-t{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryJobId:
+class DeliveryJobId(NamedTuple):
     """One attempt to deliver a notification."""
 
     uid: str

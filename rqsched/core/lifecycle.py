@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
@@ -46,8 +46,7 @@ from rqsched.spec.spec import Member, Once, Spec
 _TIMING = frozenset({"spec", "jitter"})
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Which schedule, and which incarnation of it."""
 
     uid: str

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rqsched.core.audit import Event
 from rqsched.core.notifications import Notifications
@@ -216,8 +216,7 @@ def _parse_defaults(text: str) -> Mapping[str, Any]:
     return MappingProxyType(json.loads(text))
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """One instant the spec yields, and when it fires."""
 
     nominal_at: datetime

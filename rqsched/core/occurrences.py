@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
@@ -75,8 +76,7 @@ class Missed:
     """The nominal time of the newest occurrence that passed, fired or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueOccurrences:
+class DueOccurrences(NamedTuple):
     """The passed occurrences of one schedule, classified."""
 
     fires: tuple[datetime, ...]
@@ -111,8 +111,7 @@ def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
     return DueOccurrences(fires, Missed(missed, capped, first, passed.last) if missed > 0 else None, passed.last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Passed:
+class _Passed(NamedTuple):
     """The stored occurrence, and those of the grid in (since, last]."""
 
     stored: datetime

@@ -7,8 +7,8 @@ caller ends the schedule (`schedule_endings.end_exhausted`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
@@ -18,8 +18,7 @@ from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
 from rqsched.core.skips import skip
 
 
-@dataclass(frozen=True, slots=True)
-class StartRequest:
+class StartRequest(NamedTuple):
     """One occurrence that asks for a run."""
 
     kind: RunKind
@@ -38,8 +37,7 @@ class StartRequest:
     """When it was to start, for its lateness."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartResult:
+class StartResult(NamedTuple):
     """What became of a request."""
 
     outcome: str
@@ -54,8 +52,7 @@ class StartResult:
     """This start used up `max_runs`: the caller ends the schedule."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapDecision:
+class OverlapDecision(NamedTuple):
     """What the overlap policy says about one new run."""
 
     act: str

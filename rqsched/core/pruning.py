@@ -7,8 +7,8 @@ newest so many is known without counting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from rqsched.core.model import OPEN, RunKind, RunStatus, Schedule
 from rqsched.core.retention import YOUNG, Retention
@@ -21,8 +21,7 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """No row is older: an edge here lets nothing go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Oldest:
+class Oldest(NamedTuple):
     """The oldest rows of one schedule: whether it is worth a look, without reading them all."""
 
     uid: str
@@ -60,8 +59,7 @@ class Oldest:
         return not retention.keeps_all and (has_old_runs or has_old_events or is_old(self.other_at))
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(NamedTuple):
     """Where the kept history of one schedule begins. What lies before an edge may go."""
 
     ended: datetime
@@ -109,8 +107,7 @@ def _edges(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunMark:
+class RunMark(NamedTuple):
     """What the decision must know of a run."""
 
     uid: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.core.audit import BACKFILL_STOPPED, NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.change_builder import ChangeBuilder
@@ -22,8 +22,7 @@ PRUNED = "pruned"
 """Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(NamedTuple):
     """A manual start on request."""
 
     uid: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
 from rqsched.errors import InvalidTimezoneError
@@ -28,8 +28,7 @@ _MARGIN = timedelta(days=3)
 _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of time in which a zone's offset from UTC does not change. All instants here are naive."""
 
     start: datetime

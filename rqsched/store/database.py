@@ -11,11 +11,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 import tenacity
@@ -67,8 +66,7 @@ _SQLITE_OUTAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """How long transient failures are retried, with a capped exponential backoff and jitter."""
 
     total: timedelta = timedelta(seconds=10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,8 +24,7 @@ from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targ
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What the targets of one run have in common."""
 
     run_uid: str
@@ -48,8 +47,7 @@ class Batch:
     """Whether an earlier attempt of the run has named them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunName:
+class RunName(NamedTuple):
     """What people know the run of targets by."""
 
     namespace: str

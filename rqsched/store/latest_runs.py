@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,8 +13,7 @@ from rqsched.core.model import RunStatus, Schedule
 from rqsched.store.tables import runs
 
 
-@dataclass(frozen=True, slots=True)
-class LatestRun:
+class LatestRun(NamedTuple):
     """What a description of a schedule says of its newest run."""
 
     schedule_uid: str

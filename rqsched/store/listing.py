@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -234,8 +234,7 @@ def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
     return is_one | WAITS_FOR_CODE if BLOCKED in statuses else is_one
 
 
-@dataclass(frozen=True, slots=True)
-class FailedRuns:
+class FailedRuns(NamedTuple):
     """Which failed and lost runs are meant: those that match everything that is given."""
 
     since: datetime
@@ -291,8 +290,7 @@ _LOOKED_AT = 200
 """How many of the newest runs of all namespaces are looked at for those of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilters:
+class RunFilters(NamedTuple):
     """Which runs of a namespace a list shows: those that match every filter that is given."""
 
     namespace: str

@@ -6,7 +6,7 @@ For a process whose schema is current this costs two short queries; it never loa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Inspector
@@ -27,8 +27,7 @@ _HAS_TABLE = f"{_TABLES} AND pg_catalog.pg_table_is_visible(oid)"
 _HAS_TABLE_IN_SQLITE = f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{VERSION_TABLE}'"  # noqa: S608
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaStatus:
+class SchemaStatus(NamedTuple):
     """Which revision a database is at, and which one this version of rqsched needs."""
 
     current: str | None

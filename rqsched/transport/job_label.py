@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.core.ids import iso_utc
 
@@ -21,8 +20,7 @@ DATABASE = "database"
 _UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
 
 
-@dataclass(frozen=True, slots=True)
-class JobLabel:
+class JobLabel(NamedTuple):
     """What is told of one job: whose it is, what it executes, and for when."""
 
     workflow: str

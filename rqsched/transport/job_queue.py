@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from rq import Queue, Retry
@@ -23,8 +22,7 @@ _WAKE_SECONDS = 60
 """After so long a wake that no dispatcher took expires."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """One job to put on a queue."""
 
     id: str
@@ -39,8 +37,7 @@ class JobSpec:
     """What RQ's tools show of it; None for its function and its database alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobKind:
+class JobKind(NamedTuple):
     """What the jobs of one queue have in common."""
 
     func: str

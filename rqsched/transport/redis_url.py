@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
 import redis
@@ -39,8 +38,7 @@ _LIBRARY_OPTIONS = (_LIBRARY, "lib_name", "lib_version")
 """redis-py's options of what a connection tells the server about its library."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentinelAddress:
+class SentinelAddress(NamedTuple):
     """The Sentinels of a URL, and how they and the servers they name are spoken to."""
 
     sentinels: tuple[tuple[str, int], ...]

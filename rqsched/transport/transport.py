@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import tenacity
 from redis import Redis
@@ -66,8 +66,7 @@ Names = Mapping[str, tuple[str, str]]
 NO_NAMES: Names = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(NamedTuple):
     """A link to arm, and when it is due."""
 
     id: LinkId | RetryLinkId
@@ -76,8 +75,7 @@ class Arm:
     """When it fires; one in the past is put on the list at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextLook:
+class NextLook(NamedTuple):
     """When a dispatcher is to look for due links again."""
 
     due_at: float | None

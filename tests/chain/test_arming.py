@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -147,11 +146,11 @@ def listed(env: Env, link: Arm) -> None:
     """It waits on the list, behind an older one."""
     put(env, arm(env, 99, after=-MINUTE))
     env.clock.advance(SECOND)
-    put(env, replace(link, due_at=env.clock.now()))
+    put(env, link._replace(due_at=env.clock.now()))
 
 
 def head_of_list(env: Env, link: Arm) -> None:
-    put(env, replace(link, due_at=env.clock.now()))
+    put(env, link._replace(due_at=env.clock.now()))
 
 
 def in_the_set(env: Env, link: Arm) -> None:
@@ -171,7 +170,7 @@ def leased(env: Env, link: Arm) -> None:
 
 
 def overdue_within_the_grace(env: Env, link: Arm) -> None:
-    put(env, replace(link, due_at=env.clock.now() + SECOND))
+    put(env, link._replace(due_at=env.clock.now() + SECOND))
     env.clock.advance(5 * SECOND)
 
 
@@ -242,7 +241,7 @@ def lost_from_the_set(env: Env, link: Arm) -> None:
 
 def overdue_beyond_the_grace(env: Env, link: Arm) -> None:
     """Nobody promotes what waits there: RQ's scheduler lost its process, and no dispatcher runs."""
-    put(env, replace(link, due_at=env.clock.now() + SECOND))
+    put(env, link._replace(due_at=env.clock.now() + SECOND))
     env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
 
 
@@ -279,7 +278,7 @@ def test_a_dead_link_that_is_due_is_on_the_list_and_nowhere_else(env: Env, kill:
     link = arm(env, after=10 * MINUTE)
     kill(env, link)
 
-    assert put(env, replace(link, due_at=env.clock.now())) == 1
+    assert put(env, link._replace(due_at=env.clock.now())) == 1
 
     assert str(link.id) in env.queued(LIST)
     assert str(link.id) not in env.armed()

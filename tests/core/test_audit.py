@@ -71,7 +71,7 @@ def every_event() -> list[Event]:
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     done = replace(hourly, status=ScheduleStatus.DONE)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
-    kill = replace(trigger, overlap=OverlapPolicy.TERMINATE_OTHER)
+    kill = trigger._replace(overlap=OverlapPolicy.TERMINATE_OTHER)
     changes: list[Change] = [
         lifecycle.decide_create(IDENTITY, definition(), now=NOON),
         lifecycle.decide_update(hourly, definition("@daily"), now=NOON + 2 * HOUR),

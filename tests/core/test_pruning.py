@@ -32,7 +32,7 @@ def mark(number: int, days_ago: float = 50, status: str = "failed", **fields: An
     """A run that ended so long ago."""
     at = NOW - days_ago * DAY
     made = RunMark(f"run-{number}", number, RunKind.SCHEDULED, RunStatus(status), at, at, at, False, False)
-    return replace(made, **fields)
+    return made._replace(**fields)
 
 
 def edges(text: str, schedule: Schedule = SCHEDULE) -> Edges:

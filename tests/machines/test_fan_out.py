@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -263,7 +263,7 @@ def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: M
         run = env.scheduler.get(id_).trigger().run
         assert run is not None
         batch = Batch(run.uid, f"machine:{case.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
-        far = replace(batch, connection="eu" if id_ == "far" else None)
+        far = batch._replace(connection="eu" if id_ == "far" else None)
         env.runtime.database.transact(
             partial(fan_out_targets.record, batch=far, named=["a-1"], first=1, now=env.clock.now())
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -270,7 +269,7 @@ def test_targets_named_after_the_schedule_got_a_limit_are_handled_too(any_env: E
     now, database = any_env.clock.now(), any_env.runtime.database
     before = Batch(new_uid(now), "note", now, timeout=60)
     database.transact(lambda c: fan_out_targets.record(c, before, ["a-1"], 1, now))
-    database.transact(lambda c: fan_out_targets.record(c, replace(before, max_parallel=1), ["a-2", "a-3"], 2, now))
+    database.transact(lambda c: fan_out_targets.record(c, before._replace(max_parallel=1), ["a-2", "a-3"], 2, now))
     taken, _ = database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(before.run_uid, 1), 1, now))
     assert [target.target_id for target in taken] == ["a-1"]
     database.transact(lambda c: c.execute(sa.update(rows).values(status="succeeded").where(rows.c.number == 1)))
