@@ -6,6 +6,7 @@ only that time passes at a word.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.store.database import Patience
 from rqsched.store.tables import deliveries, metadata
 from rqsched.testing import ManualClock
+from rqsched.transport import redis_keys
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import Story, read_stories
 from tests.system.crash.workflows import AttemptFailedError, executed, notified, take_notes
@@ -197,10 +199,14 @@ class CrashEnv:
         return "\n".join(story.lines() for story in self.stories())
 
     def state(self) -> str:
-        """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random."""
+        """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random.
+
+        How much reconcile passes did, and in how many seconds, decides nothing.
+        """
         rows = self.runtime.database.read(_read_rows)
         tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
-        keys = {key.decode(): self._value(key) for key in self._keys()}
+        counts = redis_keys.passes(self.runtime.settings.control_queue)
+        keys = {key.decode(): self._value(key) for key in self._keys() if key != counts.encode()}
         ordered = sorted((repr(item) for item in keys.items()), key=_blank)
         text = "\n".join(
             [repr(tables), *ordered, str(self.clock.now()), str(executed(self.log)), str(notified(self.notes))]
@@ -219,8 +225,8 @@ class CrashEnv:
     def _value(self, key: bytes) -> Any:
         kind = self.redis.type(key)
         if kind == b"hash":
-            # The data of a job is its function and its id, packed.
-            return sorted(item for item in self.redis.hgetall(key).items() if item[0] != b"data")
+            fields = cast("dict[bytes, bytes]", self.redis.hgetall(key))
+            return sorted(_field(*item) for item in fields.items() if item[0] != b"data")
         if kind == b"zset":
             return sorted(
                 self.redis.zrange(key, 0, -1, withscores=True), key=lambda item: (item[1], _blank(str(item[0])))
@@ -294,6 +300,14 @@ _UID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.IGNORECASE)
 
 def _blank(text: str) -> str:
     return _UID.sub("*", text)
+
+
+def _field(name: bytes, value: bytes) -> tuple[bytes, Any]:
+    """A field of a hash; the data of a job is its function and its id, packed, and so is left out.
+
+    What else is packed is unpacked: uids in it cannot be told from the lengths before them.
+    """
+    return name, pickle.loads(value) if name == b"meta" else value
 
 
 def _text(row: dict[str, Any]) -> str:
