@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -38,8 +37,7 @@ _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(NamedTuple):
     """What became of one delivered link."""
 
     id: str
@@ -128,7 +126,7 @@ def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
     """Let the targets of a run be tried again that are due; the link is due again with the next of them."""
     promote(runtime, run_uid)
     next_at = runtime.database.read(lambda connection: fan_out_targets.next_promotion(connection, run_uid))
-    return replace(fired, again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
+    return fired._replace(again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
 
 
 def _decide(runtime: Runtime, connection: Connection, batch: _Batch, *, skip_locked: bool) -> list[Fired]:
@@ -271,4 +269,4 @@ def _disown(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
     _log.warning("%d links of unknown schedules are %s: %s", len(foreign), fate, foreign[0], extra=_FOREIGN)
     if not is_ours:
         return fired
-    return [replace(one, outcome="stale", again_at=None) if one.outcome == "foreign" else one for one in fired]
+    return [one._replace(outcome="stale", again_at=None) if one.outcome == "foreign" else one for one in fired]

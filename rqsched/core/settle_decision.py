@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
@@ -48,8 +48,7 @@ class AttemptOutcome(StrEnum):
     """The last target has ended; not repeated as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptResult:
+class AttemptResult(NamedTuple):
     """The end of one attempt as its observer reports it."""
 
     outcome: AttemptOutcome
@@ -128,7 +127,7 @@ def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResu
     outcome = AttemptOutcome.FAILED if is_failure else AttemptOutcome.SUCCEEDED
     _record_end(builder, run, audit.FAN_OUT_ENDED, outcome=outcome.value, targets=counts)
     error = describe_failures(counts, attempt_result.error) if is_failure else None
-    return replace(attempt_result, outcome=outcome, error=error, is_final=True)
+    return attempt_result._replace(outcome=outcome, error=error, is_final=True)
 
 
 def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:

@@ -7,7 +7,6 @@ run and its id. How it is handled is in `target_attempts`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -60,8 +59,7 @@ class RunName(NamedTuple):
     """Its current attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One target, as its job needs it."""
 
     uid: str
@@ -95,7 +93,7 @@ class Target:
         return TargetJobId(self.uid, self.delivery)
 
 
-TARGET = [targets.c[name] for name in Target.__dataclass_fields__]
+TARGET = [targets.c[name] for name in Target._fields]
 """The columns of a Target."""
 
 
@@ -229,7 +227,7 @@ def promote(
     if due:
         _release(connection, [target.uid for target, _ in due], now)
     again = [
-        replace(target, attempt=target.attempt + is_retry, delivery=target.delivery + 1) for target, is_retry in due
+        target._replace(attempt=target.attempt + is_retry, delivery=target.delivery + 1) for target, is_retry in due
     ]
     ready = [target for target in again if target.max_parallel is None]
     return ready, [target for target in again if target.max_parallel is not None]

@@ -119,7 +119,7 @@ def test_the_first_delay_is_the_interval() -> None:
         pytest.param(DIES, LOST, 4, "lost", id="the last attempt was lost"),
         pytest.param(DIES_AT_ONCE, FAILED, 1, "failed", id="at most once: failed"),
         pytest.param(DIES_AT_ONCE, LOST, 1, "lost", id="at most once: lost"),
-        pytest.param(DIES, replace(FAILED, is_final=True), 1, "failed", id="no further attempt wanted"),
+        pytest.param(DIES, FAILED._replace(is_final=True), 1, "failed", id="no further attempt wanted"),
     ],
 )
 def test_a_schedule_dies_when_its_run_has_no_attempt_left(
@@ -163,7 +163,7 @@ def test_a_failed_run_is_recorded_with_its_attempt_the_first_line_of_its_error_a
 
 
 def test_a_lost_run_is_recorded_as_lost() -> None:
-    change = end(retrying(CONTINUE), replace(LOST, error="its work horse died"))
+    change = end(retrying(CONTINUE), LOST._replace(error="its work horse died"))
     assert types(change) == ["RunLost"]
     assert event(change, "RunLost")["error"] == "its work horse died"
 
@@ -372,7 +372,7 @@ def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedul
 def test_a_run_that_outlives_its_schedule_does_not_revive_it(status: str) -> None:
     over = replace(retrying(RetryPolicy(1)), status=ScheduleStatus(status), next_run_at=None, due_at=None)
     assert ended(end(over, FAILED)) == {1: "retrying"}
-    for attempt_result, recorded in ((SUCCEEDED, []), (replace(FAILED, is_final=True), ["RunFailed"])):
+    for attempt_result, recorded in ((SUCCEEDED, []), (FAILED._replace(is_final=True), ["RunFailed"])):
         change = end(over, attempt_result)
         assert (change.after.status.value, types(change)) == (status, recorded)
 
