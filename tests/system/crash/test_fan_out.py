@@ -235,7 +235,7 @@ MAY_LOSE_ONE = {HANDLED, LAST, NEXT, "a horse dies and the next takes its place"
 
 def _case(kind: str, flow: Flow) -> Any:
     marks = [pytest.mark.postgres] if kind == "postgres" else []
-    if kind == "postgres" and flow.name not in {HANDLED, LAST, NEXT}:
+    if kind == "postgres" and flow.name not in {HANDLED, LAST}:
         marks.append(pytest.mark.proof)
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 
