@@ -16,7 +16,7 @@ from redis import Redis
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
-from tests.support import servers
+from tests.support import servers, warm
 from tests.support.compiled import share_compiled_statements
 from tests.support.env import NOON, Env, MakeEnv, open_env
 from tests.support.servers import PostgresServer, ValkeyServer
@@ -74,6 +74,13 @@ def _is_surface_on_second_database(item: pytest.Item) -> bool:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("RQSCHED_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def cold_commands() -> Iterator[None]:
+    """Commands are started as in production: their imports are a part of what is tried."""
+    with warm.cold():
+        yield
 
 
 @pytest.fixture

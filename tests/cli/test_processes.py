@@ -21,6 +21,7 @@ from tests.support.processes import rqsched_command, start, wait_until
 from tests.support.servers import free_port
 from tests.support.tls import make_certificate
 
+pytestmark = pytest.mark.usefixtures("cold_commands")
 FLOWS = """
 from rqsched import workflow
 

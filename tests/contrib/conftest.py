@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +117,9 @@ class Project(Processes):
 
     def run(self, *words: str, **differs: str) -> Process:
         """Start a command in the project's folder."""
-        return self.start(["env", *words], cwd=self.folder, SETTINGS=json.dumps(self.settings), **differs)
+        program, *arguments = words
+        path = sys.executable if program == "python" else BIN / program
+        return self.start([path, *arguments], cwd=self.folder, SETTINGS=json.dumps(self.settings), **differs)
 
     def manage(self, *words: str, code: int = 0, **differs: str) -> str:
         """Run a command of manage.py to its end; returns what it wrote."""

@@ -17,6 +17,8 @@ from tests.support.processes import Process, wait_until
 from tests.support.servers import PostgresServer, free_port
 
 pytestmark = pytest.mark.timeout(300)
+from_nothing = pytest.mark.usefixtures("cold_commands")
+"""What a project starts is started as in production, its imports a part of it."""
 SOON = 90.0
 SQLITE = {"ENGINE": "django.db.backends.sqlite3"}
 
@@ -158,6 +160,7 @@ def test_the_environment_wins_over_the_settings(project: Project, redis_url: str
     assert "Namespace: of-environment" in listed
 
 
+@from_nothing
 def test_a_deploy_migrates_and_syncs_and_prunes_what_is_declared_no_more(project: Project) -> None:
     project.manage("migrate")
     assert "1 created" in project.manage("rqsched", "sync", "--prune")
@@ -234,8 +237,10 @@ def wait_for_runs(project: Project, worker: Process, count: int) -> list[RunHand
 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_worker_executes_workflows_of_schedules_py_with_djangos_models(
-    project: Project, redis_url: str, kind: str
+    project: Project, redis_url: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
+    if kind == "rqsched_worker":
+        request.getfixturevalue("cold_commands")
     project.python(RENAME)
     url = ["--url", redis_url, "default"] if "rq" in WORKERS[kind] else []
 
@@ -395,6 +400,7 @@ print([client.get("/jobs/", headers=headers).status_code for headers in ({}, {"X
     assert "[302, 200]" in project.python(script)
 
 
+@from_nothing
 def test_importing_the_scheduler_opens_nothing(project: Project, tmp_path: Path) -> None:
     """Neither database nor Redis is there while an image is built; its commands must not need them."""
     project.settings = {

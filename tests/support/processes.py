@@ -18,6 +18,8 @@ from typing import TypeVar
 import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
+from tests.support import warm
+
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -158,13 +160,18 @@ def start(
     user: int | None = None,
 ) -> Process:
     """Start a process in its own session that dies with the test process; the caller ends it."""
+    words = [str(word) for word in command]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+    forked = None if user else warm.fork(words, log_path=log_path, environment=environment, cwd=cwd)
+    if forked is not None:
+        return Process(popen=forked, log_path=log_path)
     with log_path.open("ab") as log:
         popen = subprocess.Popen(
-            [str(word) for word in command],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            env=environment,
             cwd=cwd,
             user=user,
             start_new_session=True,

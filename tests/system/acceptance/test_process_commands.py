@@ -22,7 +22,7 @@ from tests.support.processes import BIN, Process, process_tree, rqsched_command,
 from tests.support.servers import ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180), pytest.mark.usefixtures("cold_commands")]
 SECOND = timedelta(seconds=1)
 SOON = 60.0
 
