@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import rqsched
@@ -31,7 +32,13 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(module: str, path: Path) -> Iterator[Import]:
+@cache
+def imports_of(module: str, path: Path) -> tuple[Import, ...]:
+    """Every import of a module; read once, for many tests ask."""
+    return tuple(_imports_of(module, path))
+
+
+def _imports_of(module: str, path: Path) -> Iterator[Import]:
     tree = ast.parse(path.read_text())
     deferred = {
         id(inner)
