@@ -62,6 +62,7 @@ BESIDE_POSTGRES = {
     "a run ends and the next is drained",
     "a run fails and somebody is told",
     "a notification is delivered",
+    "an overdue schedule is found",
 }
 """What `make test` crashes beside PostgreSQL too: one of each kind; `make proofs` crashes everything beside both."""
 
