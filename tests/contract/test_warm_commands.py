@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import Redis
 
@@ -71,4 +73,49 @@ def test_one_whose_environment_differs_otherwise_is_started_from_nothing(
 ) -> None:
     listing = _start(tmp_path, {**environment, "TZ": "Asia/Tokyo"}, "list")
     assert listing.popen.wait(30) == 0
+    assert not _is_forked(listing)
+
+
+@pytest.mark.skipif(not warm.CAN_FORK, reason="nothing is forked here")
+def test_without_the_process_that_commands_are_forked_from_they_are_started_from_nothing(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_parents", {})
+    worker = _start(tmp_path, environment, "worker")
+    assert _is_forked(worker)
+    psutil.Process(worker.pid).parent().kill()
+
+    assert worker.popen.wait(30) == -signal.SIGKILL
+    listing = _start(tmp_path, environment, "list")
+    assert listing.popen.wait(30) == 0
+    assert not _is_forked(listing)
+
+
+class TakesTooLongError(Exception):
+    """What ends a test that hangs."""
+
+
+class Interrupted:
+    """A socket on which one waits too long."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.sendall = control.sendall
+        self.close = control.close
+
+    def recv(self, _: int) -> bytes:
+        raise TakesTooLongError
+
+
+@pytest.mark.skipif(not warm.CAN_FORK, reason="nothing is forked here")
+def test_after_an_answer_that_was_not_awaited_no_other_is_taken_for_it(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = warm._Parent(())
+    monkeypatch.setattr(warm, "_parents", {(): parent})
+    monkeypatch.setattr(parent, "_control", Interrupted(parent._control))
+    with pytest.raises(TakesTooLongError):
+        _start(tmp_path, environment, "list")
+
+    listing = _start(tmp_path, environment, "describe", "nope")
+    assert listing.popen.wait(30) == 3
     assert not _is_forked(listing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from time import monotonic
 
@@ -81,3 +82,20 @@ def test_time_runs_since_the_first_call_began() -> None:
     call_patiently(loop(stop=is_over), calls)
     assert len(began) == 2
     assert max(began) <= calls.at[0]
+
+
+class Lost:
+    """Something that a failed call had opened."""
+
+
+def test_what_a_failed_call_held_is_let_go_before_the_next() -> None:
+    held: list[weakref.ref[Lost]] = []
+
+    def call() -> int:
+        if held:
+            return sum(one() is not None for one in held)
+        lost = Lost()
+        held.append(weakref.ref(lost))
+        raise OSError
+
+    assert call_patiently(loop(), call) == 0

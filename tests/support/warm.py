@@ -41,9 +41,12 @@ _DJANGO = (
 _BESIDE = ("rq.cli", "rq.worker", "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite")
 _NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.store.migrations")
 """They act when they are imported, or need what is not there."""
-_MAY_DIFFER = ("RQSCHED_", "PYTEST_", "ACCEPTANCE_", "PATH", "DJANGO_", "SETTINGS", "CASES")
+_MAY_DIFFER = ("RQSCHED_", "RQ_", "PYTEST_", "ACCEPTANCE_", "PATH", "DJANGO_", "SETTINGS", "CASES")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_MOST = 1 << 18
+_MOST = 1 << 16
+"""Bytes of an order; a longer one would not fit into one message."""
+_ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1"}
+"""What commands are imported with."""
 
 
 class ForkedCommand(subprocess.Popen[bytes]):
@@ -55,6 +58,7 @@ class ForkedCommand(subprocess.Popen[bytes]):
         self.pid = pid
         self.stdin = self.stdout = self.stderr = None
         self.returncode: Any = None
+        self._turn = threading.Lock()
         self._descriptor = os.pidfd_open(pid)  # it is there until its parent is asked how it ended
 
     def poll(self) -> int | None:
@@ -71,44 +75,65 @@ class ForkedCommand(subprocess.Popen[bytes]):
             os.kill(self.pid, sig)
 
     def _reap(self, milliseconds: int | None) -> int | None:
-        if self.returncode is None:
-            waiting = select.poll()
-            waiting.register(self._descriptor, select.POLLIN)
-            if waiting.poll(milliseconds):
-                self.returncode = self._parent.ask({"ended": self.pid})
-                os.close(self._descriptor)
-        code: int | None = self.returncode
-        return code
+        if self.returncode is None and self._has_ended(milliseconds):
+            with self._turn:
+                if self.returncode is None:
+                    code = self._parent.ask({"ended": self.pid})
+                    self.returncode = -signal.SIGKILL if code is None else code  # without its parent it was killed
+                    os.close(self._descriptor)
+        found: int | None = self.returncode
+        return found
+
+    def _has_ended(self, milliseconds: int | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._descriptor, select.POLLIN)
+        return bool(waiting.poll(milliseconds))
 
 
 class _Parent:
-    """A process that has imported everything, and some modules beside it; it is gone with the test process."""
+    """A process that has imported everything, and some modules beside it; it is gone with the test process.
+
+    One that does not answer an order, or whose answer was not awaited, is killed, and all that it has forked with it:
+    then commands are started from nothing.
+    """
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._owner = os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._turn = threading.Lock()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
                 cwd=_REPOSITORY,
-                env=self.environment,
+                env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the tests, which end it
             )
-        atexit.register(self._close, os.getpid())
+        atexit.register(self._close)
+        os.register_at_fork(after_in_child=self._control.close)  # what is forked would keep it alive
 
-    def ask(self, order: Mapping[str, Any]) -> int:
-        """Have an order carried out; returns its number."""
+    def ask(self, order: Mapping[str, Any]) -> int | None:
+        """Have an order carried out; returns its number, None once this process does not answer."""
+        message = json.dumps(order).encode()
+        if len(message) > _MOST:
+            return None
         with self._turn:
-            self._control.sendall(json.dumps(order).encode())
-            answer = self._control.recv(_MOST)
-        assert answer, "the process that commands are forked from is gone"
-        return int(answer)
+            try:
+                self._control.sendall(message)
+                answer = self._control.recv(_MOST)
+            except OSError:
+                answer = b""
+            except BaseException:  # a test that takes too long: nobody would know whose the next answer is
+                self._close()
+                raise
+            if not answer:
+                self._close()
+        return int(answer) if answer else None
 
-    def _close(self, owner: int) -> None:
-        if os.getpid() == owner:
+    def _close(self) -> None:
+        if os.getpid() == self._owner:
+            self._control.close()
             self._process.kill()
             self._process.wait()
 
@@ -147,12 +172,12 @@ def fork(
     modules = _DJANGO if is_django else ()
     if modules not in _parents:
         _parents[modules] = _Parent(modules)
-    parent = _parents[modules]
-    if not _is_alike(environment, parent.environment):
+    if not _is_alike(environment, _ENVIRONMENT):
         return None
     log_path.touch()
     order = {"command": command, "log": str(log_path), "environment": dict(environment), "cwd": str(cwd)}
-    return ForkedCommand(parent, command, parent.ask(order))
+    pid = _parents[modules].ask(order)
+    return None if pid is None else ForkedCommand(_parents[modules], command, pid)
 
 
 def _is_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -180,6 +205,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             _, status = os.waitpid(order["ended"], 0)
             control.sendall(str(os.waitstatus_to_exitcode(status)).encode())
             continue
+        order["parent"] = os.getpid()
         pid = os.fork()
         if pid == 0:
             control.close()
@@ -194,6 +220,8 @@ def _become(order: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != order["parent"]:
+        os._exit(1)  # it was killed before
     libc.prctl(_PR_SET_NAME, Path(order["command"][0]).name.encode())
     with Path(order["log"]).open("ab") as log:
         os.dup2(log.fileno(), 1)
