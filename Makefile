@@ -30,7 +30,7 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (20 minutes)
+test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (16 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
