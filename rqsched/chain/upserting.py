@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -42,14 +42,9 @@ def upsert_together(
     uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
-        named = [request.named for request in requests]
-        known = changes.lock_named(connection, named[0].namespace, [one.schedule_id for one in named])
-        upserting = _Upserting(partial(open_runs, connection), runtime.now())
-        done = [
-            upserting.upsert(known.get(request.named.schedule_id), request, uid)
-            for request, uid in zip(requests, uids, strict=True)
-        ]
-        require_room_for(runtime, connection, named[0].namespace, [change for change, _ in done])
+        known = _known(partial(changes.lock_named, connection), requests)
+        done = _Upserting(partial(open_runs, connection), runtime.now()).upsert_each(known, requests, uids)
+        require_room_for(runtime, connection, requests[0].named.namespace, [change for change, _ in done])
         # In one order for all, so that two who create the same set wait for each other one way only.
         runtime.notifier.write(
             connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)
@@ -67,6 +62,15 @@ class _Upserting:
         self._runs_of = runs_of
         self._now = now
         self._made: dict[tuple[object, ...], Change] = {}
+
+    def upsert_each(
+        self, known: Mapping[str, Schedule], requests: Sequence[Request], uids: Sequence[str]
+    ) -> list[tuple[Change, str]]:
+        """Decide about each, of which those that are `known` by their id are there."""
+        return [
+            self.upsert(known.get(request.named.schedule_id), request, uid)
+            for request, uid in zip(requests, uids, strict=True)
+        ]
 
     def upsert(self, known: Schedule | None, request: Request, uid: str) -> tuple[Change, str]:
         """Decide about one, whose row is locked if its Change is to be written; returns that and what it does."""
@@ -96,15 +100,18 @@ def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
     uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[str]:
-        named = [request.named for request in requests]
-        known = changes.find_all_named(connection, named[0].namespace, [one.schedule_id for one in named])
+        known = _known(partial(changes.find_all_named, connection), requests)
         upserting = _Upserting(lambda one: changes.open_runs(connection, [one])[one.uid], runtime.now())
-        return [
-            upserting.upsert(known.get(request.named.schedule_id), request, uid)[1]
-            for request, uid in zip(requests, uids, strict=True)
-        ]
+        return [outcome for _, outcome in upserting.upsert_each(known, requests, uids)]
 
     return runtime.database.read(work)
+
+
+def _known(
+    read: Callable[[str, Sequence[str]], dict[str, Schedule]], requests: Sequence[Request]
+) -> dict[str, Schedule]:
+    """Read those that are there of the schedules that are asked for, by id; they are of one namespace."""
+    return read(requests[0].named.namespace, [request.named.schedule_id for request in requests])
 
 
 def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,12 +17,11 @@ import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from tests.support import warm
+from tests.support.child import BIN as BIN
+from tests.support.child import REPOSITORY as REPOSITORY
+from tests.support.child import begin
 
 T = TypeVar("T")
-BIN = Path(sys.executable).parent
-REPOSITORY = Path(__file__).resolve().parents[2]
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def wait_until(
@@ -175,7 +172,7 @@ def start(
             cwd=cwd,
             user=user,
             start_new_session=True,
-            preexec_fn=_begin,  # noqa: PLW1509 - it touches no lock
+            preexec_fn=begin,  # noqa: PLW1509 - it touches no lock
         )
     return Process(popen=popen, log_path=log_path)
 
@@ -201,11 +198,3 @@ def rq_worker_command(redis_url: str, *queues: str, options: Sequence[str] = ())
 def rqsched_command(*arguments: str) -> list[str | Path]:
     """The `rqsched` command of the interpreter under test."""
     return [BIN / "rqsched", *arguments]
-
-
-def _begin() -> None:
-    # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start with them.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A killed pytest leaves no server behind (Linux only).
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -8,7 +8,6 @@ differs in more than our settings.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import json
 import os
@@ -27,11 +26,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.support.child import BIN, LIBC, REPOSITORY, begin
 from tests.support.sizes import IS_PROOF
 
-_BIN = Path(sys.executable).parent
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_SCRIPTS = (_BIN / "rqsched", _BIN / "rq", _BIN / "uvicorn")
+_SCRIPTS = (BIN / "rqsched", BIN / "rq", BIN / "uvicorn")
 _DJANGO = (
     *("django.core.management.commands.migrate", "django.core.management.commands.test", "django.test", "django.forms"),
     *("django.core.handlers.asgi", "django.middleware.csrf", "django.template.backends.django", "django.views.generic"),
@@ -42,7 +40,7 @@ _BESIDE = ("rq.cli", "rq.worker", "psycopg", "sqlalchemy.dialects.postgresql.psy
 _NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.store.migrations")
 """They act when they are imported, or need what is not there."""
 _MAY_DIFFER = ("RQSCHED_", "RQ_", "PYTEST_", "ACCEPTANCE_", "PATH", "DJANGO_", "SETTINGS", "CASES")
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_NAME = 15
 _MOST = 1 << 16
 """Bytes of an order; a longer one would not fit into one message."""
 _ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -104,7 +102,7 @@ class _Parent:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
-                cwd=_REPOSITORY,
+                cwd=REPOSITORY,
                 env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -167,23 +165,24 @@ def fork(
 ) -> subprocess.Popen[bytes] | None:
     """Fork a command, its output at the end of a file; None where it must be started."""
     is_django = "DJANGO_SETTINGS_MODULE" in environment
-    if _is_cold or not (Path(command[0]) in _SCRIPTS or (is_django and command[0] == sys.executable)):
+    is_known = Path(command[0]) in _SCRIPTS or (is_django and command[0] == sys.executable)
+    if _is_cold or not is_known or not _is_usual(environment):
         return None
     modules = _DJANGO if is_django else ()
     if modules not in _parents:
         _parents[modules] = _Parent(modules)
-    if not _is_alike(environment, _ENVIRONMENT):
-        return None
     log_path.touch()
     order = {"command": command, "log": str(log_path), "environment": dict(environment), "cwd": str(cwd)}
     pid = _parents[modules].ask(order)
     return None if pid is None else ForkedCommand(_parents[modules], command, pid)
 
 
-def _is_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    different = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
-    paths = one.get("PYTHONPATH", "").split(os.pathsep)
-    if set(paths) <= {".", str(_REPOSITORY)}:  # where everything was imported from, and where nothing of ours is
+def _is_usual(environment: Mapping[str, str]) -> bool:
+    """Return whether an environment differs from that of the imports in nothing but settings."""
+    names = environment.keys() | _ENVIRONMENT.keys()
+    different = {name for name in names if environment.get(name) != _ENVIRONMENT.get(name)}
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if set(paths) <= {".", str(REPOSITORY)}:  # where everything was imported from, and where nothing of ours is
         different.discard("PYTHONPATH")
     return all(name.startswith(_MAY_DIFFER) for name in different)
 
@@ -217,12 +216,11 @@ def _serve(control: socket.socket) -> dict[str, Any]:
 def _become(order: Mapping[str, Any]) -> None:
     """Be as the command would be at its first line."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    begin()
     if os.getppid() != order["parent"]:
         os._exit(1)  # it was killed before
-    libc.prctl(_PR_SET_NAME, Path(order["command"][0]).name.encode())
+    assert LIBC is not None, "there are descriptors of processes"
+    LIBC.prctl(_PR_SET_NAME, Path(order["command"][0]).name.encode())
     with Path(order["log"]).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
