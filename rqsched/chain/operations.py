@@ -6,7 +6,7 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import count
@@ -245,6 +245,10 @@ def trigger(
     run_uid = new_uid(runtime.now())
     wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
     attempts = count()
+    if within is None and (done := _trigger_alone(runtime, uid, wanted, context, attempts)) is not None:
+        change, outcome = done
+        runtime.publish([change])
+        return change.after, outcome
 
     def work(connection: Connection) -> tuple[Change, StartResult]:
         schedule = changes.lock_one(connection, uid)
@@ -263,6 +267,29 @@ def trigger(
 
     change, outcome = operate_in(within, runtime, work, lambda done: [done[0]])
     return change.after, outcome
+
+
+def _trigger_alone(
+    runtime: Runtime, uid: str, wanted: Trigger, context: CommandContext | None, attempts: Iterator[int]
+) -> tuple[Change, StartResult] | None:
+    """Start the run of a schedule that has none by one statement, which writes nothing if the schedule has changed.
+
+    Returns None where it did not, or its answer was lost: `attempts` counts how often it was asked to. PostgreSQL only.
+    """
+    if wanted.idempotency_key is not None or not runtime.database.takes_single_statements:
+        return None
+
+    def work(connection: Connection) -> tuple[Change, StartResult] | None:
+        found = one_change.read_idle(connection, uid)
+        if found is None:
+            return None
+        schedule, version = found
+        change, outcome = decide_trigger(schedule, [], wanted, now=runtime.now(), context=context)
+        if not change.new_runs or runtime.notifier.owed([change]) or next(attempts) > 0:
+            return None
+        return (change, outcome) if one_change.write(connection, change, version=version) else None
+
+    return runtime.database.transact_alone(work)
 
 
 def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> StartResult | None:

@@ -17,7 +17,15 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.changes import UNFINISHED_WITH, lock_running, one_of
-from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.rows import (
+    ROW_VERSION,
+    RUN_COLUMNS,
+    SCHEDULE_COLUMNS,
+    SELECT_RUNS,
+    SELECT_SCHEDULES,
+    to_run,
+    to_schedule,
+)
 from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
 
 
@@ -85,8 +93,6 @@ _START = (
         **{name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES},
     )
 )
-ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xmin::text", sa.Text)
-"""The transaction that wrote the row as it is; no lock of it changes that (PostgreSQL)."""
 _START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(
     *RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION
 )

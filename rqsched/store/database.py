@@ -284,10 +284,9 @@ class Database:
         return self._patiently(lambda: self._once(work), patience)
 
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
-        """Run `work`, which is one statement, as a transaction; raises as `transact` does.
+        """Run `work`, of whose statements each is a transaction of its own; it is repeated whole as `transact` does.
 
-        PostgreSQL is then asked once: no BEGIN and no COMMIT travel beside the statement, and a process that freezes
-        holds no lock between them.
+        No BEGIN and no COMMIT travel to PostgreSQL beside them, and a process that freezes holds no lock in between.
         """
         if self._is_keeper:
             return self._alone_on_kept(work, patience)

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, RunStatus
-from rqsched.store.claims import ROW_VERSION
-from rqsched.store.rows import run_differences, run_values, schedule_differences, schedule_values
+from rqsched.store.rows import ROW_VERSION, run_differences, run_values, schedule_differences, schedule_values
 from rqsched.store.tables import constant, runs, schedules
 
 

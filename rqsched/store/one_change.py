@@ -13,10 +13,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change
+from rqsched.core.model import DEFINITION, Change, RunKind, Schedule
 from rqsched.store.bulk import postgres_insert
-from rqsched.store.rows import SCHEDULE_COLUMNS, event_rows, run_values, schedule_differences, schedule_values
-from rqsched.store.tables import Span, audit_events, runs, schedules
+from rqsched.store.rows import (
+    ROW_VERSION,
+    SCHEDULE_COLUMNS,
+    event_rows,
+    run_values,
+    schedule_differences,
+    schedule_values,
+    to_schedule,
+)
+from rqsched.store.tables import IS_OPEN_UNFINISHED, Span, audit_events, constant, runs, schedules
 
 Names = tuple[str, ...]
 
@@ -31,8 +39,24 @@ def create_alone(connection: Connection, change: Change) -> bool:
     return connection.execute(_create_alone(tuple(values), tuple(events[0])), given).first() is not None
 
 
-def write(connection: Connection, change: Change) -> bool:
-    """Write what a Change of a locked schedule moves, starts and records; returns False for what is not that plain."""
+def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
+    """Read a schedule, without locking it, of which no run is unfinished or waits; returns it and its row's version.
+
+    That no run has been added since is known while the row is still that version: each addition is counted in it.
+    """
+    row = connection.execute(_READ_IDLE, {"uid": uid}).first()
+    if row is None:
+        return None
+    *columns, version = row
+    schedule = to_schedule(columns)
+    return None if schedule.buffer_depth or schedule.backfill_waiting else (schedule, version)
+
+
+def write(connection: Connection, change: Change, *, version: str | None = None) -> bool:
+    """Write what a Change of one schedule moves, starts and records; returns False for what is not that plain.
+
+    Its schedule is locked, or its row still that `version` of it, else nothing is written, and False returned.
+    """
     events = event_rows(change)
     before = change.before
     if before is None or not 1 <= len(events) <= _MOST_EVENTS or len(change.new_runs) > 1 or _is_more_than_rows(change):
@@ -46,10 +70,18 @@ def write(connection: Connection, change: Change) -> bool:
         given |= _given(f"e{place}", row)
     for row in started:
         given |= _given("r", row)
-    connection.execute(_write(names, tuple(started[0]) if started else (), len(events)), given)
-    return True
+    if version is not None:
+        given["b_version"] = version
+    statement = _write(names, tuple(started[0]) if started else (), len(events), is_as_read=version is not None)
+    return connection.execute(statement, given).first() is not None
 
 
+_READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
+    schedules.c.uid == sa.bindparam("uid"),
+    ~sa.exists().where(
+        runs.c.schedule_uid == schedules.c.uid, IS_OPEN_UNFINISHED, runs.c.kind != constant(RunKind.BACKFILL)
+    ),
+)
 _MOST_EVENTS = 3
 """How many audit events one statement takes: few numbers, so that few statements are prepared."""
 
@@ -108,17 +140,23 @@ def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
 
 
 @lru_cache(maxsize=1024)
-def _write(of_schedule: Names, of_run: Names, events: int) -> sa.Insert:
-    moved = (
-        sa.update(schedules).where(schedules.c.uid == sa.bindparam("s_uid")).values(_bound("s", schedules, of_schedule))
-    )
-    columns = audit_events.c.keys()
-    *others, recorded = (
-        sa.insert(audit_events).values(_bound(f"e{place}", audit_events, columns)) for place in range(events)
-    )  # not several VALUES, which SQLAlchemy compiles anew each time
-    recorded = recorded.add_cte(moved.cte("moved"), *(one.cte(f"event_{at}") for at, one in enumerate(others)))
-    if not of_run:
-        return recorded
-    # A duplicate key must never stop a chain; a decision under the lock meets none.
-    started = postgres_insert(runs).values(_bound("r", runs, of_run)).on_conflict_do_nothing()
-    return recorded.add_cte(started.cte("started"))
+def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) -> sa.Insert:
+    move = sa.update(schedules).where(schedules.c.uid == sa.bindparam("s_uid"))
+    if is_as_read:
+        move = move.where(sa.bindparam("b_version") == ROW_VERSION)
+    moved = move.values(_bound("s", schedules, of_schedule)).returning(schedules.c.uid).cte("moved")
+    events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
+    *others, recorded = (_from_moved(sa.insert(audit_events), values, moved) for values in events_of)
+    # Not several VALUES, which SQLAlchemy compiles anew each time.
+    recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
+    if of_run:
+        # A duplicate key must never stop a chain; a decision under the lock meets none.
+        start = postgres_insert(runs).on_conflict_do_nothing()
+        recorded = recorded.add_cte(_from_moved(start, _bound("r", runs, of_run), moved).cte("started"))
+    return recorded.returning(audit_events.c.sequence)
+
+
+def _from_moved(insert: sa.Insert, values: dict[str, Any], moved: sa.CTE) -> sa.Insert:
+    """Let an INSERT write its row if that of the schedule was written."""
+    values["schedule_uid"] = moved.c.uid
+    return insert.from_select(list(values), sa.select(*values.values()))

@@ -26,6 +26,8 @@ SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
 """The columns `to_schedule` reads, in its order."""
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
 """The columns `to_run` reads, in its order."""
+ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xmin::text", sa.Text)
+"""The transaction that wrote a schedule's row as it is; no lock of it changes that (PostgreSQL)."""
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
 """Built once: naming a hundred columns takes longer than the rest of a short query."""

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
-
-import psycopg
 import pytest
-import sqlalchemy as sa
 
 from rqsched.chain.execution import claim_run, execute
-from rqsched.store.database import Database
 from tests.support.env import Env, MakeEnv, job_id, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-
-T = TypeVar("T")
+from tests.support.single_statements import SilentDatabase, statements
 
 BESIDES = ("pause", "update", "trigger", "fire", "delete")
-
-
-@contextmanager
-def statements(env: Env) -> Iterator[list[str]]:
-    """What is sent to SQL inside the block."""
-    found: list[str] = []
-
-    def note(_c: object, _u: object, statement: str, *_: object) -> None:
-        found.append(statement.split(" ", 1)[0])
-
-    env.runtime.now()  # measures the clock first
-    engine = env.runtime.database.engine
-    sa.event.listen(engine, "before_cursor_execute", note)
-    yield found
-    sa.event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
@@ -46,7 +23,7 @@ def test_run_that_nothing_disturbs_takes_two_statements(postgres_env: Env) -> No
     schedule = postgres_env.create()
     run = postgres_env.fire_next(schedule)
 
-    with statements(postgres_env) as found:
+    with statements(postgres_env.runtime) as found:
         execute(postgres_env.runtime, job_id(run.state))
 
     assert found == ["UPDATE", "WITH"]
@@ -110,19 +87,6 @@ def test_start_of_a_run_whose_schedule_wants_it_told_is_recorded_with_its_claim(
     claim = present(claim_run(env.runtime, job_id(run.state)))
 
     assert len(claim.owed) == 1
-
-
-class SilentDatabase(Database):
-    """A database that writes a single statement and then does not answer, once it is told so."""
-
-    is_silent = False
-
-    def _once(self, work: Callable[[sa.Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
-        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
-        if is_alone and self.is_silent:
-            self.is_silent = False
-            raise sa.exc.OperationalError("", {}, psycopg.OperationalError("server closed the connection unexpectedly"))
-        return result
 
 
 @pytest.mark.postgres

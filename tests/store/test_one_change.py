@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from rqsched.core import lifecycle
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, changed
+from rqsched.core.model import Change, Definition, RunKind, RunStatus, Schedule, changed
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.schedule_options import define
 from rqsched.core.start_on_request import Trigger, decide_trigger
@@ -22,7 +22,8 @@ from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.database import Database
 from rqsched.store.rows import event_rows, run_values, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
-from tests.store.samples import LATER, NOW, add_schedule, find
+from tests.store.samples import LATER, NOW, add_runs, add_schedule, find, run_of
+from tests.support.narrow import present
 
 pytestmark = pytest.mark.postgres
 UIDS = [letter * 26 for letter in "ABC"]
@@ -101,11 +102,53 @@ def test_what_has_two_events_is_left_to_a_batch(database: Database) -> None:
     assert everything(database) == [[], [], []]
 
 
-def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Database) -> None:
+def read_idle(database: Database, schedule: Schedule) -> tuple[Schedule, str] | None:
+    return database.transact_alone(partial(one_change.read_idle, uid=schedule.uid))
+
+
+def test_schedule_without_open_runs_is_read_with_the_version_of_its_row(database: Database) -> None:
+    schedule = add_schedule(database)
+    add_runs(database, schedule, [run_of(schedule, 1, status=RunStatus.SUCCEEDED)])
+    found, version = present(read_idle(database, schedule))
+    assert found == find(database, schedule.uid)
+    database.transact(partial(changes.lock_one, uid=schedule.uid))
+    assert read_idle(database, schedule) == (found, version)
+    database.transact(lambda c: c.execute(sa.update(schedules).values(note="other")))
+    assert present(read_idle(database, schedule))[1] != version
+
+
+@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING])
+def test_schedule_with_an_unfinished_run_is_not_idle(database: Database, status: RunStatus) -> None:
+    schedule = add_schedule(database)
+    add_runs(database, schedule, [run_of(schedule, 1, status=status)])
+    assert read_idle(database, schedule) is None
+
+
+def test_unfinished_run_of_a_backfill_or_of_another_schedule_leaves_a_schedule_idle(database: Database) -> None:
+    schedule, other = add_schedule(database), add_schedule(database, "other")
+    add_runs(database, schedule, [run_of(schedule, 1, kind=RunKind.BACKFILL)])
+    add_runs(database, other, [run_of(other, 1)])
+    assert present(read_idle(database, schedule))[0].uid == schedule.uid
+
+
+@pytest.mark.parametrize("counted", ["buffer_depth", "backfill_waiting"])
+def test_schedule_that_has_runs_waiting_is_not_idle(database: Database, counted: str) -> None:
+    schedule = add_schedule(database)
+    database.transact(lambda c: c.execute(sa.update(schedules).values({counted: 1})))
+    assert read_idle(database, schedule) is None
+
+
+def test_schedule_that_is_nowhere_is_not_idle(database: Database) -> None:
+    assert database.transact_alone(partial(one_change.read_idle, uid=UIDS[2])) is None
+
+
+@pytest.mark.parametrize("is_locked", [True, False], ids=["locked", "of a version"])
+def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Database, is_locked: bool) -> None:
     schedule = add_schedule(database)
     change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+    version = None if is_locked else present(read_idle(database, schedule))[1]
 
-    assert database.transact(partial(one_change.write, change=change))
+    assert database.transact(partial(one_change.write, change=change, version=version))
     found = everything(database)
 
     assert find(database, schedule.uid) == change.after
@@ -114,6 +157,17 @@ def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Data
     assert found[2][-len(change.events) :] == event_rows(change)
     row = run_values(change.new_runs[0])
     assert {name: found[1][0][name] for name in row} == row
+
+
+def test_nothing_is_written_when_the_row_is_no_more_that_version(database: Database) -> None:
+    schedule = add_schedule(database)
+    change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+    version = present(read_idle(database, schedule))[1]
+    database.transact(lambda c: c.execute(sa.update(schedules).values(note="other")))
+    before = everything(database)
+
+    assert not database.transact_alone(partial(one_change.write, change=change, version=version))
+    assert everything(database) == before
 
 
 def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) -> None:

@@ -1,0 +1,113 @@
+"""The trigger of a schedule without open runs: two statements on PostgreSQL, and else as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain.execution import execute
+from rqsched.errors import ScheduleNotFoundError
+from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
+from tests.support.single_statements import SilentDatabase, statements
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def env(make_env: MakeEnv, postgres_url: str) -> Env:
+    return make_env(database_url=postgres_url)
+
+
+@pytest.fixture
+def schedule(env: Env) -> ScheduleHandle:
+    return env.create()
+
+
+def trigger_after(env: Env, schedule: ScheduleHandle, act: Callable[[], object]) -> str:
+    """Trigger the schedule, and act between its two statements; returns the outcome."""
+    waiting = [act]
+
+    def before(word: str) -> None:
+        if word == "WITH" and waiting:
+            waiting.pop()()
+
+    with statements(env.runtime, before) as found:
+        outcome = schedule.trigger().outcome
+    assert found[0] == "SELECT"
+    assert not waiting
+    return outcome
+
+
+def test_trigger_that_nothing_disturbs_takes_two_statements(env: Env, schedule: ScheduleHandle) -> None:
+    env.runtime.prepare()
+    with statements(env.runtime) as found:
+        run = present(schedule.trigger().run)
+
+    assert found == ["SELECT", "WITH"]
+    assert env.queued() == [run_job_id(run)]
+    check_invariants(env.runtime)
+
+
+def test_schedule_that_runs_takes_a_transaction_and_its_policy_decides(env: Env, schedule: ScheduleHandle) -> None:
+    schedule.trigger()
+
+    assert schedule.trigger().outcome == "skipped"
+    assert schedule.trigger("buffer_one").outcome == "buffered"
+    assert schedule.trigger("allow_all").outcome == "triggered"
+    assert schedule.trigger("buffer_one").outcome == "buffer_full"
+    assert statuses(schedule) == ["pending", "buffered", "pending"]
+    check_invariants(env.runtime)
+
+
+def test_schedule_that_has_got_a_run_meanwhile_starts_no_other(env: Env, schedule: ScheduleHandle) -> None:
+    assert trigger_after(env, schedule, schedule.trigger) == "skipped"
+    assert statuses(schedule) == ["pending"]
+    check_invariants(env.runtime)
+
+
+def test_run_that_began_and_ended_meanwhile_is_counted(env: Env, schedule: ScheduleHandle) -> None:
+    def run_once() -> None:
+        execute(env.runtime, job_id(present(schedule.trigger().run).state))
+
+    assert trigger_after(env, schedule, run_once) == "triggered"
+    assert env.state(schedule).run_count == 2
+    assert env.state(schedule).success_count == 1
+    check_invariants(env.runtime)
+
+
+def test_schedule_that_was_paused_meanwhile_is_not_triggered(env: Env, schedule: ScheduleHandle) -> None:
+    assert trigger_after(env, schedule, schedule.pause) == "skipped"
+    assert statuses(schedule) == []
+
+
+def test_schedule_that_was_deleted_meanwhile_is_not_found(env: Env, schedule: ScheduleHandle) -> None:
+    with pytest.raises(ScheduleNotFoundError):
+        trigger_after(env, schedule, lambda: env.scheduler.get(schedule.schedule_id).delete())
+
+
+def test_trigger_after_an_update_is_of_what_was_updated(env: Env, schedule: ScheduleHandle) -> None:
+    env.register("other", lambda: None)
+
+    assert trigger_after(env, schedule, lambda: schedule.update(workflow="other")) == "triggered"
+    assert newest(schedule).workflow == "other"
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["that runs", "that has ended"])
+def test_trigger_whose_answer_was_lost_starts_one_run(env: Env, schedule: ScheduleHandle, is_over: bool) -> None:
+    env.runtime.database.close()
+    env.runtime.database = database = SilentDatabase(env.runtime.database.url)
+    if is_over:
+        database.meanwhile = lambda: execute(env.runtime, job_id(newest(schedule).state))
+    database.is_silent = True
+
+    result = schedule.trigger()
+
+    assert result.outcome == "triggered"
+    assert present(result.run).uid == newest(schedule).uid
+    assert statuses(schedule) == ["succeeded" if is_over else "pending"]
+    assert env.state(schedule).run_count == 1
+    check_invariants(env.runtime)

@@ -1,0 +1,49 @@
+"""What is asked of SQL in single statements: which those are, what others do between two of them, and lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.chain.runtime import Runtime
+from rqsched.store.database import Database
+
+T = TypeVar("T")
+
+
+@contextmanager
+def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: None) -> Iterator[list[str]]:
+    """Note the first words of what is sent to SQL inside the block, each after a call of `before` with it."""
+    found: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, *_: object) -> None:
+        word = statement.split(" ", 1)[0]
+        before(word)
+        found.append(word)
+
+    runtime.now()  # measures the clock first
+    engine = runtime.database.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    yield found
+    sa.event.remove(engine, "before_cursor_execute", note)
+
+
+class SilentDatabase(Database):
+    """A database that writes single statements and then does not answer, once it is told so."""
+
+    is_silent = False
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+    """What others do before the caller notices."""
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
+        if is_alone and self.is_silent:
+            self.is_silent = False
+            self.meanwhile()
+            raise sa.exc.OperationalError("", {}, psycopg.OperationalError("server closed the connection unexpectedly"))
+        return result
