@@ -12,7 +12,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import quotas, upserting
 from rqsched.chain.operations import Request
 from rqsched.core.audit import CommandContext
-from rqsched.core.model import Definition
+from rqsched.core.model import Definition, Schedule
 from rqsched.core.schedule_options import require_note, with_arguments
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -43,11 +43,13 @@ class Syncing:
         """
         requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
         done = _nothing_done()
-        for batch in _batches(requests):
-            for schedule, outcome in upserting.upsert_together(self.runtime, batch):
-                done[outcome].append(schedule.schedule_id)
-                if progress is not None:
-                    progress(schedule.schedule_id, outcome)
+
+        def report(schedule: Schedule, outcome: str) -> None:
+            done[outcome].append(schedule.schedule_id)
+            if progress is not None:
+                progress(schedule.schedule_id, outcome)
+
+        upserting.upsert_batches(self.runtime, _batches(requests), report)
         if prune:
             done["removed"] = self._prune(_ids(requests, keep), namespace, context)
         return Synced(**done)

@@ -45,7 +45,7 @@ def operate_in(
     another process may create first. In the caller's it is done once or not at all; see `perform` for what is raised.
     """
     if within is None:
-        result = _despite_others(runtime, work, creates)
+        result = despite_others(runtime, work, creates)
         runtime.publish(changes_of(result))
         return result
     with within.connection() as connection:
@@ -62,10 +62,11 @@ def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[
         return perform(connection, runtime.known_database_id(), work, is_writing=False)
 
 
-def _despite_others(runtime: Runtime, work: Callable[[Connection], T], count: int) -> T:
-    """Run work that creates up to `count` schedules; one that another process created first is found on the next try.
+def despite_others(runtime: Runtime, work: Callable[[Connection], T], count: int) -> T:
+    """Run work that creates up to `count` schedules in a transaction of ours, which is repeated where it must be.
 
-    Each failure is one id that was created in between, so there are at most `count` of them.
+    What another process created first is found on the next try: each failure is one such id, so there are at most
+    `count` of them.
     """
     for _ in range(count):
         with suppress(ConstraintError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
-from rqsched.chain.caller_transaction import operate_in
+from rqsched.chain.caller_transaction import despite_others, operate_in
 from rqsched.chain.operations import Request, created, open_runs
 from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
@@ -23,36 +26,64 @@ from rqsched.store.database import Connection
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
+_Done = list[tuple[Change, str]]
+"""What was decided of each schedule, and whether it was `created`, `updated` or is `unchanged`."""
 
 
 def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
-    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`."""
-    return upsert_together(runtime, [request], within=within)[0]
-
-
-def upsert_together(
-    runtime: Runtime, requests: Sequence[Request], *, within: CallerTransaction | None = None
-) -> list[tuple[Schedule, str]]:
-    """Upsert distinct schedules of one namespace in one transaction; returns what `upsert` does, in the same order.
+    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`.
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    work = _work(runtime, [request])
+    [(change, outcome)] = operate_in(within, runtime, work, _changes, creates=1)
+    return change.after, outcome
+
+
+def upsert_batches(
+    runtime: Runtime, batches: Iterable[Sequence[Request]], report: Callable[[Schedule, str], object]
+) -> None:
+    """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each in their order.
+
+    Redis follows one batch while the next is written. Raises as `upsert` does.
+    """
+    with ThreadPoolExecutor(1, "rqsched-follow") as threads, ExitStack() as last:
+        for batch in batches:
+            done = despite_others(runtime, _work(runtime, batch), len(batch))
+            last.close()  # the batch before
+            following = threads.submit(runtime.follow, _changes(done))
+            last.callback(partial(_report, runtime, done, following, report))
+
+
+def _report(runtime: Runtime, done: _Done, following: Future[Any], report: Callable[[Schedule, str], object]) -> None:
+    following.result()
+    runtime.tell(_changes(done))
+    for change, outcome in done:
+        report(change.after, outcome)
+
+
+def _work(runtime: Runtime, requests: Sequence[Request]) -> Callable[[Connection], _Done]:
+    """Return what upserts schedules of one namespace in one transaction; it returns what it did in the same order.
+
+    Raises WrongDatabaseError when Redis belongs to another database.
     """
     runtime.require_own_redis()
     # In this order they are listed: they are created at one instant.
     uids = new_uids(runtime.now(), len(requests))
 
-    def work(connection: Connection) -> list[tuple[Change, str]]:
+    def work(connection: Connection) -> _Done:
         known = _known(partial(changes.lock_named, connection), requests)
         done = _Upserting(partial(open_runs, connection), runtime.now()).upsert_each(known, requests, uids)
-        require_room_for(runtime, connection, requests[0].named.namespace, [change for change, _ in done])
+        require_room_for(runtime, connection, requests[0].named.namespace, _changes(done))
         # In one order for all, so that two who create the same set wait for each other one way only.
-        runtime.notifier.write(
-            connection, sorted((change for change, _ in done), key=lambda change: change.after.schedule_id)
-        )
+        runtime.notifier.write(connection, sorted(_changes(done), key=lambda change: change.after.schedule_id))
         return done
 
-    done = operate_in(within, runtime, work, lambda done: [change for change, _ in done], creates=len(requests))
-    return [(change.after, outcome) for change, outcome in done]
+    return work
+
+
+def _changes(done: _Done) -> list[Change]:
+    return [change for change, _ in done]
 
 
 class _Upserting:
@@ -63,9 +94,7 @@ class _Upserting:
         self._now = now
         self._made: dict[tuple[object, ...], Change] = {}
 
-    def upsert_each(
-        self, known: Mapping[str, Schedule], requests: Sequence[Request], uids: Sequence[str]
-    ) -> list[tuple[Change, str]]:
+    def upsert_each(self, known: Mapping[str, Schedule], requests: Sequence[Request], uids: Sequence[str]) -> _Done:
         """Decide about each, of which those that are `known` by their id are there."""
         return [
             self.upsert(known.get(request.named.schedule_id), request, uid)
@@ -96,7 +125,7 @@ class _Upserting:
 
 
 def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
-    """Say what `upsert_together` would do now, by deciding it: `created`, `updated` or `unchanged`. Writes nothing."""
+    """Say what `upsert_batches` would do now, by deciding it: `created`, `updated` or `unchanged`. Writes nothing."""
     uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[str]:

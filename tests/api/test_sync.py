@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Cron, Every
 from rqsched.api.declarations import Declaration
@@ -14,7 +15,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.model import Schedule
 from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidInputError
-from tests.support.env import SECOND, Env, last
+from tests.support.env import SECOND, Env, last, link_id
 
 
 def declared(schedule_id: str, spec: Any = "@hourly", **options: Unpack[Options]) -> Declaration:
@@ -48,6 +49,34 @@ def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypa
     done = any_env.scheduler.sync([declared(one, queue="high" if one in changed else None) for one in ids])
     assert (done.updated, done.unchanged) == (["a", "c"], ["e", "d", "b"])
     assert all(any_env.scheduler.get(one).history()[-1].event_type.endswith("Updated") for one in changed)
+
+
+class DiskFailure(Exception):
+    """What the second batch meets."""
+
+
+def test_what_was_written_before_a_batch_that_fails_is_reported_told_and_armed(
+    any_env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_second(_c: object, _u: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO rqsched_schedules"):
+            inserts.append(statement)
+            if len(inserts) == 2:
+                raise DiskFailure
+
+    inserts: list[str] = []
+    reported: list[str] = []
+    created: list[str] = []
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
+    any_env.runtime.subscribers.append(lambda change, event: created.append(change.after.schedule_id))
+    sa.event.listen(any_env.runtime.database.engine, "before_cursor_execute", fail_second)
+
+    with pytest.raises(DiskFailure):
+        any_env.scheduler.sync([declared(one) for one in "abcde"], progress=lambda one, _: reported.append(one))
+
+    assert reported == created == ["a", "b"]
+    assert [found.schedule_id for found in any_env.scheduler.iter()] == ["a", "b"]
+    assert set(any_env.armed()) == {link_id(any_env.scheduler.get(one)) for one in "ab"}
 
 
 def test_a_set_is_listed_in_the_order_it_was_declared_in(any_env: Env) -> None:
