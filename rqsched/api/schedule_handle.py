@@ -23,7 +23,7 @@ from rqsched.api.caller_transaction import (
 from rqsched.api.description import Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
-from rqsched.chain import backfill, operations
+from rqsched.chain import backfill, operations, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -342,7 +342,7 @@ class ScheduleHandle(ScheduleView):
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         key = None if idempotency_key is None else operations.require_key(idempotency_key)
-        self._schedule, outcome = operations.trigger(
+        self._schedule, outcome = triggering.trigger(
             self._runtime,
             self.uid,
             overlap=policy,

@@ -6,10 +6,9 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
-from itertools import count
 from typing import Any, NamedTuple
 
 from rqsched.chain.caller_transaction import operate_in
@@ -21,14 +20,12 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, Run, RunKind, Schedule, ScheduleStatus, unchanged
+from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, unchanged
 from rqsched.core.notifications import Notifications
-from rqsched.core.overlap import StartResult, may_end_others, refused
+from rqsched.core.overlap import may_end_others
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import (
-    IdempotencyConflictError,
     InvalidInputError,
     RqschedError,
     ScheduleExistsError,
@@ -225,95 +222,6 @@ def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy
     if may_end_others(schedule, overlap):
         found = changes.lock_open_runs(connection, found)
     return found[schedule.uid]
-
-
-def trigger(
-    runtime: Runtime,
-    uid: str,
-    *,
-    overlap: OverlapPolicy | None = None,
-    is_forced: bool = False,
-    idempotency_key: str | None = None,
-    context: CommandContext | None = None,
-    within: CallerTransaction | None = None,
-) -> tuple[Schedule, StartResult]:
-    """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
-
-    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
-    """
-    runtime.require_own_redis()
-    run_uid = new_uid(runtime.now())
-    wanted = Trigger(run_uid, overlap, is_forced, idempotency_key)
-    attempts = count()
-    if within is None and (done := _trigger_alone(runtime, uid, wanted, context, attempts)) is not None:
-        change, outcome = done
-        runtime.publish([change])
-        return change.after, outcome
-
-    def work(connection: Connection) -> tuple[Change, StartResult]:
-        schedule = changes.lock_one(connection, uid)
-        if schedule is None:
-            raise ScheduleNotFoundError(uid)
-        is_repeated = next(attempts) > 0 or idempotency_key is not None  # else nobody has heard of its uid
-        if is_repeated and (known := _known_outcome(connection, schedule, wanted)) is not None:
-            return Change(schedule, schedule), known
-        if schedule.status is ScheduleStatus.DELETED:
-            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        change, outcome = decide_trigger(
-            schedule, open_runs(connection, schedule, overlap), wanted, now=runtime.now(), context=context
-        )
-        runtime.notifier.write(connection, [change])
-        return change, outcome
-
-    change, outcome = operate_in(within, runtime, work, lambda done: [done[0]])
-    return change.after, outcome
-
-
-def _trigger_alone(
-    runtime: Runtime, uid: str, wanted: Trigger, context: CommandContext | None, attempts: Iterator[int]
-) -> tuple[Change, StartResult] | None:
-    """Start the run of a schedule that has none by one statement, which writes nothing if the schedule has changed.
-
-    Returns None where it did not, or its answer was lost: `attempts` counts how often it was asked to. PostgreSQL only.
-    """
-    if wanted.idempotency_key is not None or not runtime.database.takes_single_statements:
-        return None
-
-    def work(connection: Connection) -> tuple[Change, StartResult] | None:
-        found = one_change.read_idle(connection, uid)
-        if found is None:
-            return None
-        schedule, version = found
-        change, outcome = decide_trigger(schedule, [], wanted, now=runtime.now(), context=context)
-        if not change.new_runs or runtime.notifier.owed([change]) or next(attempts) > 0:
-            return None
-        return (change, outcome) if one_change.write(connection, change, version=version) else None
-
-    return runtime.database.transact_alone(work)
-
-
-def _known_outcome(connection: Connection, schedule: Schedule, wanted: Trigger) -> StartResult | None:
-    """Find what this very trigger, or an earlier one with its key, has done already (its answer was lost)."""
-    if (run := _known_run(connection, schedule, wanted)) is not None:
-        return StartResult("buffered" if run.status.value == "buffered" else "triggered", run)
-    return refused(schedule.last_skip_reason or "") if schedule.operation == wanted.uid else None
-
-
-def _known_run(connection: Connection, schedule: Schedule, wanted: Trigger) -> Run | None:
-    mine = changes.find_run(connection, wanted.uid)
-    if mine is not None or wanted.idempotency_key is None or schedule.status is ScheduleStatus.DELETED:
-        return mine
-    known = changes.find_run_by_key(connection, schedule.uid, wanted.idempotency_key)
-    if known is not None and (known.kind is not RunKind.MANUAL or not _is_same_request(schedule, known, wanted)):
-        raise IdempotencyConflictError(wanted.idempotency_key)
-    return known
-
-
-def _is_same_request(schedule: Schedule, known: Run, wanted: Trigger) -> bool:
-    """Return whether a trigger asked for the same policy as the one that started the run."""
-    if wanted.overlap is None:
-        return not known.is_override or known.overlap == schedule.policies.overlap.value
-    return known.overlap == wanted.overlap.value
 
 
 def purge(runtime: Runtime, uid: str) -> None:

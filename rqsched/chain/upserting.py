@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from rqsched.chain.caller_transaction import despite_others, operate_in
 from rqsched.chain.operations import Request, created, open_runs
@@ -43,23 +44,36 @@ def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | No
 def upsert_batches(
     runtime: Runtime, batches: Iterable[Sequence[Request]], report: Callable[[Schedule, str], object]
 ) -> None:
-    """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each in their order.
+    """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each once committed.
 
-    Redis follows one batch while the next is written. Raises as `upsert` does.
+    Redis follows one batch while the next is written. Raises as `upsert` does; what was written before is followed and
+    told.
     """
-    with ThreadPoolExecutor(1, "rqsched-follow") as threads, ExitStack() as last:
+    untold: deque[tuple[_Done, Callable[[], object]]] = deque()
+    with ThreadPoolExecutor(1, "rqsched-follow") as threads, ExitStack() as stack:
+        stack.callback(_tell, runtime, untold)
         for batch in batches:
             done = despite_others(runtime, _work(runtime, batch), len(batch))
-            last.close()  # the batch before
-            following = threads.submit(runtime.follow, _changes(done))
-            last.callback(partial(_report, runtime, done, following, report))
+            untold.append((done, _start_following(threads, runtime, done)))
+            for change, outcome in done:
+                report(change.after, outcome)
+            _tell(runtime, untold, but=1)
 
 
-def _report(runtime: Runtime, done: _Done, following: Future[Any], report: Callable[[Schedule, str], object]) -> None:
-    following.result()
-    runtime.tell(_changes(done))
-    for change, outcome in done:
-        report(change.after, outcome)
+def _start_following(threads: Executor, runtime: Runtime, done: _Done) -> Callable[[], object]:
+    """Let Redis follow in a thread; returns what waits for it."""
+    try:
+        return threads.submit(copy_context().run, runtime.follow, _changes(done)).result
+    except RuntimeError:  # no thread can be started
+        return partial(runtime.follow, _changes(done))
+
+
+def _tell(runtime: Runtime, untold: deque[tuple[_Done, Callable[[], object]]], but: int = 0) -> None:
+    """Tell subscribers of the first batches, `but` the last so many, each once Redis has followed."""
+    while len(untold) > but:
+        done, wait = untold.popleft()
+        wait()
+        runtime.tell(_changes(done))
 
 
 def _work(runtime: Runtime, requests: Sequence[Request]) -> Callable[[Connection], _Done]:

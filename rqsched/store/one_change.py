@@ -42,7 +42,7 @@ def create_alone(connection: Connection, change: Change) -> bool:
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
     """Read a schedule, without locking it, of which no run is unfinished or waits; returns it and its row's version.
 
-    That no run has been added since is known while the row is still that version: each addition is counted in it.
+    While the row is still that version, none is: whatever adds or reopens a run writes it.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -55,7 +55,8 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 def write(connection: Connection, change: Change, *, version: str | None = None) -> bool:
     """Write what a Change of one schedule moves, starts and records; returns False for what is not that plain.
 
-    Its schedule is locked, or its row still that `version` of it, else nothing is written, and False returned.
+    Its schedule is locked; or a `version` of its row is given, and nothing is written, and False returned, when the
+    row is another by now, or another transaction holds it.
     """
     events = event_rows(change)
     before = change.before
@@ -141,9 +142,13 @@ def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
 
 @lru_cache(maxsize=1024)
 def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) -> sa.Insert:
-    move = sa.update(schedules).where(schedules.c.uid == sa.bindparam("s_uid"))
+    is_this = schedules.c.uid == sa.bindparam("s_uid")
     if is_as_read:
-        move = move.where(sa.bindparam("b_version") == ROW_VERSION)
+        is_as_read_then = sa.bindparam("b_version") == ROW_VERSION
+        free = sa.select(schedules.c.uid).where(is_this, is_as_read_then)
+        locked = free.with_for_update(key_share=True, skip_locked=True).cte("locked")
+        is_this = schedules.c.uid == locked.c.uid
+    move = sa.update(schedules).where(is_this)
     moved = move.values(_bound("s", schedules, of_schedule)).returning(schedules.c.uid).cte("moved")
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
     *others, recorded = (_from_moved(sa.insert(audit_events), values, moved) for values in events_of)

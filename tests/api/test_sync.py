@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from threading import get_ident
 from typing import Any, Unpack
 
 import pytest
@@ -77,6 +78,33 @@ def test_what_was_written_before_a_batch_that_fails_is_reported_told_and_armed(
     assert reported == created == ["a", "b"]
     assert [found.schedule_id for found in any_env.scheduler.iter()] == ["a", "b"]
     assert set(any_env.armed()) == {link_id(any_env.scheduler.get(one)) for one in "ab"}
+
+
+def test_progress_that_raises_ends_a_sync_after_its_batch_which_is_told_and_armed(
+    any_env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    created: list[str] = []
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
+    any_env.runtime.subscribers.append(lambda change, event: created.append(change.after.schedule_id))
+
+    with pytest.raises(KeyboardInterrupt):
+        any_env.scheduler.sync([declared(one) for one in "abcde"], progress=stop)
+
+    assert created == [found.schedule_id for found in any_env.scheduler.iter()] == ["a", "b"]
+    assert set(any_env.armed()) == {link_id(any_env.scheduler.get(one)) for one in "ab"}
+
+
+def test_progress_and_subscribers_of_a_sync_are_called_in_its_thread(
+    any_env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
+    any_env.runtime.subscribers.append(lambda *_: threads.append(get_ident()))
+    any_env.scheduler.sync([declared(one) for one in "abcde"], progress=lambda *_: threads.append(get_ident()))
+    assert threads == [get_ident()] * 10
 
 
 def test_a_set_is_listed_in_the_order_it_was_declared_in(any_env: Env) -> None:

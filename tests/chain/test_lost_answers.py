@@ -69,6 +69,7 @@ def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None
 
     assert result.outcome == "triggered"
     assert statuses(schedule) == ["pending"]
+    assert env.queued() == [run_job_id(newest(schedule))]
 
 
 def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:

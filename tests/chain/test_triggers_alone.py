@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.execution import execute
+from rqsched.core.audit import TRIGGERED
 from rqsched.errors import ScheduleNotFoundError
 from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
+from tests.support.processes import wait_until
 from tests.support.single_statements import SilentDatabase, statements
 
 pytestmark = pytest.mark.postgres
@@ -96,6 +100,31 @@ def test_trigger_after_an_update_is_of_what_was_updated(env: Env, schedule: Sche
     assert newest(schedule).workflow == "other"
 
 
+def test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run(env: Env, schedule: ScheduleHandle) -> None:
+    first = present(schedule.trigger(idempotency_key="order-7").run)
+    execute(env.runtime, job_id(first.state))
+
+    again = present(schedule.trigger(idempotency_key="order-7").run)
+
+    assert again.uid == first.uid
+    assert env.state(schedule).run_count == 1
+    check_invariants(env.runtime)
+
+
+def test_trigger_of_a_schedule_that_another_transaction_holds_waits_for_it_and_sees_what_it_did(
+    env: Env, schedule: ScheduleHandle
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with env.runtime.database.engine.begin() as other:
+            present(schedule.trigger(connection=other).run)
+            triggering = threads.submit(schedule.trigger)
+            waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: env.runtime.database.read(lambda c: c.scalar(waiting)), what="the trigger at the lock")
+        assert triggering.result().outcome == "skipped"
+    assert statuses(schedule) == ["pending"]
+    check_invariants(env.runtime)
+
+
 @pytest.mark.parametrize("is_over", [False, True], ids=["that runs", "that has ended"])
 def test_trigger_whose_answer_was_lost_starts_one_run(env: Env, schedule: ScheduleHandle, is_over: bool) -> None:
     env.runtime.database.close()
@@ -103,11 +132,17 @@ def test_trigger_whose_answer_was_lost_starts_one_run(env: Env, schedule: Schedu
     if is_over:
         database.meanwhile = lambda: execute(env.runtime, job_id(newest(schedule).state))
     database.is_silent = True
+    told: list[str] = []
+    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
 
     result = schedule.trigger()
 
-    assert result.outcome == "triggered"
-    assert present(result.run).uid == newest(schedule).uid
-    assert statuses(schedule) == ["succeeded" if is_over else "pending"]
+    run = newest(schedule)
+    assert (result.outcome, present(result.run).uid) == ("triggered", run.uid)
+    if is_over:
+        assert run.status == "succeeded"
+    else:
+        assert (run.status, env.queued(), told) == ("pending", [run_job_id(run)], [TRIGGERED])
+    assert statuses(schedule) == [run.status]
     assert env.state(schedule).run_count == 1
     check_invariants(env.runtime)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, listing, overview, usage
+from rqsched.store import changes, listing, one_change, overview, usage
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.bulk import is_sqlite
@@ -175,6 +175,15 @@ def test_planner_with_statistics_of_before_a_herd_still_looks_up_each_schedules_
     found = plan(database, LOOKUPS["the runs a decision sees"][0])
     assert re.search(r"Index Cond: \(\(?schedule_uid", found), found
     assert "ix_rqsched_runs_unfinished" not in found
+
+
+def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Database) -> None:
+    if database.is_sqlite:  # it is not asked so
+        return
+    fill(database)
+    found = plan(database, lambda c: one_change.read_idle(c, "0"))
+    assert "pk_rqsched_schedules" in found, found
+    assert "ix_rqsched_runs_open" in found, found
 
 
 def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(database: Database) -> None:

@@ -170,6 +170,18 @@ def test_nothing_is_written_when_the_row_is_no_more_that_version(database: Datab
     assert everything(database) == before
 
 
+def test_nothing_is_written_and_nothing_waited_for_while_another_transaction_holds_the_row(database: Database) -> None:
+    schedule = add_schedule(database)
+    change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
+    version = present(read_idle(database, schedule))[1]
+    before = everything(database)
+
+    with database.engine.begin() as other:
+        changes.lock_one(other, schedule.uid)
+        assert not database.transact_alone(partial(one_change.write, change=change, version=version))
+    assert everything(database) == before
+
+
 def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) -> None:
     schedule = add_schedule(database)
     started, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)

@@ -29,8 +29,10 @@ def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: Non
     runtime.now()  # measures the clock first
     engine = runtime.database.engine
     sa.event.listen(engine, "before_cursor_execute", note)
-    yield found
-    sa.event.remove(engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 class SilentDatabase(Database):

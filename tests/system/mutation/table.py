@@ -150,8 +150,8 @@ FENCES = (
     _edit(
         "a trigger in one statement starts a run whatever the schedule has become",
         "store/one_change.py",
-        '        move = move.where(sa.bindparam("b_version") == ROW_VERSION)\n',
-        "        pass\n",
+        ".where(is_this, is_as_read_then)",
+        ".where(is_this)",
         _STORE + "one_change.py::test_nothing_is_written_when_the_row_is_no_more_that_version",
         _CHAIN + "triggers_alone.py::test_schedule_that_has_got_a_run_meanwhile_starts_no_other",
         _CHAIN + "triggers_alone.py::test_schedule_that_was_paused_meanwhile_is_not_triggered",
@@ -166,10 +166,17 @@ FENCES = (
     ),
     _edit(
         "a trigger in one statement is decided anew though its answer was lost",
-        "chain/operations.py",
-        "or next(attempts) > 0:",
-        "or next(attempts) > 1:",
+        "chain/triggering.py",
+        "one_change.read_idle(connection, self._uid) if self._tried is None else None",
+        "one_change.read_idle(connection, self._uid)",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
+    ),
+    _edit(
+        "a trigger in one statement does not look for the run of its key",
+        "chain/triggering.py",
+        "if self._wanted.idempotency_key is not None or not database",
+        "if not database",
+        _CHAIN + "triggers_alone.py::test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run",
     ),
     _edit(
         "a horse's death is settled whatever has become of its run",
