@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -19,7 +18,7 @@ from rqsched.core import lifecycle
 from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uids
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, unchanged
+from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction
@@ -193,4 +192,4 @@ def _switched(runs_of: RunsOf, schedule: Schedule, request: Request, now: dateti
 
 def _declared(known: Schedule, request: Request) -> Definition:
     """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
-    return replace(request.definition, managed_by=known.definition.managed_by)
+    return changed(request.definition, managed_by=known.definition.managed_by)

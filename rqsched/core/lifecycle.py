@@ -116,7 +116,7 @@ def created_alike(made: Change, identity: Identity, definition: Definition, oper
     if definition.action == first.action:
         return Change(None, changed(made.after, **named, operation=operation), events=events)
     if definition.spec != first.spec:
-        definition = replace(definition, spec=first.spec)  # anchored where that is due
+        definition = changed(definition, spec=first.spec)  # anchored where that is due
     events = tuple(_with_action(event, json.loads(definition.action)) for event in events)
     return Change(None, changed(made.after, **named, definition=definition, operation=operation), events=events)
 

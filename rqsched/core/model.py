@@ -22,7 +22,7 @@ from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Spec
 
-_State = TypeVar("_State", "Schedule", "Run")
+_State = TypeVar("_State", "Schedule", "Run", "Definition")
 
 
 def changed(state: _State, **changes: Any) -> _State:
@@ -130,7 +130,7 @@ class RunKind(StrEnum):
     """A past occurrence, on request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Definition:
     """What the owner of a schedule declares; `upsert` compares these."""
 

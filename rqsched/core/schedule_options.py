@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, TypedDict
 
 from rqsched.core.did_you_mean import did_you_mean
-from rqsched.core.model import DEFINITION, Definition, dump_spec
+from rqsched.core.model import Definition, changed, dump_spec
 from rqsched.core.notifications import OPTIONS, workflow_name
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, NOTE_BYTES, json_text, loads, require_labels
 from rqsched.core.policy import (
@@ -245,12 +244,7 @@ def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: M
     """
     if args is None and kwargs is None:
         return definition
-    said = dict(zip(DEFINITION, _values(definition), strict=True))
-    said["action"] = merged_action(definition.action, args, kwargs)
-    return Definition(**said)  # half the cost of `replace`: sets have thousands
-
-
-_values = attrgetter(*DEFINITION)
+    return changed(definition, action=merged_action(definition.action, args, kwargs))
 
 
 _POLICY_NAMES = {

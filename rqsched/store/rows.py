@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.store.bulk import Columns, columns_of
 from rqsched.store.tables import runs, schedules
+
+_State = TypeVar("_State", Definition, Schedule, Run)
 
 _SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name != "definition")
 _RUN = tuple(field.name for field in fields(Run))
@@ -53,9 +55,8 @@ def to_schedule(row: Sequence[Any]) -> Schedule:
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
-    schedule = object.__new__(Schedule)  # faster than __init__, and every fire reads one
-    schedule.__dict__.update(zip(_SCHEDULE, values, strict=True), definition=Definition(*row[:split]))
-    return schedule
+    definition = _made(Definition, zip(DEFINITION, row, strict=False))
+    return _made(Schedule, zip(_SCHEDULE, values, strict=True), definition=definition)
 
 
 def to_run(row: Sequence[Any]) -> Run:
@@ -63,7 +64,14 @@ def to_run(row: Sequence[Any]) -> Run:
     values = list(row)
     values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
     values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT])
-    return Run(*values)
+    return _made(Run, zip(_RUN, values, strict=True))
+
+
+def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) -> _State:
+    """Return a state of these fields: half of what `__init__` takes, and every fire and run reads some."""
+    state = object.__new__(kind)
+    state.__dict__.update(values, **more)
+    return state
 
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
