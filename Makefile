@@ -19,6 +19,8 @@ WORKERS ?= 5
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
 COMPILE := $(BIN)/python -m compileall -q rqsched tests examples benchmarks
+# So are the tests with their asserts, in a new clone: else each of pytest's workers would do that for itself.
+COLLECT := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet
 
 help: ## show this help
 	@echo "rqsched: durable, self-rescheduling schedules on RQ"
@@ -30,7 +32,7 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.dev browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (16 minutes)
+test: $(VENV)/.collected browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (16 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
@@ -55,7 +57,7 @@ quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the p
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
-proofs: $(VENV)/.dev ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (2 hours)
+proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (2 hours)
 	@$(COMPILE)
 	PROOFS=1 $(PYTEST) -m "" $(ARGS)
 	$(BIN)/python -m tests.system.mutation
@@ -96,4 +98,8 @@ $(VENV)/.dev: EXTRAS := dev
 $(VENV)/.demo: EXTRAS := demo
 $(VENV)/.dev $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.collected: $(VENV)/.dev
+	@$(COMPILE) & $(COLLECT) >/dev/null; wait
 	@touch $@

@@ -332,13 +332,13 @@ ORDER = (
     _edit(
         "an owner's operation is published before it is committed",
         "chain/caller_transaction.py",
-        "        result = _despite_others(runtime, work, creates)\n        runtime.publish(changes_of(result))\n"
+        "        result = despite_others(runtime, work, creates)\n        runtime.publish(changes_of(result))\n"
         "        return result\n",
         "        def early(connection: Connection) -> T:\n"
         "            result = work(connection)\n"
         "            runtime.publish(changes_of(result))\n"
         "            return result\n\n"
-        "        return _despite_others(runtime, early, creates)\n",
+        "        return despite_others(runtime, early, creates)\n",
         _CRASH.format("resume"),
         _CRASH.format("restart a done one"),
     ),
