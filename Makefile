@@ -10,7 +10,7 @@ OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -
 NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
 INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests/chain
 # Each pytest worker starts its own Valkey and PostgreSQL. More than two cores: many tests wait for processes.
-WORKERS ?= 5
+WORKERS ?= 7
 
 .DEFAULT_GOAL := help
 .PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation clean

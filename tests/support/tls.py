@@ -71,21 +71,22 @@ def tls_before(port: int, folder: Path) -> Iterator[TlsProxy]:
     async def listen() -> asyncio.Server:
         return await asyncio.start_server(lambda r, w: _join(r, w, port), "127.0.0.1", 0, ssl=context)
 
+    listening = asyncio.run_coroutine_threadsafe(listen(), loop).result(30)
     try:
-        listening = asyncio.run_coroutine_threadsafe(listen(), loop).result(30)
         yield TlsProxy(listening.sockets[0].getsockname()[1], server, client)
     finally:
-        asyncio.run_coroutine_threadsafe(_end_all(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(_end_all(listening), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
 
 
-async def _end_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _end_all(listening: asyncio.Server) -> None:
+    listening.close()  # else a client that connects again is accepted by a task that nobody waits for
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
