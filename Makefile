@@ -32,7 +32,7 @@ help: ## show this help
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.collected browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (16 minutes)
+test: $(VENV)/.collected browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (12 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
@@ -57,7 +57,7 @@ quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the p
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
-proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (2 hours)
+proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (1.5 hours)
 	@$(COMPILE)
 	PROOFS=1 $(PYTEST) -m "" $(ARGS)
 	$(BIN)/python -m tests.system.mutation
