@@ -101,5 +101,5 @@ $(VENV)/.dev $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.collected: $(VENV)/.dev
-	@$(COMPILE) & $(COLLECT) >/dev/null; wait
+	@$(COMPILE) & $(COLLECT) >/dev/null; wait # what cannot be collected, the run itself says
 	@touch $@

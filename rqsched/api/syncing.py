@@ -39,7 +39,7 @@ class Syncing:
         Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
         checked before anything is written, also that the namespace's quota has room for what is added before anything
         is pruned. `keep` names schedules beside the set that are not pruned, for a set that is written in parts.
-        `progress` is called with each id and its outcome.
+        `progress` is called with each id and its outcome once that is committed; Redis and subscribers follow.
         """
         requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
         done = _nothing_done()

@@ -1,4 +1,4 @@
-"""Triggers: a run is started on request, by a statement alone or under the lock of its schedule; Redis follows.
+"""Triggers: a run is started on request, by one write without a lock or under that of its schedule; Redis follows.
 
 The uid of the run is drawn before the first attempt, so that what was written by one whose answer was lost is found.
 """
@@ -59,9 +59,9 @@ class _Triggering:
         """What may have been written, its answer lost."""
 
     def try_alone(self) -> _Triggered | None:
-        """Start the run of a schedule that has none by one statement; returns None where it did not, or nobody knows.
+        """Start the run of a schedule that has no open one by a read and a write, each a statement (PostgreSQL only).
 
-        PostgreSQL only.
+        Returns None where it did not, and where its answer was lost.
         """
         database = self._runtime.database
         if self._wanted.idempotency_key is not None or not database.takes_single_statements:

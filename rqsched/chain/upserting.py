@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,8 @@ from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
@@ -45,33 +47,45 @@ def upsert_batches(
 ) -> None:
     """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each once committed.
 
-    Redis follows one batch while the next is written. Raises as `upsert` does; what was written before is followed and
-    told.
+    Redis follows one batch while the next is written, and then subscribers are told. Raises as `upsert` does; what was
+    written before is followed and told all the same.
     """
     untold: deque[tuple[_Done, Callable[[], object]]] = deque()
-    with ThreadPoolExecutor(1, "rqsched-follow") as threads, ExitStack() as stack:
-        stack.callback(_tell, runtime, untold)
-        for batch in batches:
-            done = despite_others(runtime, _work(runtime, batch), len(batch))
-            untold.append((done, _start_following(threads, runtime, done)))
-            for change, outcome in done:
-                report(change.after, outcome)
-            _tell(runtime, untold, but=1)
+    with ThreadPoolExecutor(1, "rqsched-follow") as threads:
+        try:
+            for batch in batches:
+                done = despite_others(runtime, _work(runtime, batch), len(batch))
+                untold.append((done, _start_following(threads, runtime, done)))
+                for change, outcome in done:
+                    report(change.after, outcome)
+                _tell(runtime, untold, but=1)
+        finally:
+            _tell(runtime, untold)
 
 
 def _start_following(threads: Executor, runtime: Runtime, done: _Done) -> Callable[[], object]:
     """Let Redis follow in a thread; returns what waits for it."""
+    follow = partial(_follow, runtime, _changes(done))
     try:
-        return threads.submit(copy_context().run, runtime.follow, _changes(done)).result
-    except RuntimeError:  # no thread can be started
-        return partial(runtime.follow, _changes(done))
+        return threads.submit(copy_context().run, follow).result
+    except RuntimeError:  # no thread can be started; one that starts later follows once more, which changes nothing
+        return follow
+
+
+def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
+    """Let Redis follow what is committed; nothing is raised, for reconcile finds what is missing."""
+    try:
+        runtime.follow(changes)
+    except Exception:  # noqa: BLE001 - the commit is made
+        _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 
 
 def _tell(runtime: Runtime, untold: deque[tuple[_Done, Callable[[], object]]], but: int = 0) -> None:
     """Tell subscribers of the first batches, `but` the last so many, each once Redis has followed."""
     while len(untold) > but:
-        done, wait = untold.popleft()
+        done, wait = untold[0]
         wait()
+        untold.popleft()
         runtime.tell(_changes(done))
 
 

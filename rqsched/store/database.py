@@ -284,7 +284,7 @@ class Database:
         return self._patiently(lambda: self._once(work), patience)
 
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
-        """Run `work`, of whose statements each is a transaction of its own; it is repeated whole as `transact` does.
+        """Run `work` as `transact` does; each statement is a transaction of its own where `takes_single_statements`.
 
         No BEGIN and no COMMIT travel to PostgreSQL beside them, and a process that freezes holds no lock in between.
         """

@@ -40,9 +40,9 @@ def create_alone(connection: Connection, change: Change) -> bool:
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
-    """Read a schedule, without locking it, of which no run is unfinished or waits; returns it and its row's version.
+    """Read a schedule, without locking it, of which no run is unfinished (backfilled ones apart) or waits.
 
-    While the row is still that version, none is: whatever adds or reopens a run writes it.
+    Returns it and its row's version; while the row is that, there is none: whatever adds or reopens a run writes it.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -144,8 +144,8 @@ def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
 def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) -> sa.Insert:
     is_this = schedules.c.uid == sa.bindparam("s_uid")
     if is_as_read:
-        is_as_read_then = sa.bindparam("b_version") == ROW_VERSION
-        free = sa.select(schedules.c.uid).where(is_this, is_as_read_then)
+        is_version = sa.bindparam("b_version") == ROW_VERSION
+        free = sa.select(schedules.c.uid).where(is_this, is_version)
         locked = free.with_for_update(key_share=True, skip_locked=True).cte("locked")
         is_this = schedules.c.uid == locked.c.uid
     move = sa.update(schedules).where(is_this)
@@ -155,7 +155,7 @@ def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) 
     # Not several VALUES, which SQLAlchemy compiles anew each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
-        # A duplicate key must never stop a chain; a decision under the lock meets none.
+        # A duplicate key must never stop a chain; a decision about the row as it is meets none.
         start = postgres_insert(runs).on_conflict_do_nothing()
         recorded = recorded.add_cte(_from_moved(start, _bound("r", runs, of_run), moved).cte("started"))
     return recorded.returning(audit_events.c.sequence)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from threading import get_ident
+from threading import Thread, get_ident
 from typing import Any, Unpack
 
 import pytest
@@ -95,6 +96,39 @@ def test_progress_that_raises_ends_a_sync_after_its_batch_which_is_told_and_arme
 
     assert created == [found.schedule_id for found in any_env.scheduler.iter()] == ["a", "b"]
     assert set(any_env.armed()) == {link_id(any_env.scheduler.get(one)) for one in "ab"}
+
+
+def test_sync_whose_wait_for_redis_is_interrupted_tells_of_what_it_wrote(
+    any_env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt_once(future: Future[object], timeout: float | None = None) -> object:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return result(future, timeout)
+
+    interrupted: list[bool] = []
+    created: list[str] = []
+    result = Future.result
+    monkeypatch.setattr(Future, "result", interrupt_once)
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
+    any_env.runtime.subscribers.append(lambda change, event: created.append(change.after.schedule_id))
+
+    with pytest.raises(KeyboardInterrupt):
+        any_env.scheduler.sync([declared(one) for one in "abcde"])
+
+    assert created == sorted(found.schedule_id for found in any_env.scheduler.iter()) == ["a", "b", "c", "d"]
+    assert len(any_env.armed()) == 4
+
+
+def test_sync_follows_by_itself_where_no_thread_can_be_started(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    monkeypatch.setattr("rqsched.api.syncing.SYNC_BATCH", 2)
+    assert env.scheduler.sync([declared(one) for one in "abc"]).created == ["a", "b", "c"]
+    assert len(env.armed()) == 3
 
 
 def test_progress_and_subscribers_of_a_sync_are_called_in_its_thread(

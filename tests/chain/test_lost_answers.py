@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.chain.execution import claim_run, execute
+from rqsched.core.audit import TRIGGERED
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.database import Database
 from rqsched.transport.transport import retry_of
@@ -64,12 +65,15 @@ def test_a_schedule_is_created_once(env: Env, database: ForgetfulDatabase) -> No
 def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None:
     schedule = env.create()
     database.silent = 1
+    told: list[str] = []
+    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
 
     result = schedule.trigger()
 
     assert result.outcome == "triggered"
     assert statuses(schedule) == ["pending"]
     assert env.queued() == [run_job_id(newest(schedule))]
+    assert told == [TRIGGERED]
 
 
 def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:

@@ -12,6 +12,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.execution import execute
 from rqsched.core.audit import TRIGGERED
 from rqsched.errors import ScheduleNotFoundError
+from rqsched.store.tables import deliveries
 from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -108,6 +109,17 @@ def test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run(env: Env,
 
     assert again.uid == first.uid
     assert env.state(schedule).run_count == 1
+    check_invariants(env.runtime)
+
+
+def test_trigger_that_somebody_is_told_of_records_the_notification(make_env: MakeEnv, postgres_url: str) -> None:
+    env = make_env(database_url=postgres_url, webhook_secret="s" * 32)
+    told = {"webhook": "http://127.0.0.1:9/told", "events": ["ScheduleTriggered"]}
+    env.create("told", notifications=told).trigger()
+
+    found = env.runtime.database.read(lambda c: c.execute(sa.select(deliveries.c.event_type)).scalars().all())
+
+    assert found == ["ScheduleTriggered"]
     check_invariants(env.runtime)
 
 

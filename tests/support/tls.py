@@ -71,8 +71,9 @@ def tls_before(port: int, folder: Path) -> Iterator[TlsProxy]:
     async def listen() -> asyncio.Server:
         return await asyncio.start_server(lambda r, w: _join(r, w, port), "127.0.0.1", 0, ssl=context)
 
-    listening = asyncio.run_coroutine_threadsafe(listen(), loop).result(30)
+    listening = None
     try:
+        listening = asyncio.run_coroutine_threadsafe(listen(), loop).result(30)
         yield TlsProxy(listening.sockets[0].getsockname()[1], server, client)
     finally:
         asyncio.run_coroutine_threadsafe(_end_all(listening), loop).result(30)
@@ -81,8 +82,9 @@ def tls_before(port: int, folder: Path) -> Iterator[TlsProxy]:
         loop.close()
 
 
-async def _end_all(listening: asyncio.Server) -> None:
-    listening.close()  # else a client that connects again is accepted by a task that nobody waits for
+async def _end_all(listening: asyncio.Server | None) -> None:
+    if listening is not None:
+        listening.close()  # else a client that connects again is accepted by a task that nobody waits for
     while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in tasks:
             task.cancel()

@@ -150,7 +150,7 @@ FENCES = (
     _edit(
         "a trigger in one statement starts a run whatever the schedule has become",
         "store/one_change.py",
-        ".where(is_this, is_as_read_then)",
+        ".where(is_this, is_version)",
         ".where(is_this)",
         _STORE + "one_change.py::test_nothing_is_written_when_the_row_is_no_more_that_version",
         _CHAIN + "triggers_alone.py::test_schedule_that_has_got_a_run_meanwhile_starts_no_other",
@@ -170,6 +170,13 @@ FENCES = (
         "one_change.read_idle(connection, self._uid) if self._tried is None else None",
         "one_change.read_idle(connection, self._uid)",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
+    ),
+    _edit(
+        "a trigger in one statement forgets who is to be told of it",
+        "chain/triggering.py",
+        " or self._runtime.notifier.owed([decided[0]])",
+        "",
+        _CHAIN + "triggers_alone.py::test_trigger_that_somebody_is_told_of_records_the_notification",
     ),
     _edit(
         "a trigger in one statement does not look for the run of its key",
