@@ -36,6 +36,7 @@ from rqsched.store.tables import (
     IS_LIVE,
     IS_OCCURRENCE,
     IS_OPEN,
+    IS_OPEN_LIVE,
     IS_OPEN_UNFINISHED,
     audit_events,
     constant,
@@ -207,9 +208,7 @@ def open_runs(
 
 @lru_cache(maxsize=4)
 def _open_runs(on_sqlite: bool, with_backfill: bool) -> sa.Select[Any]:
-    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED)
-    if not with_backfill:
-        statement = statement.where(runs.c.kind != constant(RunKind.BACKFILL))
+    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE)
     found = _of_each(statement, runs.c.schedule_uid, on_sqlite=on_sqlite)
     return found.order_by(found.selected_columns.uid)
 

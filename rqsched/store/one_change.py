@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change, RunKind, Schedule
+from rqsched.core.model import DEFINITION, Change, Schedule
 from rqsched.store.bulk import postgres_insert
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -24,7 +24,7 @@ from rqsched.store.rows import (
     schedule_values,
     to_schedule,
 )
-from rqsched.store.tables import IS_OPEN_UNFINISHED, Span, audit_events, constant, runs, schedules
+from rqsched.store.tables import IS_OPEN_LIVE, Span, audit_events, runs, schedules
 
 Names = tuple[str, ...]
 
@@ -79,9 +79,7 @@ def write(connection: Connection, change: Change, *, version: str | None = None)
 
 _READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
     schedules.c.uid == sa.bindparam("uid"),
-    ~sa.exists().where(
-        runs.c.schedule_uid == schedules.c.uid, IS_OPEN_UNFINISHED, runs.c.kind != constant(RunKind.BACKFILL)
-    ),
+    ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
 )
 _MOST_EVENTS = 3
 """How many audit events one statement takes: few numbers, so that few statements are prepared."""
@@ -134,10 +132,8 @@ def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
         .returning(schedules.c.uid)
         .cte("made")
     )
-    event = _bound("e0", audit_events, of_event) | {"schedule_uid": made.c.uid}
-    return (
-        sa.insert(audit_events).from_select(list(event), sa.select(*event.values())).returning(audit_events.c.sequence)
-    )
+    event = _if_written(sa.insert(audit_events), _bound("e0", audit_events, of_event), made)
+    return event.returning(audit_events.c.sequence)
 
 
 @lru_cache(maxsize=1024)
@@ -151,17 +147,17 @@ def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) 
     move = sa.update(schedules).where(is_this)
     moved = move.values(_bound("s", schedules, of_schedule)).returning(schedules.c.uid).cte("moved")
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
-    *others, recorded = (_from_moved(sa.insert(audit_events), values, moved) for values in events_of)
+    *others, recorded = (_if_written(sa.insert(audit_events), values, moved) for values in events_of)
     # Not several VALUES, which SQLAlchemy compiles anew each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
         # A duplicate key must never stop a chain; a decision about the row as it is meets none.
         start = postgres_insert(runs).on_conflict_do_nothing()
-        recorded = recorded.add_cte(_from_moved(start, _bound("r", runs, of_run), moved).cte("started"))
+        recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), moved).cte("started"))
     return recorded.returning(audit_events.c.sequence)
 
 
-def _from_moved(insert: sa.Insert, values: dict[str, Any], moved: sa.CTE) -> sa.Insert:
+def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], schedule: sa.CTE) -> sa.Insert:
     """Let an INSERT write its row if that of the schedule was written."""
-    values["schedule_uid"] = moved.c.uid
-    return insert.from_select(list(values), sa.select(*values.values()))
+    selected = values | {"schedule_uid": schedule.c.uid}
+    return insert.from_select(list(selected), sa.select(*selected.values()))

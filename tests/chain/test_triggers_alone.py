@@ -16,8 +16,7 @@ from rqsched.store.tables import deliveries
 from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.processes import wait_until
-from tests.support.single_statements import SilentDatabase, statements
+from tests.support.single_statements import SilentDatabase, statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 
@@ -130,8 +129,7 @@ def test_trigger_of_a_schedule_that_another_transaction_holds_waits_for_it_and_s
         with env.runtime.database.engine.begin() as other:
             present(schedule.trigger(connection=other).run)
             triggering = threads.submit(schedule.trigger)
-            waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            wait_until(lambda: env.runtime.database.read(lambda c: c.scalar(waiting)), what="the trigger at the lock")
+            wait_for_a_lock(env.runtime.database)
         assert triggering.result().outcome == "skipped"
     assert statuses(schedule) == ["pending"]
     check_invariants(env.runtime)

@@ -19,11 +19,10 @@ from rqsched.store.database import Database
 from rqsched.store.tables import runs, schedules
 from tests.store.samples import LATER, add_runs, add_schedule, find, find_run, run_of
 from tests.support.narrow import present
-from tests.support.processes import wait_until
+from tests.support.single_statements import wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 TOKEN = "T" * 26
-_WAITING = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def beside(database: Database, act: Callable[[sa.Connection], object], end: Call
         with database.engine.begin() as connection:
             act(connection)
             ended = threads.submit(end)
-            wait_until(lambda: database.read(lambda c: c.scalar(_WAITING)), what="the end at the lock")
+            wait_for_a_lock(database)
         found.append(ended.result())
     yield found
 

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
 from rqsched.store.database import Database
+from tests.support.processes import wait_until
 
 T = TypeVar("T")
 
@@ -33,6 +34,12 @@ def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: Non
         yield found
     finally:
         sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def wait_for_a_lock(database: Database) -> None:
+    """Return once a transaction on the server waits for what another one holds (PostgreSQL)."""
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    wait_until(lambda: database.read(lambda connection: connection.scalar(waiting)), what="somebody at a lock")
 
 
 class SilentDatabase(Database):

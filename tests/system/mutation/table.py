@@ -81,8 +81,8 @@ FENCES = (
     _edit(
         "open runs that another transaction holds are not seen",
         "store/changes.py",
-        "    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED)\n",
-        "    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED).with_for_update(skip_locked=True)\n",
+        "(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE)\n",
+        "(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE).with_for_update(skip_locked=True)\n",
         _STORE + "locks.py::test_open_runs_that_another_transaction_holds_are_read_without_waiting",
         _CHAIN + "locked.py::test_schedule_whose_run_is_being_claimed_skips_and_starts_no_second_run",
     ),
