@@ -28,6 +28,7 @@ from rqsched.clock import Clock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
 from rqsched.store import machine_states
+from rqsched.transport.client import for_rq
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
 """The scheduler of the fixture `rqsched_scheduler` while a test uses it; `machine_test` does too."""
@@ -85,14 +86,14 @@ def execute_pending(scheduler: Scheduler, *queues: str) -> int:
 
 def _execute_on(scheduler: Scheduler, redis: Redis, names: Sequence[str]) -> int:
     control = scheduler.runtime.transport.control.name
-    waiting = names or [queue.name for queue in Queue.all(connection=redis) if queue.name != control]
+    waiting = names or [queue.name for queue in Queue.all(connection=for_rq(redis)) if queue.name != control]
     by_serializer: dict[str, list[str]] = defaultdict(list)
     for name in waiting:
         by_serializer[scheduler.settings.serializer_for(name)].append(name)
     count = 0
     for serializer, same in by_serializer.items():
-        queues = [Queue(name, connection=redis, serializer=serializer) for name in same]
-        worker = _QuietWorker(queues, connection=redis, serializer=serializer)
+        queues = [Queue(name, connection=for_rq(redis), serializer=serializer) for name in same]
+        worker = _QuietWorker(queues, connection=for_rq(redis), serializer=serializer)
         with using(scheduler.runtime):
             worker.work(burst=True, logging_level="CRITICAL")
         count += worker.executed

@@ -327,7 +327,7 @@ def _dispatchers(runtime: Runtime) -> Answer:
 
 
 def _workers(runtime: Runtime) -> Answer:
-    workers = Worker.all(connection=runtime.transport.redis)
+    workers = Worker.all(connection=runtime.transport.control.connection)
     listening = Counter(name for one in workers for name in one.queue_names())
     before = runtime.now() - runtime.settings.grace
     waiting, _ = runtime.database.read(lambda connection: reconcile_queries.pending(connection, before, None, _MOST))

@@ -132,23 +132,24 @@ def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
 
 def read_workers(visit: Visit) -> list[BaseWorker]:
     """Read the workers of RQ, by name."""
-    found = Worker.all(connection=visit.scheduler.runtime.transport.redis)[:_MOST_WORKERS]
+    found = Worker.all(connection=visit.scheduler.runtime.transport.control.connection)[:_MOST_WORKERS]
     return sorted(found, key=lambda worker: worker.name)
 
 
 def show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
     """Return the queues that the viewer may see."""
-    redis = visit.scheduler.runtime.transport.redis
+    control = visit.scheduler.runtime.transport.control
     listening = [set(worker.queue_names()) for worker in workers]
     if visit.sees_all:
-        known = {queue.name for queue in Queue.all(connection=redis)}
-        depths = {name: Queue(name, connection=redis).count for name in known | set().union(*listening)}
+        known = {queue.name for queue in Queue.all(connection=control.connection)}
+        depths = {name: Queue(name, connection=control.connection).count for name in known | set().union(*listening)}
     else:
         depths = {**dict.fromkeys(hour.queues, 0), **_waiting(visit)}
     return [
         LiveQueue(
             name, depth, sum(name in names for names in listening),
-            _head_since(Queue(name, connection=redis)) if visit.sees_all else None, hour.queues.get(name),
+            _head_since(Queue(name, connection=control.connection)) if visit.sees_all else None,
+            hour.queues.get(name),
         )
         for name, depth in sorted(depths.items())
     ]  # fmt: skip
@@ -208,11 +209,14 @@ def _shown(
 
 def deserted_queues(visit: Visit) -> dict[str, int]:
     """Return how many jobs wait on each queue that no worker listens on; dispatchers see to the control queue."""
-    transport = visit.scheduler.runtime.transport
+    control = visit.scheduler.runtime.transport.control
     if visit.sees_all:
-        queues = [queue for queue in Queue.all(connection=transport.redis) if queue.name != transport.control.name]
+        queues = [queue for queue in Queue.all(connection=control.connection) if queue.name != control.name]
         depths = {queue.name: queue.count for queue in queues}
     else:
         depths = _waiting(visit)
-    redis = transport.redis
-    return {n: depth for n, depth in depths.items() if depth and not Worker.count(queue=Queue(n, connection=redis))}
+    return {
+        name: depth
+        for name, depth in depths.items()
+        if depth and not Worker.count(queue=Queue(name, connection=control.connection))
+    }

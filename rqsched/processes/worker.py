@@ -110,7 +110,9 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
 def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
     """Raise ConfigError when another worker that lives has a name that was given to this one."""
     for name in options.names():
-        other = None if name is None else Worker.find_by_key(_key_of(name), connection=runtime.transport.redis)
+        other = (
+            None if name is None else Worker.find_by_key(_key_of(name), connection=runtime.transport.control.connection)
+        )
         if other is None or not _lives(other):
             continue
         raise ConfigError(

@@ -7,7 +7,7 @@ are as old, and are closed too, or each of them would cost the same wait.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
@@ -50,6 +50,25 @@ def limit_waiting(redis: Redis) -> None:
     redis.set_retry(_Retry(pool))
     pool.disconnect()  # what is open keeps the timeouts it was opened with
     pool.reset()
+
+
+def for_rq(redis: Redis) -> Redis:
+    """Return a client for RQ over the connections of this one; what RQ sets in its pool reaches none of them.
+
+    RQ's `Worker`, which it also makes of each worker that it lists, sets a timeout of minutes in the pool it is given.
+    """
+    return Redis(connection_pool=cast(ConnectionPool, _LentPool(redis.connection_pool)))
+
+
+class _LentPool:
+    """A pool with options of its own, which lends the connections of another one."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self.connection_kwargs = dict(pool.connection_kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
 
 
 def require_no_cluster(redis: Redis) -> None:

@@ -11,6 +11,7 @@ from redis import Redis
 from rq import Queue, Retry
 from rq.job import Job
 
+from rqsched.transport.client import for_rq
 from rqsched.transport.job_label import DATABASE, JobLabel, call_of, fields_of
 from rqsched.transport.lua import ARM, IS_LIVE
 
@@ -71,7 +72,7 @@ class JobQueue:
     ) -> None:
         self.redis = redis
         self._grace = grace
-        self.queue = Queue(name, connection=redis, serializer=serializer)
+        self.queue = Queue(name, connection=for_rq(redis), serializer=serializer)
         self._serializer: Any = self.queue.serializer
         self.kind = kind
         self._is_exact = is_exact

@@ -130,7 +130,7 @@ class Transport:
 
     @property
     def control(self) -> Queue:
-        """The control queue as RQ knows it."""
+        """The control queue as RQ knows it; its `connection` is what RQ is given to read other things with."""
         return self._links.queue
 
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
@@ -254,7 +254,7 @@ class Transport:
         if job_queue is None:
             return
         try:
-            mark_failed(Job.fetch(job_id, connection=job_queue.redis, serializer=job_queue.queue.serializer))
+            mark_failed(Job.fetch(job_id, connection=job_queue.queue.connection, serializer=job_queue.queue.serializer))
         except NoSuchJobError:
             return
         except RedisError as error:
@@ -273,7 +273,7 @@ class Transport:
             if before.status is RunStatus.PENDING:
                 job_queue.remove(job_id)
             elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
-                send_stop_job_command(job_queue.redis, job_id, serializer=job_queue.queue.serializer)
+                send_stop_job_command(job_queue.queue.connection, job_id, serializer=job_queue.queue.serializer)
         except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
             # The run has ended in SQL: a job that starts or returns now is fenced out.
             _log.warning(

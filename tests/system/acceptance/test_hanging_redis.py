@@ -64,6 +64,7 @@ def test_hanging_redis_stops_no_request_and_follows_when_it_goes_on(
 ) -> None:
     with httpx.Client(base_url=url, timeout=SOON) as client:
         assert client.post("/api/v1/schedules/", json=wanted("before")).status_code == 201
+        assert client.get("/system").status_code == 200, "RQ lists its workers, and changes nothing of our client"
         with own_valkey.hanging():
             answers, read = asyncio.run(create_together(url))
             assert {answer.status_code for answer in answers} == {201}
