@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -12,6 +15,7 @@ import pytest
 
 from rqsched import Cron, Every
 from rqsched.chain.backfill import Range
+from rqsched.dashboard import session
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.dashboard.conftest import Pages
@@ -294,6 +298,46 @@ def test_a_forged_session_is_no_session(guarded: Pages) -> None:
     for forged in (f"{encoded}.{'0' * 64}", f"{encoded[:-4]}AAAA.{signature}", "x", "."):
         guarded.web.headers["cookie"] = "rqsched_session=" + forged
         assert guarded.web.get("/schedules").status_code == 303
+
+
+def _signed(body: str) -> str:
+    """Return a session whose body the reader signed with its own token."""
+    digest = hashlib.sha256(b"reader-secret-0123456789").digest()
+    return f"{base64.urlsafe_b64encode(body.encode()).decode()}.{session._signature(digest, body.encode())}"
+
+
+NESTED = "[" * 20_000
+MALFORMED_SESSIONS = {
+    "signature beyond ASCII": "WyJ4IiwxXQ==.\xe9",
+    "body beyond ASCII": "\xe9.00",
+    "nested body": base64.b64encode(NESTED.encode()).decode() + ".00",
+    "signed nested body": _signed(NESTED),
+    "signed text for a time": _signed('["reader", "tomorrow"]'),
+    "signed null for a time": _signed('["reader", null]'),
+    "signed infinite time": _signed('["reader", Infinity]'),
+    "signed object": _signed('{"reader": 1, "x": 2}'),
+    "signed number": _signed("1"),
+    "signed long number": _signed(f'["reader", {"9" * 5_000}]'),
+    "no dot": "WyJ4IiwxXQ==",
+    "blank": " ",
+}
+
+
+@pytest.mark.parametrize("cookie", MALFORMED_SESSIONS.values(), ids=MALFORMED_SESSIONS)
+def test_a_malformed_session_is_no_session(guarded: Pages, cookie: str) -> None:
+    headers: Any = {"cookie": f"rqsched_session={cookie}".encode("latin-1")}
+    statuses = {
+        path: guarded.web.get(path, headers=headers).status_code for path in ("/", "/schedules", "/stream", "/login")
+    }
+    assert statuses == {"/": 303, "/schedules": 303, "/stream": 204, "/login": 200}
+
+
+@pytest.mark.parametrize("value", ["\xe9" * 32, "%", "%ff%00", '"\\377"', "[" * 5_000], ids=lambda value: value[:8])
+@pytest.mark.parametrize("name", [session.CSRF, session.FLASH, session.THEME, session.ZONE])
+def test_a_malformed_cookie_of_another_kind_harms_no_page(pages: Pages, name: str, value: str) -> None:
+    headers: Any = {"cookie": f"{name}={value}".encode("latin-1")}
+    for path in ("/", "/schedules", "/login"):
+        assert pages.web.get(path, headers=headers).status_code == 200
 
 
 def test_every_page_has_the_strict_policy(pages: Pages) -> None:
