@@ -17,8 +17,10 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
+from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 from sqlalchemy.engine import Engine
 
@@ -34,6 +36,11 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 10.0
 """After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
 so that a server that lives always answers first."""
+_QUIET_SECONDS = 2.0
+"""A connection that has heard nothing for so long is asked whether it lives before it is trusted with a statement."""
+_ASK_SECONDS = 2.0
+"""How long it may take to say so: that needs no lock and no work. Processes wait for each other, who executes for who
+fires and a horse for its worker: the first may lose `ANSWER_SECONDS`, those after it this, 15 s in all."""
 _REFUSED = "startup parameter"
 _OF_PSYCOPG = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"}
 """Options of a connection that psycopg takes itself; the others are libpq's."""
@@ -45,19 +52,28 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_seconds: float | None = ANSWER_SECONDS
     """How long one answer may take to come, or to continue; None for ever."""
 
-    def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """Wait as psycopg does, but not for ever."""
-        return super().wait(self._bounded(gen), *args, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what psycopg's connection takes."""
+        super().__init__(*args, **options)
+        self._heard_at = monotonic()
 
-    def _bounded(self, gen: PQGen[T]) -> PQGen[T]:
+    def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
+        """Wait as psycopg does, but not for ever; a connection that was quiet has to answer an empty query first."""
+        is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
+        if is_idle and monotonic() - self._heard_at > _QUIET_SECONDS:
+            self.pgconn.send_query(b"")
+            super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
         seconds = math.inf if self.answer_seconds is None else self.answer_seconds
+        return super().wait(self._bounded(gen, seconds), *args, **options)
+
+    def _bounded(self, gen: PQGen[T], seconds: float) -> PQGen[T]:
         heard_at = monotonic()
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 if ready:
-                    heard_at = monotonic()
+                    heard_at = self._heard_at = monotonic()
                 elif monotonic() - heard_at >= seconds:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(f"no answer for {seconds:g} s: the connection is closed")
