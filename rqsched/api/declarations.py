@@ -11,7 +11,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.spec.duration import SpanLike
 from rqsched.spec.spec import Cron, Every
 from rqsched.timing import Timing, When, unfold
-from rqsched.workflows import Registry, make_workflow
+from rqsched.workflows import Registry, make_workflow, registry
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ROUTING = ("queue", "connection", "timeout")
@@ -66,14 +66,17 @@ class DeclarationOptions(Options, total=False):
 
 
 class Declarations:
-    """The schedules an application declares with decorators, in the order of declaration."""
+    """The schedules declared with the decorators of one scheduler, or of all of them that are the process's own.
+
+    They are in the order of declaration, after those that the registry has; the newest of an id wins.
+    """
 
     def __init__(self, workflows: Registry) -> None:
         self._workflows = workflows
         self._declared: dict[str, Declaration] = {}
 
     def all(self) -> list[Declaration]:
-        """Return every declaration, those of the registry first; the newest of an id wins."""
+        """Return every declaration."""
         registered = {id_: Declaration(id_, *declared) for id_, declared in self._workflows.declared().items()}
         return list((registered | self._declared).values())
 
@@ -104,6 +107,10 @@ class Declarations:
             return target
 
         return declare
+
+
+of_process = Declarations(registry)
+"""What every scheduler declares that works on the database and settings of its process: whichever of them syncs."""
 
 
 class Declaring:

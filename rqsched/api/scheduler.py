@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +18,7 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.api.declarations import Declarations, Declaring
+from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -26,7 +27,7 @@ from rqsched.chain import operations, quotas, retrying, upserting
 from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.retrying import RetryRow
-from rqsched.chain.runtime import Runtime, import_workflows
+from rqsched.chain.runtime import Runtime
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -86,6 +87,9 @@ class Scheduler(BulkOperations, Syncing, Declaring):
     ) -> None:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
+        What its decorators declare is its own where a URL, an engine, settings or a registry are given; else it is the
+        process's, and each such scheduler of the process syncs it, as the command `rqsched sync` does.
+
         `engine` is your application's, in place of a `database_url`: connections of our own are opened as it opens its.
 
         Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
@@ -110,7 +114,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         except Exception:
             self.runtime.close()
             raise
-        self.declarations = Declarations(self.runtime.workflows)
+        is_of_process = not (any(given.values()) or overrides or settings or workflows or database)
+        self.declarations = of_process if is_of_process else Declarations(self.runtime.workflows)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
 
@@ -132,9 +137,15 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Scheduler:
-        """Open a scheduler from `RQSCHED_*` and import RQSCHED_IMPORTS."""
+        """Open a scheduler from `RQSCHED_*`, which imports RQSCHED_IMPORTS when it first needs a workflow.
+
+        That is when an operation names one, in `tick()` and in `sync()`; never while the module that calls this is
+        being imported, for those modules may import it. What cannot be imported is logged; `sync()` raises ConfigError.
+        """
         scheduler = cls(**overrides)
-        import_workflows(scheduler.settings)
+        caller = inspect.currentframe()
+        module = None if caller is None or caller.f_back is None else caller.f_back.f_globals.get("__spec__")
+        scheduler.runtime.owe_imports(module)
         return scheduler
 
     def close(self) -> None:
@@ -264,7 +275,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         return self._handle(schedule), outcome
 
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
-        name = self.runtime.workflows.name_of(workflow)
+        name = self.runtime.name_of(workflow)
         spec, options = unfold(when, given)
         operations.require_connection(self.runtime, options.get("connection"))
         defaults = {} if options.get("executor") == "external" else operations.workflow_defaults(self.runtime, name)
@@ -426,6 +437,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
         from rqsched.chain import fire_due  # noqa: PLC0415 - as in `recover`
+
+        self.runtime.try_imports()  # what listens to events may be in one of them
 
         return fire_due.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
 

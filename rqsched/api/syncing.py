@@ -36,12 +36,18 @@ class Syncing:
     ) -> Synced:
         """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
 
-        Without a set, it is what the decorators of this scheduler and MachineScheduler declared. Everything is
-        checked before anything is written, also that the namespace's quota has room for what is added before anything
-        is pruned. `keep` names schedules beside the set that are not pruned, for a set that is written in parts.
-        `progress` is called with each id and its outcome once that is committed; Redis and subscribers follow.
+        Without a set, it is what the decorators of this scheduler and MachineScheduler declared, in the modules of
+        RQSCHED_IMPORTS too where `from_env` opened it; raises ConfigError when one of those cannot be imported.
+
+        Everything is checked before anything is written, also that the namespace's quota has room for what is added
+        before anything is pruned. `keep` names schedules beside the set that are not pruned, for a set that is written
+        in parts. `progress` is called with each id and its outcome once that is committed; Redis and subscribers
+        follow.
         """
-        requests = self._requests(self.declarations.all() if declarations is None else declarations, namespace, context)
+        if declarations is None:
+            self.runtime.require_imports()
+            declarations = self.declarations.all()
+        requests = self._requests(declarations, namespace, context)
         done = _nothing_done()
 
         def report(schedule: Schedule, outcome: str) -> None:

@@ -38,7 +38,7 @@ from rqsched.store import changes, idempotency, one_change, pruning, registered_
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
-from rqsched.workflows import ROUTING, load_path
+from rqsched.workflows import ROUTING
 
 Decide = Callable[[Connection, Schedule, str], Change]
 """Decides about a locked schedule; the text is the operation's uid."""
@@ -243,11 +243,11 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
 
     Raises UnknownWorkflowError when there is none.
     """
-    if (here := runtime.workflows.get(name)) is not None:
+    if (here := runtime.find_workflow(name)) is not None:
         return here.defaults
     row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
     if row is None:
-        return load_path(name).defaults
+        return runtime.resolve(name).defaults
     options = {name: value for name, value in loads(row["options"]).items() if name in (*_TOLD, "targets")}
     return {name: row[name] for name in ROUTING if row[name] is not None} | options
 
@@ -289,7 +289,7 @@ def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str
         return dict(options)
     if not isinstance(targets, str) and not callable(targets):
         raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
-    name = runtime.workflows.name_of(targets)
+    name = runtime.name_of(targets)
     try:
         workflow_defaults(runtime, name)
     except UnknownWorkflowError as error:
@@ -318,7 +318,7 @@ def require_queue(runtime: Runtime, name: str | None) -> None:
 
 def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
-    if runtime.workflows.get(name) is not None:
+    if runtime.find_workflow(name) is not None:
         return True
     return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from itertools import product
 from typing import Any
 
@@ -89,6 +90,8 @@ class Runtime:
         """The schedules and runs whose targets this process handled lately, by the run's uid and attempt."""
         self.import_error: str | None = None
         """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
+        self._owes_imports = False
+        self._opened_by: ModuleSpec | None = None
         self.transport = Transport(
             settings,
             self._connect(urls.redis_url),
@@ -261,7 +264,8 @@ class Runtime:
             self._require_owner(owner)
 
     def prepare(self) -> None:
-        """Wait here for what an operation in an event loop must not wait for: the clock, SQL, a Redis that hangs."""
+        """Wait here for what an operation in an event loop must not wait for: imports, the clock, SQL, a hung Redis."""
+        self.try_imports()
         self.now()
         self.known_database_id()
         with suppress(WrongDatabaseError):  # the operation says so, unless it only stops something
@@ -278,8 +282,58 @@ class Runtime:
         """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
         return self.transport.record_database_id(self.database_id(), flush_marker)
 
+    def owe_imports(self, opened_by: ModuleSpec | None) -> None:
+        """Import RQSCHED_IMPORTS when a workflow is named, but not while the module `opened_by` is being imported.
+
+        That module is half there until then, and those of RQSCHED_IMPORTS may well import it.
+        """
+        self._owes_imports, self._opened_by = True, opened_by
+
+    def require_imports(self) -> None:
+        """Import RQSCHED_IMPORTS if that is owed. Raises ConfigError when it cannot be, also for now."""
+        if not (self._owes_imports or self.import_error):
+            return
+        missing = [name for name in self.settings.imports if name not in sys.modules]
+        if missing and self._is_too_early_for_imports():
+            raise ConfigError(
+                f"RQSCHED_IMPORTS names {missing[0]!r}, which is not imported while the module that opened this "
+                "scheduler is: call this when your application is made, not while its module is imported."
+            )
+        import_workflows(self.settings)  # more than one thread may come here: each module is imported once
+        self._owes_imports, self.import_error = False, None
+
+    def try_imports(self) -> None:
+        """Import RQSCHED_IMPORTS if that is owed and can be done now; what cannot be imported is logged, once."""
+        if not self._owes_imports or self._is_too_early_for_imports():
+            return
+        try:
+            self.require_imports()
+        except ConfigError as error:
+            self._owes_imports, self.import_error = False, str(error)
+            _log.error("%s", error, extra={"action": "import_failed"})
+
+    def _is_too_early_for_imports(self) -> bool:
+        """Tell whether the module that opened this is still being imported; the import system notes that there."""
+        return bool(getattr(self._opened_by, "_initializing", False))
+
+    def find_workflow(self, name: str) -> Workflow | None:
+        """Return the workflow of a name; None when this process does not know it."""
+        self.try_imports()
+        return self.workflows.get(name)
+
+    def registered(self) -> list[Workflow]:
+        """Return every workflow that this process knows, by name."""
+        self.try_imports()
+        return self.workflows.all()
+
+    def name_of(self, workflow: str | Callable[..., Any]) -> str:
+        """Return a workflow's name: as registered, else its dotted path; raises InvalidInputError."""
+        self.try_imports()
+        return self.workflows.name_of(workflow)
+
     def resolve(self, name: str) -> Workflow:
         """Find a workflow for a run; raises WorkflowNotFoundError, which says what else this process lacks."""
+        self.try_imports()
         try:
             return self.workflows.resolve(name)
         except WorkflowNotFoundError as error:
@@ -373,18 +427,16 @@ def _from_environment() -> Runtime:
     runtime = Runtime(Settings())
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
-    try:
-        import_workflows(runtime.settings)
-    except ConfigError as error:
-        # Links are fired all the same, and so are runs whose workflow is found; the others are for other workers.
-        runtime.import_error = str(error)
-        _log.error("%s", error, extra={"action": "import_failed"})
+    runtime.owe_imports(None)
+    # Links are fired whatever is missing, and so are runs whose workflow is found; the others are for other workers.
+    runtime.try_imports()
     return runtime
 
 
 @contextmanager
 def using(runtime: Runtime) -> Iterator[Runtime]:
     """Let RQ jobs that execute in this context use `runtime`."""
+    runtime.try_imports()
     token = _override.set(runtime)
     try:
         yield runtime

@@ -75,8 +75,9 @@ class Session:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the environment, its schema checked; raises SchemaError."""
-        scheduler = Scheduler.from_env(settings=self.settings)
+        """The scheduler of the environment, its schema checked, RQSCHED_IMPORTS imported; raises what is wrong."""
+        scheduler = Scheduler.from_env()
+        scheduler.runtime.require_imports()
         if not scheduler.has_checked_schema:
             schema_version.require_current(scheduler.runtime.database)
         return scheduler

@@ -33,7 +33,8 @@ def lifespan(
     """Return a lifespan with a scheduler: from `RQSCHED_*`, opened at start-up and closed at shutdown, or a given one.
 
     At start-up it repairs what Redis lost meanwhile, beside the first requests. With `sync` it also brings about the
-    schedules that decorators declare, before the first request; every process of a deployment may do so.
+    schedules that decorators declare, before the first request; every process of a deployment may do so. A module of
+    RQSCHED_IMPORTS that cannot be imported is logged, and the schedules of the others are brought about.
 
     An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up fails
     with what is wrong: ConfigError for settings, SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
@@ -45,7 +46,7 @@ def lifespan(
         try:
             setattr(app.state, _STATE, mine)
             if sync:
-                await run(mine.sync)
+                await run(_sync, mine)
             recovering = recover_beside(mine)
             yield
             await run(recovering.join, _LONGEST_END)
@@ -54,6 +55,11 @@ def lifespan(
                 await run(mine.close)
 
     return opened
+
+
+def _sync(scheduler: Scheduler) -> None:
+    scheduler.runtime.try_imports()
+    scheduler.sync(scheduler.declarations.all())
 
 
 def get_scheduler(connection: HTTPConnection) -> Scheduler:

@@ -197,7 +197,7 @@ def _number(text: Mapping[str, str], name: str) -> int | None:
 
 def _workflows(visit: Visit) -> list[str]:
     """Return the names that are proposed: all for who sees every namespace, else those that this one uses."""
-    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.workflows.all())}
+    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.registered())}
     if visit.principal.namespaces is None:
         return sorted(known)
     return sorted(known & visit.read(lambda connection: registered_workflows.names_in_use(connection, visit.namespace)))

@@ -73,7 +73,7 @@ def _gaps(connection: Connection, schedule: Schedule) -> list[Gap]:
 
 def _machine(visit: Visit, schedule: Schedule) -> tuple[Step, ...]:
     """Return what the events of a state machine do, when the schedule sends one and this process knows its class."""
-    workflow = visit.scheduler.runtime.workflows.get(schedule.definition.workflow)
+    workflow = visit.scheduler.runtime.find_workflow(schedule.definition.workflow)
     return () if workflow is None else workflow.steps
 
 

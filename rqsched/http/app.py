@@ -152,12 +152,12 @@ def serve(
     if workers < 1:
         raise ConfigError(f"workers: {workers} is not a number of processes; give 1 or more.")
 
-    def configure(app: FastAPI) -> uvicorn.Config:
+    def configure(recover: bool = True) -> uvicorn.Config:
+        app = create_app(settings=settings, recover=recover)
+        app.state.rqsched.scheduler.runtime.require_imports()  # a wrong setting ends this process, not a request
         return uvicorn.Config(app, host=host, port=port, **_QUIET | options)
 
     if workers > 1:
-        return serve_with_workers(
-            workers, lambda recover: configure(create_app(settings=settings, recover=recover)), settings
-        )
-    serve_visibly(configure(create_app(settings=settings)))
+        return serve_with_workers(workers, configure, settings)
+    serve_visibly(configure())
     return 0

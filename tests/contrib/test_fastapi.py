@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from rqsched import Every, Scheduler
+from rqsched.api.declarations import of_process
 from rqsched.contrib.fastapi import CurrentAsyncScheduler, CurrentScheduler, lifespan
 from rqsched.errors import ConfigError
 from tests.support.env import Env
@@ -102,3 +103,19 @@ def test_wrong_settings_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_REDIS_URL", "localhost")
     with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL"):
         send(make_app(lifespan=lifespan()))
+
+
+def test_with_sync_what_the_application_itself_declares_is_there(
+    settings: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(of_process, "_declared", {})
+    monkeypatch.setenv("RQSCHED_IMPORTS", "no_such_module")
+    with Scheduler.from_env() as scheduler:
+
+        @scheduler.every("1h", id="own", name="own")
+        def own() -> None: ...
+
+        (shown,) = send(make_app(lifespan=lifespan(sync=True)), ("GET", "/own"))
+
+    assert shown.json() == "active"
+    assert "RQSCHED_IMPORTS names 'no_such_module'" in caplog.text

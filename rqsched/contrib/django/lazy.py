@@ -5,22 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rqsched.api.declarations import Declaration, Declarations
+from rqsched.api.declarations import of_process
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.runtime import import_workflows
-from rqsched.config import Settings
-from rqsched.workflows import registry
 
 _OPENED = frozenset({"settings", "runtime", "signals"})
-
-
-class _RegisteredDeclarations(Declarations):
-    """Declarations that every scheduler of the process knows, so that the command `sync` finds them."""
-
-    def add(self, declaration: Declaration) -> None:
-        """Add a declaration."""
-        of = declaration
-        registry.declare(of.schedule_id, str(of.workflow), of.spec, of.options, of.note, of.paused)
 
 
 class LazyScheduler(Scheduler):
@@ -32,7 +20,7 @@ class LazyScheduler(Scheduler):
 
     def __init__(self) -> None:
         self._opening = threading.RLock()
-        self.declarations = _RegisteredDeclarations(registry)
+        self.declarations = of_process
 
     def __getattr__(self, name: str) -> Any:
         """Open the scheduler when something is asked of it that only an open one has."""
@@ -40,9 +28,7 @@ class LazyScheduler(Scheduler):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._opening:
             if name not in self.__dict__:
-                settings = Settings()
-                import_workflows(settings)
-                opened = Scheduler(settings=settings)
+                opened = Scheduler.from_env()
                 # At once: another thread must not find it half open.
                 self.__dict__.update({attribute: getattr(opened, attribute) for attribute in _OPENED})
         return self.__dict__[name]

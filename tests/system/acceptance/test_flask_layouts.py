@@ -1,0 +1,136 @@
+"""The layouts that docs/flask.md shows, as they are there: web process, workers and commands with one environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rqsched import Scheduler
+from tests.support.processes import BIN, REPOSITORY, Process, Processes, rq_worker_command, rqsched_command, wait_until
+from tests.support.servers import free_port
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+SOON = 60.0
+PAGE = REPOSITORY / "docs" / "flask.md"
+MODULE = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVER = "import {module}, werkzeug; werkzeug.run_simple('127.0.0.1', {port}, {module}.{made})"
+
+
+@dataclass
+class Layout(Processes):
+    """A folder with the modules of the page, and processes in it that have one environment."""
+
+    port: int = field(default_factory=free_port)
+
+    def write(self) -> None:
+        for found in MODULE.finditer(PAGE.read_text()):
+            path = self.folder / found["path"]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(found["text"])
+
+    def run(self, *words: str) -> str:
+        """Run a command to its end; return what it wrote."""
+        command = self.start(rqsched_command(*words), cwd=self.folder)
+        assert command.popen.wait(SOON) == 0, command.log()
+        return command.log()
+
+    def serve(self, *command: str | Path) -> Process:
+        web = self.start(command, cwd=self.folder)
+        wait_until(lambda: not web.is_running or self.answers(), timeout=SOON, what="an answer")
+        assert web.is_running, web.log()
+        return web
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(self.url, timeout=10).status_code == 404
+        except httpx.TransportError:
+            return False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def remind(self, user_id: int) -> None:
+        at = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+        answer = httpx.post(f"{self.url}reminders", json={"id": user_id, "at": at}, timeout=20)
+        assert answer.status_code == 201, answer.text
+
+    def mail(self, user_id: int) -> str | None:
+        """What the reminder's run returned, when it has."""
+        urls = (self.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
+        with Scheduler(**dict(zip(("database_url", "redis_url"), urls, strict=True))) as scheduler:
+            runs = scheduler.get(f"reminder:{user_id}").runs().items
+        return next((run.result for run in runs if run.status == "succeeded"), None)
+
+
+@pytest.fixture
+def layout(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[Layout]:
+    environment = {
+        "RQSCHED_DATABASE_URL": sqlite_url,
+        "RQSCHED_REDIS_URL": redis_url,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    layout = Layout(tmp_path, environment)
+    layout.write()
+    yield layout
+    layout.close()
+
+
+LAYOUTS = {"module": ("app", "app:app"), "factory": ("shop.worker", "shop:create_app()")}
+of_each = pytest.mark.parametrize(("imports", "application"), LAYOUTS.values(), ids=LAYOUTS.keys())
+
+
+@of_each
+def test_every_process_of_a_layout_has_the_same_imports(layout: Layout, imports: str, application: str) -> None:
+    layout.environment["RQSCHED_IMPORTS"] = imports
+
+    assert "1 created" in layout.run("sync"), "tidy_up is declared by the application's own scheduler"
+    assert "tidy_up" in layout.run("list")
+    layout.serve(BIN / "flask", "--app", application, "run", "--port", str(layout.port))
+    worker = layout.start(rqsched_command("worker"), cwd=layout.folder)
+    layout.remind(1)
+    wait_until(lambda: layout.mail(1), timeout=SOON, what=f"a mail\n{worker.log()}")
+    worker.terminate()
+    queues = rq_worker_command(layout.environment["RQSCHED_REDIS_URL"], "rqsched", "default")
+    plain = layout.start(queues, cwd=layout.folder)
+    layout.remind(2)
+    wait_until(lambda: layout.mail(2), timeout=SOON, what=f"a mail\n{plain.log()}")
+
+    assert layout.mail(1) == "a mail to user 1 from shop@example.org"
+    assert "1 unchanged" in layout.run("sync", "--prune")
+
+
+@of_each
+def test_a_wrong_import_is_logged_by_the_web_process_and_ends_workers_and_commands(
+    layout: Layout, imports: str, application: str
+) -> None:
+    layout.environment["RQSCHED_IMPORTS"] = f"{imports},no_such_module"
+    message = "RQSCHED_IMPORTS names 'no_such_module', which cannot be imported: No module named 'no_such_module'"
+    module, _, made = application.partition(":")
+
+    web = layout.serve(sys.executable, "-c", SERVER.format(module=module, made=made, port=layout.port))
+    answer = httpx.post(f"{layout.url}reminders", json={"id": 1, "at": "2099-01-01T00:00:00Z"}, timeout=20)
+    ended = [
+        layout.start(command, cwd=layout.folder)
+        for command in (
+            rqsched_command("worker"),
+            rqsched_command("sync"),
+            rqsched_command("list"),
+            rqsched_command("web", "--port", "0"),
+            rq_worker_command(layout.environment["RQSCHED_REDIS_URL"], "rqsched", "default"),
+        )
+    ]
+
+    assert answer.status_code == 201
+    assert message in web.log()
+    for process in ended:
+        assert process.popen.wait(SOON) != 0, process.log()
+        assert message in process.log()
