@@ -65,8 +65,8 @@ class Layout(Processes):
 
     def mail(self, user_id: int) -> str | None:
         """What the reminder's run returned, when it has."""
-        urls = (self.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
-        with Scheduler(**dict(zip(("database_url", "redis_url"), urls, strict=True))) as scheduler:
+        database_url, redis_url = (self.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
+        with Scheduler(database_url=database_url, redis_url=redis_url) as scheduler:
             runs = scheduler.get(f"reminder:{user_id}").runs().items
         return next((run.result for run in runs if run.status == "succeeded"), None)
 
