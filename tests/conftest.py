@@ -21,6 +21,8 @@ from tests.support.compiled import share_compiled_statements
 from tests.support.env import NOON, Env, MakeEnv, open_env
 from tests.support.servers import PostgresServer, ValkeyServer
 
+pytest_plugins = ["tests.support.repeats"]
+
 _TESTS = Path(__file__).parent
 _SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "dashboard", "http", "machines"))
 # What is served, dispatched and told there is proven beside PostgreSQL by tests/http, chain, store and system/crash.

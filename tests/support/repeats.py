@@ -1,0 +1,168 @@
+"""Tests that failed in CI are repeated: one that fails by chance is told, and does not fail the run.
+
+As a plugin of pytest (tests/conftest.py names it) this records how each test ended. As a command (`.ci/run` calls it
+when the suite has failed) it repeats those that failed, beside other tests of the suite in as many processes: alone
+there is no contention, and a race would hide. What proves an invariant is never repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import traceback
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPEATS = 5
+MOST_FLAKY = 3
+NEVER_REPEATED = tuple(f"tests/system/{folder}/" for folder in ("crash", "concurrency", "worlds"))
+KNOWN = Path("tests/support/flaky.txt")
+FILES_BESIDE = 20
+"""How many other files of tests run beside one repeat: about a minute of the suite."""
+LONGEST_REPEAT = 12 * 60.0
+"""Seconds. pytest ends a test after ten minutes; all repeats and the suite fit into the 90 minutes that CI has."""
+WORKERS = os.environ.get("WORKERS", "7")
+"""As in the Makefile."""
+CACHE = Path(".pytest_cache")
+REPEATS_CACHE = CACHE / "repeats"
+_KEY = "rqsched/outcomes"
+_FAILS_INVARIANT = "fails an invariant"
+
+
+class Outcomes(NamedTuple):
+    """How a session of pytest and its tests ended, by node id; a failure has its first traceback."""
+
+    exit_code: int
+    passed: list[str]
+    failed: dict[str, str]
+    final: list[str]
+    """Which of those that failed no repeat can clear: by `check_invariants`, or before any test, at collection."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record the outcomes where the reports of all workers arrive."""
+    if not hasattr(config, "workerinput") and config.pluginmanager.hasplugin("cacheprovider"):
+        config.pluginmanager.register(_Recorder(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Mark the failures of `check_invariants`: only here, in the test's own process, is there an exception."""
+    report = yield
+    if call.excinfo is not None and _is_of_invariants(call.excinfo.value):
+        report.user_properties.append((_FAILS_INVARIANT, True))
+    return report
+
+
+def _is_of_invariants(error: BaseException | None) -> bool:
+    """Whether `check_invariants` raised it, or an error that it was raised from, or one of its group."""
+    if error is None:
+        return False
+    frames = traceback.walk_tb(error.__traceback__)
+    if isinstance(error, AssertionError) and any(frame.f_code.co_name == "check_invariants" for frame, _ in frames):
+        return True
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return any(_is_of_invariants(one) for one in (error.__cause__, error.__context__, *within))
+
+
+class _Recorder:
+    """Writes the outcomes to pytest's cache at the end of the session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._passed: list[str] = []
+        self._failed: dict[str, str] = {}
+        self._final: list[str] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """xdist goes on without a module that cannot be collected, and pytest then ends as after a failed test."""
+        if report.failed:
+            self._failed.setdefault(report.nodeid, report.longreprtext)
+            self._final.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.setdefault(report.nodeid, report.longreprtext)
+            self._final += [report.nodeid for name, _ in report.user_properties if name == _FAILS_INVARIANT]
+        elif report.when == "call" and report.passed:
+            self._passed.append(report.nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        outcomes = Outcomes(int(exitstatus), self._passed, self._failed, self._final)
+        if self._config.cache is not None:
+            self._config.cache.set(_KEY, outcomes._asdict())
+
+
+def _recorded(cache: Path) -> Outcomes | None:
+    path = cache / "v" / _KEY
+    return Outcomes(**json.loads(path.read_text())) if path.exists() else None
+
+
+def main() -> int:
+    """Return the exit code of the run: 0 when each test that failed passed in all of its repeats."""
+    outcomes = _recorded(CACHE)
+    if outcomes is None or outcomes.exit_code != pytest.ExitCode.TESTS_FAILED or not outcomes.failed:
+        return _fail("Nothing is repeated: the suite did not end with failed tests alone.")
+    if final := {*outcomes.final, *(name for name in outcomes.failed if name.startswith(NEVER_REPEATED))}:
+        return _fail("Never repeated:", final)
+    known = [line for line in KNOWN.read_text().splitlines() if line in outcomes.failed]
+    if known:
+        return _fail(f"Flaky before ({KNOWN}):", known)
+    for number in range(1, REPEATS + 1):
+        print(f"Repeat {number} of {REPEATS} of {len(outcomes.failed)} failed tests", flush=True)
+        if left := _repeat(outcomes):
+            return _fail("Did not pass again:", left)
+    for name, first_traceback in outcomes.failed.items():
+        print(f"FLAKY {name}\n{first_traceback}\n")
+    return _fail(f"More than {MOST_FLAKY} tests are flaky.") if len(outcomes.failed) > MOST_FLAKY else 0
+
+
+def _fail(reason: str, tests: Iterable[str] = ()) -> int:
+    print(" ".join([reason, *sorted(tests)]))
+    return 1
+
+
+def _repeat(outcomes: Outcomes) -> list[str]:
+    """Run what failed once more beside other files of the suite; return which of it did not pass.
+
+    What fails beside them passed before: it is printed, and the run is not judged by it.
+    """
+    (REPEATS_CACHE / "v" / _KEY).unlink(missing_ok=True)
+    files = _files(outcomes.passed) - _files(outcomes.failed)
+    beside = random.sample(sorted(files), min(FILES_BESIDE, len(files)))
+    command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", f"cache_dir={REPEATS_CACHE}"]
+    try:
+        ran = subprocess.run(
+            [*command, *outcomes.failed, *beside],
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LONGEST_REPEAT,
+            check=False,
+        )
+        output = ran.stdout
+    except subprocess.TimeoutExpired as expired:
+        output = (expired.output or b"") + f"\nended after {LONGEST_REPEAT} s".encode()
+    again = _recorded(REPEATS_CACHE)
+    if again is None:
+        print(output.decode(errors="replace"))
+        return list(outcomes.failed)
+    for name, text in again.failed.items():
+        print(f"Failed {'again' if name in outcomes.failed else 'beside the repeats'}: {name}\n{text}\n")
+    return [name for name in outcomes.failed if name not in again.passed or name in again.failed]
+
+
+def _files(names: Iterable[str]) -> set[str]:
+    return {name.partition("::")[0] for name in names}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""`.ci/run` in a small project of its own, with real failures: which are repeated, and which let the run fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.processes import REPOSITORY
+
+CONFTEST = """
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["tests.support.repeats"]
+
+
+@pytest.fixture
+def run_number(request):
+    path = Path(__file__).parent / "runs" / re.sub(r"\\W", "_", request.node.name)
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        file.write("x")
+    return path.stat().st_size
+"""
+OTHERS = "def test_other():\n    pass\n"
+FLAKY = "def test_flaky(run_number):\n    assert run_number != 1, 'the first time'\n"
+
+
+class CiRun(NamedTuple):
+    code: int
+    output: str
+    folder: Path
+
+    def times(self, name: str) -> int:
+        """How often the test ran."""
+        return (self.folder / "runs" / name).stat().st_size
+
+
+RunCi = Callable[..., CiRun]
+
+
+@pytest.fixture
+def run_ci(tmp_path: Path) -> RunCi:
+    """A project whose tests are given by file; its `make test` is pytest, as ours is."""
+
+    def run(files: dict[str, str], *, known: str = "") -> CiRun:
+        python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+        project = {
+            "Makefile": "test:\n\t.venv/bin/python -m pytest -n 2\n",
+            "pytest.ini": "[pytest]\ntestpaths = tests\naddopts = -p xdist.plugin -p pytest_timeout\n",
+            "conftest.py": CONFTEST,
+            ".venv/bin/python": python,
+            "tests/support/flaky.txt": f"# a comment\n\n{known}\n",
+            "tests/test_others.py": OTHERS,
+        }
+        for name, content in {**project, **files}.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        (tmp_path / ".venv/bin/python").chmod(0o755)
+        (tmp_path / ".ci").mkdir()
+        shutil.copy(REPOSITORY / ".ci" / "run", tmp_path / ".ci" / "run")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
+        environment |= {"PYTHONPATH": str(REPOSITORY), "WORKERS": "2", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        with (tmp_path / "output").open("wb") as output:
+            done = subprocess.run(
+                [tmp_path / ".ci" / "run"], env=environment, stdout=output, stderr=output, check=False
+            )
+        return CiRun(done.returncode, (tmp_path / "output").read_text(), tmp_path)
+
+    return run
+
+
+def test_a_suite_that_passes_is_run_once(run_ci: RunCi) -> None:
+    run = run_ci({"tests/test_one.py": "def test_passes(run_number):\n    pass\n"})
+    assert run.code == 0, run.output
+    assert "repeat" not in run.output
+    assert run.times("test_passes") == 1
+
+
+def test_what_fails_once_and_passes_five_times_is_told_and_the_run_passes(run_ci: RunCi) -> None:
+    strange = """
+import os
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("value", ["a b[1]::c/d -x\\n\\u00e9"])
+def test_strange(value, run_number):
+    assert run_number != 1, "the first time"
+
+
+def test_crash(run_number):
+    if run_number == 1:
+        os._exit(1)
+
+
+@pytest.mark.timeout(2, method="thread")
+def test_hang(run_number):
+    time.sleep(60 if run_number == 1 else 0)
+"""
+    run = run_ci({"tests/test_strange.py": strange})
+    assert run.code == 0, run.output
+    told = re.findall(r"^FLAKY (.*)$", run.output, re.MULTILINE)
+    strange_id = r"tests/test_strange.py::test_strange[a b[1]::c/d -x\n\xe9]"
+    assert sorted(told) == sorted([strange_id, "tests/test_strange.py::test_crash", "tests/test_strange.py::test_hang"])
+    first_tracebacks = run.output[run.output.index("FLAKY") :]
+    assert "AssertionError: the first time" in first_tracebacks
+    assert "crashed while running 'tests/test_strange.py::test_crash'" in first_tracebacks
+    assert run.times("test_crash") == 6
+    closing_lines = re.findall(r"^=+ (.*) in [\d.]+s =+$", run.output, re.MULTILINE)
+    assert closing_lines == ["3 failed, 1 passed"], "the suite's own closing line is the last that looks like one"
+
+
+@pytest.mark.parametrize(
+    ("condition", "times"),
+    [
+        pytest.param("assert False", 2, id="it fails always"),
+        pytest.param("assert run_number in (2, 3)", 4, id="it fails again after it passed"),
+        pytest.param("if run_number > 1: import pytest; pytest.skip()\n    assert False", 2, id="it is skipped"),
+    ],
+)
+def test_a_repeat_that_does_not_pass_fails_the_run(condition: str, times: int, run_ci: RunCi) -> None:
+    run = run_ci({"tests/test_one.py": f"def test_fails(run_number):\n    {condition}\n"})
+    assert run.code != 0
+    assert "FLAKY" not in run.output
+    assert "tests/test_one.py::test_fails" in run.output.splitlines()[-1]
+    assert run.times("test_fails") == times
+
+
+INVARIANT = """
+def check_invariants():
+    raise AssertionError("I1")
+
+
+def test_invariants(run_number):
+    try:
+        if run_number == 1:
+            check_invariants()
+    except AssertionError as error:
+        raise RuntimeError("told otherwise") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "name"),
+    [
+        pytest.param("tests/system/crash/test_one.py", FLAKY, "test_flaky", id="crash"),
+        pytest.param("tests/system/concurrency/test_one.py", FLAKY, "test_flaky", id="concurrency"),
+        pytest.param("tests/system/worlds/test_one.py", FLAKY, "test_flaky", id="worlds"),
+        pytest.param("tests/test_one.py", INVARIANT, "test_invariants", id="invariants"),
+    ],
+)
+def test_what_proves_an_invariant_is_never_repeated(path: str, content: str, name: str, run_ci: RunCi) -> None:
+    run = run_ci({path: content, "tests/test_beside.py": FLAKY.replace("test_flaky", "test_beside")})
+    assert run.code != 0
+    assert f"{path}::{name}" in run.output.splitlines()[-1]
+    assert (run.times(name), run.times("test_beside")) == (1, 1)
+
+
+def test_a_flaky_test_that_is_known_fails_the_run(run_ci: RunCi) -> None:
+    run = run_ci({"tests/test_one.py": FLAKY}, known="tests/test_one.py::test_flaky")
+    assert run.code != 0
+    assert "tests/test_one.py::test_flaky" in run.output.splitlines()[-1]
+    assert run.times("test_flaky") == 1
+
+
+def test_more_than_three_flaky_tests_fail_the_run(run_ci: RunCi) -> None:
+    flaky = "\n".join(FLAKY.replace("test_flaky", f"test_flaky_{number}") for number in range(4))
+    run = run_ci({"tests/test_one.py": flaky})
+    assert run.code != 0
+    assert run.output.count("FLAKY tests/test_one.py::test_flaky_") == 4
+
+
+def test_a_module_that_cannot_be_collected_is_not_repeated(run_ci: RunCi) -> None:
+    run = run_ci({"tests/test_one.py": FLAKY, "tests/test_broken.py": "import nothing_of_this_name\n"})
+    assert run.code != 0
+    assert "tests/test_broken.py" in run.output.splitlines()[-1]
+    assert "FLAKY" not in run.output
+
+
+def test_what_an_earlier_run_left_is_not_repeated(run_ci: RunCi) -> None:
+    failed = '{"tests/test_others.py::test_other": "a traceback"}'
+    record = f'{{"exit_code": 1, "passed": [], "failed": {failed}, "final": []}}'
+    run = run_ci({".pytest_cache/v/rqsched/outcomes": record, "Makefile": "test:\n\texit 3\n"})
+    assert run.code != 0
+    assert "FLAKY" not in run.output
