@@ -1,102 +1,169 @@
 """The walk of one fire: which of our files and functions it enters, in order. `python -m tests.support.walk`.
 
-A schedule fires once in a dispatcher and RQ's worker executes its run, in this process, over a real Valkey and SQLite.
-An earlier fire has warmed up what is made once a process. Comprehensions and lambdas are not counted, nor is what only
-an application's process has: the breaker.
+A schedule fires once in a dispatcher in this process, over a real Valkey and SQLite or PostgreSQL. Its run is executed
+in this process too, by RQ's SimpleWorker or by a runner, or in the horse that `rqsched worker` forks, whose steps come
+back over a pipe. An earlier fire has warmed up what is made once a process. A lambda is a function; a comprehension is
+not. What only an application's process has, the breaker, is left out.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+import rq
+from redis import Redis
+from rq import Queue
+
 import rqsched
 from rqsched import Every
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.reconcile import acquire_interval, recover
-from rqsched.chain.runtime import using
+from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings
+from rqsched.processes.rq_worker import make_run_worker_class, make_worker
+from rqsched.processes.runner import make_runner_class, prepare_runner
+from rqsched.processes.runner_slot import Slot
+from rqsched.processes.supervisor import Progress
+from rqsched.processes.warm_up import warm_up
+from rqsched.store import schema_version
+from rqsched.store.database import Database
 from rqsched.workflows import Registry, make_workflow
 from tests.support import servers
-from tests.support.env import open_worker
+from tests.support.env import QUEUE, open_worker
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 
 PACKAGE = Path(rqsched.__file__).parent
+EXECUTORS = ("simple", "runner", "horse")
+"""Who executes the run: RQ's SimpleWorker, a runner, or a forked horse of the class that `rqsched worker` has."""
+
+
+class Step(NamedTuple):
+    """One function that is entered."""
+
+    file: str
+    """Below the package."""
+    function: str
+    """Its qualified name."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.function}"
 
 
 class Walk(NamedTuple):
     """What one fire passes through."""
 
-    steps: list[CodeType]
-    """The functions of the package in the order of their first entry."""
-    deepest: list[CodeType]
-    """Its deepest stack of them, the outermost first."""
+    steps: list[Step]
+    """The functions of the package in the order of their first entry; those of a horse come last."""
+    deepest: list[Step]
+    """The deepest stack of them in this process, the outermost first."""
+
+    @property
+    def files(self) -> set[str]:
+        """The files that are entered."""
+        return {step.file for step in self.steps}
 
 
 def main() -> None:
-    """Print the walk: one line a file, with the functions entered in it."""
-    with tempfile.TemporaryDirectory() as folder, servers.valkey(Path(folder)) as server:
-        taken = walk(f"sqlite:///{folder}/rqsched.db", server.url)
-    files: dict[str, list[str]] = {}
-    for code in taken.steps:
-        files.setdefault(file_of(code), []).append(code.co_qualname)
-    for number, (file, names) in enumerate(files.items(), 1):
+    """Print each walk as a count, and that of a SimpleWorker over SQLite in full."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        valkey, postgres = stack.enter_context(servers.valkey(folder)), stack.enter_context(servers.postgres())
+        urls = {"sqlite": f"sqlite:///{folder}/rqsched.db", "postgres": postgres.create_database()}
+        walks = dict[tuple[str, str], Walk]()
+        for kind, url in urls.items():
+            with closing(Database(url)) as database:
+                schema_version.upgrade(database)
+            Redis.from_url(valkey.url).flushall()  # another database may not use what belongs to the first
+            walks |= {(kind, by): walk(url, valkey.url, by) for by in EXECUTORS}
+    whole = walks["sqlite", "simple"]
+    for number, file in enumerate(dict.fromkeys(step.file for step in whole.steps), 1):
+        names = [step.function for step in whole.steps if step.file == file]
         print(f"{number:2}. {file} ({len(names)}): {', '.join(names)}")
-    print(f"\nthe deepest stack ({len(taken.deepest)}): {', '.join(code.co_qualname for code in taken.deepest)}")
-    print(f"{len(files)} files, {len(taken.steps)} functions")
+    print(f"\nthe deepest stack ({len(whole.deepest)}): {', '.join(step.function for step in whole.deepest)}\n")
+    for (kind, by), taken in walks.items():
+        print(f"{kind}, {by}: {len(taken.files)} files, {len(taken.steps)} functions")
 
 
-def file_of(code: CodeType) -> str:
-    """The file of a function, below the package."""
-    return str(Path(code.co_filename).relative_to(PACKAGE))
-
-
-def walk(database_url: str, redis_url: str) -> Walk:
-    """Fire one occurrence and execute its run."""
+def walk(database_url: str, redis_url: str, executor: str = "simple") -> Walk:
+    """Fire one occurrence and let one of EXECUTORS execute its run."""
     settings = Settings(
         database_url=database_url, redis_url=redis_url, redis_breaker=0, reconcile_interval=timedelta(hours=1)
     )
     with closing(Scheduler(settings=settings, workflows=Registry())) as scheduler:
-        calls: list[str] = []
-        scheduler.runtime.workflows.add(make_workflow("note", calls.append))
-        schedule = scheduler.create("report", "note", Every(timedelta(seconds=1)), args=["done"])
+        scheduler.runtime.workflows.add(make_workflow("note", _note))
         dispatcher = Dispatcher(scheduler.runtime)
         recover(scheduler.runtime)
         acquire_interval(scheduler.runtime)  # so that no pass of reconcile falls into the walk
-        for _ in range(2):
-            wait_until(
-                lambda: scheduler.runtime.now() >= present(schedule.refresh().state.due_at), what="the next occurrence"
-            )
-            worker = open_worker(scheduler.runtime)
+        work = _work_of(executor, scheduler.runtime)
+        for number in range(2):
+            # Hourly: on a slow machine, too, no second occurrence is due before the first run has ended.
+            soon = Every(timedelta(hours=1), anchor=scheduler.runtime.now() + timedelta(seconds=0.5))
+            schedule = scheduler.create(f"report-{executor}-{number}", "note", soon, args=["done"])
+            wait_until(partial(_is_due, scheduler.runtime, schedule), what="the occurrence")
             with using(scheduler.runtime), _watched() as taken:
                 dispatcher.run_once()
-                worker.work(burst=True, logging_level="CRITICAL")
-        assert calls == ["done", "done"], "each of the two occurrences was fired and executed"
+                work()
+            assert [run.status for run in schedule.runs().items] == ["succeeded"], "it was fired and executed"
+            schedule.delete()
         return taken
+
+
+def _is_due(runtime: Runtime, schedule: ScheduleHandle) -> bool:
+    return runtime.now() >= present(schedule.state.due_at)
+
+
+def _note(word: str) -> str:
+    return word
+
+
+def _work_of(executor: str, runtime: Runtime) -> Callable[[], object]:
+    """Return what executes what is queued, and ends."""
+    warm_up(runtime)
+    if executor == "simple":
+        return lambda: open_worker(runtime).work(burst=True, logging_level="CRITICAL")
+    if executor == "runner":
+        worker = make_worker(make_runner_class(rq.Worker), runtime, [QUEUE], name="walking-runner")
+        runner = prepare_runner(worker, Slot("walking-runner"), Progress(), runtime)
+        return lambda: runner.work(burst=True, logging_level="CRITICAL")
+    made = make_run_worker_class(rq.Worker)([Queue(QUEUE, connection=runtime.transport.redis)])
+    made.runtime = runtime  # type: ignore[attr-defined]
+    return lambda: made.work(burst=True, logging_level="CRITICAL")
 
 
 @contextmanager
 def _watched() -> Iterator[Walk]:
-    """The functions of the package that any thread of this process enters inside the block."""
-    taken = Walk([], [])
+    """The functions of the package that any thread of this process, or a fork of it, enters inside the block."""
+    taken, parent, (reading, writing) = Walk([], []), os.getpid(), os.pipe()
+    seen = set[CodeType]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and _is_ours(frame.f_code):
-            if frame.f_code not in taken.steps:
-                taken.steps.append(frame.f_code)
-            stack = [one.f_code for one, _ in traceback.walk_stack(frame) if _is_ours(one.f_code)]
+        if event != "call" or not _is_ours(frame.f_code):
+            return
+        is_new = frame.f_code not in seen
+        if os.getpid() != parent:
+            if is_new:
+                os.write(writing, "\t".join(_step(frame.f_code)).encode() + b"\n")
+        else:
+            if is_new:
+                taken.steps.append(_step(frame.f_code))
+            stack = [_step(one.f_code) for one, _ in traceback.walk_stack(frame) if _is_ours(one.f_code)]
             if len(stack) > len(taken.deepest):
                 taken.deepest[:] = stack[::-1]
+        seen.add(frame.f_code)
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -105,10 +172,19 @@ def _watched() -> Iterator[Walk]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            forked = [Step(*line.rstrip("\n").split("\t")) for line in told]
+        taken.steps.extend(step for step in dict.fromkeys(forked) if step not in taken.steps)
+
+
+def _step(code: CodeType) -> Step:
+    return Step(str(Path(code.co_filename).relative_to(PACKAGE)), code.co_qualname)
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<")
+    is_function = not code.co_name.startswith("<") or code.co_name == "<lambda>"
+    return is_function and code.co_filename.startswith(str(PACKAGE))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""Every option of a schedule can be set in every surface, and means the same there.
+
+Each is set by itself in Python, HTTP, the client, the command line, a sync file and the dashboard's form; what is then
+stored must be what Python stored. What a surface lacks stands in `LACKS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rqsched import RetryPolicy
+from rqsched.core.model import Definition
+from rqsched.core.schedule_options import Options
+from rqsched.testing import ManualClock
+from tests.cli.conftest import cli
+from tests.client.test_client import client_of
+from tests.dashboard.conftest import Pages
+from tests.http.conftest import make_web
+from tests.support.cli import HELLO, Cli
+from tests.support.web import MakeWeb, Web
+
+__all__ = ["cli", "make_web"]
+
+HOOK = "https://hooks.example.com/secret"
+
+
+class Sample(NamedTuple):
+    """One value of an option, as each surface has it."""
+
+    python: Any
+    json: Any
+    words: str
+    """The words of the command line, apart by blanks."""
+    fields: dict[str, str] | None = None
+    """The fields of the dashboard's form."""
+
+
+SAMPLES: dict[str, Sample] = {
+    "timezone": Sample("Europe/Berlin", "Europe/Berlin", "--timezone Europe/Berlin", {"timezone": "Europe/Berlin"}),
+    "args": Sample(["eu", 2], ["eu", 2], '--args ["eu",2]', {"args": '["eu", 2]'}),
+    "kwargs": Sample({"a": 1}, {"a": 1}, '--kwargs {"a":1}', {"kwargs": '{"a": 1}'}),
+    "overlap": Sample("buffer_all", "buffer_all", "--overlap buffer_all", {"overlap": "buffer_all"}),
+    "buffer_limit": Sample(7, 7, "--buffer-limit 7"),
+    "missed": Sample("all", "all", "--missed all", {"missed": "all"}),
+    "catch_up_window": Sample(timedelta(hours=2), "2h", "--catch-up-window 2h"),
+    "catch_up_limit": Sample(5, 5, "--catch-up-limit 5"),
+    "catch_up": Sample("from_now", "from_now", "--catch-up from_now"),
+    "jitter": Sample(timedelta(seconds=30), 30, "--jitter 30s", {"jitter": "30"}),
+    "max_runs": Sample(9, 9, "--max-runs 9", {"max_runs": "9"}),
+    "on_exhausted": Sample("delete", "delete", "--on-exhausted delete"),
+    "total_repeats": Sample(4, 4, "--total-repeats 4"),
+    "environments": Sample(["production"], ["production"], "--environment production"),
+    "retry": Sample(RetryPolicy(max_retries=2, then="continue"), {"max_retries": 2, "then": "continue"},
+                    "--max-retries 2 --then continue"),
+    "fan_out": Sample("never", "never", "--fan-out never"),
+    "overlap_until": Sample("dispatched", "dispatched", "--overlap-until dispatched"),
+    "targets": Sample(HELLO, HELLO, f"--targets {HELLO}"),
+    "target_retry": Sample(RetryPolicy(max_retries=1, base=timedelta(seconds=5)), {"max_retries": 1, "base": 5},
+                           "--target-retries 1 --target-backoff-base 5s"),
+    "target_timeout": Sample(60, 60, "--target-timeout 60"),
+    "max_parallel": Sample(3, 3, "--max-parallel 3"),
+    "retention": Sample("90d", "90d", "--retention 90d"),
+    "timeout": Sample(120, 120, "--timeout 120", {"timeout": "120"}),
+    "queue": Sample("low", "low", "--queue low", {"queue": "low"}),
+    "priority": Sample(2, 2, "--priority 2"),
+    "labels": Sample({"team": "a"}, {"team": "a"}, "--label team=a", {"labels": "team:a"}),
+    "memo": Sample({"why": "x"}, {"why": "x"}, '--memo {"why":"x"}'),
+    "search_attributes": Sample({"tier": 1}, {"tier": 1}, "--search-attribute tier=1"),
+    "description": Sample("nightly", "nightly", "--description nightly", {"description": "nightly"}),
+    "owner": Sample("ops", "ops", "--owner ops", {"owner": "ops"}),
+    "executor": Sample("external", "external", "--executor external"),
+    "connection": Sample("eu", "eu", "--connection eu"),
+    "on_failure": Sample(HELLO, HELLO, f"--on-failure {HELLO}", {"on_failure": HELLO}),
+    "on_recovery": Sample(HELLO, HELLO, f"--on-recovery {HELLO}", {"on_recovery": HELLO}),
+    "expect_success_within": Sample("26h", "26h", "--expect-success-within 26h", {"expect_success_within": "26h"}),
+    "notifications": Sample({"webhook": HOOK}, {"webhook": HOOK}, f"--webhook {HOOK}", {"webhook": HOOK}),
+}  # fmt: skip
+
+NEEDS = {
+    "buffer_limit": ["overlap"],
+    "missed": ["overlap"],
+    "catch_up_limit": ["overlap", "missed"],
+    "total_repeats": ["retry"],  # a create alone lets it decide what follows a failed run, where nothing else does
+}
+"""Options that are given beside others."""
+LACKS: dict[str, set[str]] = {
+    "form": {name for name, sample in SAMPLES.items() if sample.fields is None},
+}
+"""By surface."""
+
+
+class Surfaces(NamedTuple):
+    """One installation, and every way to it."""
+
+    web: Web
+    cli: Cli
+    folder: Path
+
+    def stored(self, schedule_id: str) -> Definition:
+        """What is stored of a schedule; that a sync keeps it is no option."""
+        return replace(self.web.env.scheduler.get(schedule_id).state.definition, managed_by=None)
+
+
+@pytest.fixture
+def surfaces(
+    cli: Cli, make_web: MakeWeb, redis_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Surfaces:
+    monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET", "a secret")
+    monkeypatch.setenv("RQSCHED_CONNECTIONS", json.dumps({"eu": redis_url}))
+    web = make_web(webhook_secret="a secret", notification_hosts=("hooks.example.com",), connections={"eu": redis_url})
+    web.env.register(HELLO, print, queue="high", timeout=30)  # as the commands' module has it
+    return Surfaces(web, cli, tmp_path)
+
+
+Samples = dict[str, Sample]
+
+
+def _by_python(surfaces: Surfaces, samples: Samples) -> None:
+    options: Any = {name: sample.python for name, sample in samples.items()}
+    surfaces.web.env.scheduler.create("by-python", HELLO, "0 2 * * *", **options)
+
+
+def _by_http(surfaces: Surfaces, samples: Samples) -> None:
+    options = {name: sample.json for name, sample in samples.items()}
+    body = {"schedule_id": "by-http", "workflow": HELLO, "cron": "0 2 * * *", **options}
+    answer = surfaces.web.post("/api/v1/schedules/", body)
+    assert answer.status_code == 201, answer.text
+
+
+def _by_client(surfaces: Surfaces, samples: Samples) -> None:
+    options: Any = {name: sample.python for name, sample in samples.items()}
+    client_of(surfaces.web).create("by-client", HELLO, "0 2 * * *", **options)
+
+
+def _by_command(surfaces: Surfaces, samples: Samples) -> None:
+    words = [word for sample in samples.values() for word in sample.words.split()]
+    surfaces.cli("create", "by-command", HELLO, "--cron", "0 2 * * *", *words)
+
+
+def _by_file(surfaces: Surfaces, samples: Samples) -> None:
+    path = surfaces.folder / "schedules.json"
+    options = {name: sample.json for name, sample in samples.items()}
+    entry = {"id": "by-file", "workflow": HELLO, "cron": "0 2 * * *", **options}
+    path.write_text(json.dumps({"schedules": [entry]}))
+    surfaces.cli("sync", str(path))
+
+
+def _by_form(surfaces: Surfaces, samples: Samples) -> None:
+    fields = {"schedule_id": "by-form", "workflow": HELLO, "kind": "cron", "timing": "0 2 * * *", "timezone": "UTC"}
+    for sample in samples.values():
+        fields |= sample.fields or {}
+    Pages(surfaces.web).do("/schedules", **fields)
+
+
+WAYS: dict[str, Callable[[Surfaces, Samples], None]] = {
+    "http": _by_http,
+    "client": _by_client,
+    "command": _by_command,
+    "file": _by_file,
+    "form": _by_form,
+}
+
+
+def test_there_is_a_sample_of_every_option() -> None:
+    assert SAMPLES.keys() == Options.__annotations__.keys()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_option_is_stored_alike_by_every_surface(surfaces: Surfaces, name: str) -> None:
+    samples = {one: SAMPLES[one] for one in (*NEEDS.get(name, ()), name)}
+    _by_python(surfaces, samples)
+    expected = surfaces.stored("by-python")
+    surfaces.web.env.scheduler.create("plain", HELLO, "0 2 * * *")
+    assert expected != surfaces.stored("plain")
+
+    for way, set_option in WAYS.items():
+        if name not in LACKS.get(way, ()):
+            set_option(surfaces, samples)
+
+            assert surfaces.stored(f"by-{way}") == expected, f"{name} by {way}"
