@@ -1,23 +1,37 @@
 """A receiver of webhooks and heartbeats: a real HTTP server in a process of its own.
 
 What it got lies in a file, one JSON line a request, so that tests read it whatever becomes of the process. How it
-answers stands in another file: a status, `hang`, or `redirect:URL`.
+answers stands in another file: a status, `hang`, or `redirect:URL`; or something without an end: a byte of the
+headers or of the body now and then (`drip`, `drip-body`), `100 Continue` now and then, or as fast as it is read
+(`continue`, `flood`). What has no end ends when the file says something else.
 """
 
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the process of a receiver does without it
+    from tests.support.tls import Certificate
 
 HANG, OK = "hang", "200"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+ENDLESS = {
+    "drip": (b"HTTP/1.1 200 OK\r\nX-Drip: ", b"x", 0.05),
+    "drip-body": (b"HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n", b"x", 0.05),
+    "continue": (b"", _CONTINUE, 0.05),
+    "flood": (b"", 100 * _CONTINUE, 0.0),
+}
+"""How an answer without an end begins, what follows again and again, and the seconds between."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,15 @@ class Receiver:
 
 
 @contextmanager
-def receiver(folder: Path) -> Iterator[Receiver]:
-    """A receiver runs while the block does."""
+def receiver(folder: Path, certificate: Certificate | None = None) -> Iterator[Receiver]:
+    """A receiver runs while the block does, over TLS when it has a certificate."""
     (folder / "answer").write_text(OK)
-    command = [sys.executable, "-m", "tests.support.receiver", str(folder)]
+    shown = [] if certificate is None else [str(certificate.certificate), str(certificate.key)]
+    command = [sys.executable, "-m", "tests.support.receiver", str(folder), *shown]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Receiver(folder, f"http://127.0.0.1:{int(process.stdout.readline())}")
+            yield Receiver(folder, f"{'https' if shown else 'http'}://127.0.0.1:{int(process.stdout.readline())}")
         finally:
             process.kill()
 
@@ -67,6 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
         how = (self.folder / "answer").read_text()
         if how == HANG:
             threading.Event().wait()
+        if how in ENDLESS:
+            self._answer_without_end(how)
+            return
         where = how.partition("redirect:")[2]
         self.send_response(302 if where else int(how))
         if where:
@@ -74,17 +92,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def _answer_without_end(self, how: str) -> None:
+        first, again, pause = ENDLESS[how]
+        self.close_connection = True
+        with suppress(OSError):
+            self.wfile.write(first)
+            while (self.folder / "answer").read_text() == how:
+                self.wfile.write(again)
+                threading.Event().wait(pause)
+
     do_GET = do_POST  # noqa: N815 - as http.server names it
 
     def log_message(self, *_: Any) -> None: ...
 
 
-def _serve(folder: Path) -> None:
+def _serve(folder: Path, *shown: str) -> None:
     _Handler.folder = folder
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    if shown:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*shown)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    _serve(Path(sys.argv[1]), *sys.argv[2:])

@@ -18,6 +18,7 @@ from http.client import HTTPException
 from importlib.metadata import version
 from typing import Any
 
+from rqsched.chain.notifications import timed_http
 from rqsched.config import Settings
 from rqsched.core.deliveries import FAILED, STARTED, Delivery, DeliveryKind
 from rqsched.core.ids import uid_to_uuid
@@ -38,13 +39,6 @@ class SendingError(Exception):
 
 class NoAnswerError(SendingError):
     """The receiver could not be reached or did not answer in time."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect to be an error: it could lead where no URL may lead."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing."""
 
 
 def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, now: datetime, seconds: float) -> None:
@@ -86,15 +80,16 @@ def _heartbeat_url(delivery: Delivery) -> str:
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
     request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked when given
-    opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=seconds) as answer:
+        with timed_http.opener().open(request, timeout=seconds) as answer:
             answer.read(_READ_BYTES)
     except urllib.error.HTTPError as error:
         error.close()
         raise SendingError(f"{hidden(url)} answers {error.code}") from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
+        if isinstance(reason, TimeoutError):
+            reason = f"no whole answer within {seconds:g} s"
         raise NoAnswerError(f"{hidden(url)}: {reason or type(error).__name__}") from None
 
 

@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 ORDER_SECONDS = 2.0
 """How long the end of a short run waits for the ping of its start, so that the receiver gets them in their order."""
+MOST_THREADS = 4
+"""Pings that one process delivers at once; the next go where other notifications go, until one of these has ended."""
+_THREAD = "rqsched-start-pings"
 
 
 def write(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
@@ -42,20 +45,25 @@ def write(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
 
 @contextmanager
 def told(runtime: Runtime, owed: Sequence[str]) -> Iterator[None]:
-    """Deliver pings while the block runs, on the queue of notifications where the settings name one."""
+    """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
     if not owed:
         yield
         return
-    if runtime.settings.notification_queue is not None:
+    if runtime.settings.notification_queue is not None or threads() >= MOST_THREADS:
         runtime.notifier.dispatch(owed, runtime.now())
         yield
         return
-    thread = threading.Thread(target=_tell, args=(runtime, owed), name="rqsched-start-pings", daemon=True)
+    thread = threading.Thread(target=_tell, args=(runtime, owed), name=_THREAD, daemon=True)
     thread.start()
     try:
         yield
     finally:
         thread.join(ORDER_SECONDS)
+
+
+def threads() -> int:
+    """Count the threads of this process that deliver pings; a counter would survive a fork, which they do not."""
+    return sum(thread.name == _THREAD for thread in threading.enumerate())
 
 
 def _tell(runtime: Runtime, owed: Sequence[str]) -> None:
