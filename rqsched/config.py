@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?")
+_HOST = re.compile(r"((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 NO_CLUSTER = (
     "RQ, and so rqsched, needs one server: its keys and the ids of its jobs allow no hash tags, so what one script "
@@ -376,7 +376,7 @@ class Settings(BaseSettings):
     def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for host in value:
             if not _HOST.fullmatch(host):
-                raise ValueError(f"{host!r} is not a host; write names such as hc-ping.com or *.example.com")
+                raise ValueError(f"{host!r} is not a host; write hc-ping.com, *.example.com or [2001:db8::7]:8080")
         return value
 
     @field_validator("tokens")

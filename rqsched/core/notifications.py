@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +35,11 @@ MAX_EXPECTATION = timedelta(days=3660)
 MAX_URL = 2_000
 """Characters of a URL."""
 _URL = re.compile(r"[\x21-\x7e]+")
+_PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PORTS = {"http": 80, "https": 443}
 _WORKFLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _SLUG = re.compile(r"[A-Za-z0-9_-]{1,128}")
 TARGETS = ("webhook", "events", "heartbeat", "sentry")
@@ -118,19 +124,48 @@ def workflow_name(name: str, value: Any) -> str | None:
 
 
 def checked_url(name: str, value: Any) -> str:
-    """Check a URL that is called: http or https, a host, no password; raises InvalidInputError."""
+    """Check a URL that is called: http or https, a plain host, no password; raises InvalidInputError."""
     if not isinstance(value, str) or not _URL.fullmatch(value) or len(value) > MAX_URL:
         raise InvalidInputError(name, f"must be a URL of at most {MAX_URL} printable characters without blanks")
     try:
         parts = urlsplit(value)
-        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        has_host = False
-    if not has_host or parts.scheme not in {"http", "https"}:
+        raise InvalidInputError(name, _NOT_PLAIN) from None
+    if not parts.netloc or parts.scheme not in _PORTS:
         raise InvalidInputError(name, "must be a whole URL, such as https://example.com/hook")
-    if parts.username is not None or parts.fragment:
+    if "@" in parts.netloc or parts.fragment:
         raise InvalidInputError(name, "must hold neither a user and password nor a fragment")
+    if _place(parts.netloc) is None:
+        raise InvalidInputError(name, _NOT_PLAIN)
     return value
+
+
+_NOT_PLAIN = (
+    "must name its host plainly, so that everybody who reads it finds the same one: a host name of letters, digits, - "
+    "and _, such as example.com, or an IP address, such as 192.0.2.7 or [2001:db8::7]; and a port from 1 to 65535"
+)
+
+
+def _place(text: str) -> tuple[str, int | None] | None:
+    """Return the host and port that `host:port` names, in the one form in which hosts are compared.
+
+    None for what resolvers and parsers read differently: encoded, zoned, with empty labels, or an address in a form
+    that is not its usual one, such as 127.1.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    if port is not None and not 0 < port < 65_536:
+        return None
+    name = (found["name"] or "").lower().removesuffix(".")
+    if not _NUMBER.fullmatch(name.rpartition(".")[2]) and found["name"]:
+        return (name, port) if len(name) <= 253 and _HOST_NAME.fullmatch(name) else None
+    try:
+        address = ip_address(found["address"] or found["name"])
+    except ValueError:
+        return None
+    return (str(address), port) if (address.version == 6) == bool(found["address"]) else None
 
 
 def refused_url(notifications: Any, hosts: Sequence[str]) -> tuple[str, str] | None:
@@ -143,15 +178,17 @@ def refused_url(notifications: Any, hosts: Sequence[str]) -> tuple[str, str] | N
         if given.get(name) is None:
             continue
         parts = urlsplit(checked_url(f"notifications.{name}", given[name]))
-        if not any(_covers(host.lower(), (parts.hostname or "").lower(), parts.port) for host in hosts):
+        host, port = _place(parts.netloc) or ("", None)
+        if not any(_covers(allowed, host, port or _PORTS[parts.scheme]) for allowed in hosts):
             return name, parts.netloc
     return None
 
 
-def _covers(allowed: str, host: str, port: int | None) -> bool:
-    if allowed.startswith("*."):
-        return host.endswith(allowed[1:])
-    return allowed in {host, f"{host}:{port}"}
+def _covers(allowed: str, host: str, port: int) -> bool:
+    place = _place(allowed.removeprefix("*."))
+    if place is None or place[1] not in {None, port}:
+        return False
+    return host.endswith(f".{place[0]}") if allowed.startswith("*.") else host == place[0]
 
 
 def _expectation(value: Any) -> timedelta | None:

@@ -289,6 +289,14 @@ def test_a_webhook_of_the_settings_is_told_of_every_schedule(make_env: MakeEnv, 
     assert hook.paths == ["/all"]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1%23.example.com", "a..example.com", "[::1%25.example.com]"])
+def test_a_stored_url_whose_host_is_not_plain_is_not_called(make_env: MakeEnv, host: str) -> None:
+    env = make_env(webhook_secret=SECRET, webhook_url=f"http://{host}/hook")
+    env.failing = True
+    env.run_next(env.create(retry=ONCE))
+    assert "must name its host plainly" in present(rows(env)[0].error)
+
+
 def test_a_redirect_is_not_followed(env: Env, hook: Receiver) -> None:
     hook.answer(f"redirect:{hook.url}/inside")
     env.failing = True

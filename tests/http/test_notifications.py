@@ -90,6 +90,35 @@ def test_a_tenant_cannot_make_the_server_call_hosts_the_operator_does_not_allow(
     assert "RQSCHED_NOTIFICATION_HOSTS" in answer.text
 
 
+def test_a_host_is_compared_as_it_is_connected_to(make_web: MakeWeb) -> None:
+    allowed = "*.example.com, hc-ping.com, intranet:80, 10.0.0.7:8080, [2001:db8::7], *.example.org:8443"
+    web = make_web(webhook_secret="a secret", notification_hosts=allowed)
+    web.create()
+    not_plain = (
+        "http://127.0.0.1%23.example.com/", "http://127.0.0.1%2f.example.com/", "http://[::1%25.example.com]/",
+        "http://[::1].example.com/", "http://a.example.com[::1]/", "http://a..example.com/", "http://.example.com/",
+        "http://127.1/", "http://0x7f.1/", "http://2130706433/", "http://010.0.0.7:8080/", "http://-a.example.com/",
+        "http://a.example.com:0/", "http://a.example.com:65536/", "http://a.example.com:/", "http://a.example.com..:80/",
+        "http://a.example.com\\@evil.org/", "http://[10.0.0.7]:8080/", f"http://{'a' * 64}.example.com/",
+    )  # fmt: skip
+    refused = (
+        "http://example.com/", "http://hc-ping.com.evil.org/", "http://intranet:81/", "https://intranet/",
+        "http://10.0.0.7/", "http://[2001:db8::8]/", "http://[::ffff:10.0.0.7]:8080/", "http://a.example.org/",
+    )  # fmt: skip
+    taken = (
+        "http://a.example.com/", "http://A.Example.COM.:8080/", "http://a_b.c-d.example.com/", "https://hc-ping.com/x",
+        "http://intranet/", "http://intranet:80/", "http://10.0.0.7:8080/", "http://[2001:DB8:0:0:0:0:0:7]:99/",
+        "https://a.example.org:8443/",
+    )  # fmt: skip
+    said = {**dict.fromkeys(not_plain, "plainly"), **dict.fromkeys(refused, "not allowed"), **dict.fromkeys(taken)}
+    with every_row() as row:
+        for url, why in said.items():
+            with row(url):
+                answer = web("PATCH", at(), {"notifications": {"heartbeat": url}})
+                assert answer.status_code == (200 if why is None else 422), answer.text
+                assert why is None or why in answer.json()["detail"] or "neither a user" in answer.json()["detail"]
+
+
 def test_only_registered_workflows_can_be_told_over_http(web: Web) -> None:
     for name in ("on_failure", "on_recovery"):
         answer = web.post(SCHEDULES, {"schedule_id": "evil", **MINUTELY, name: "os.system"})

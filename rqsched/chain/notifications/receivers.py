@@ -22,8 +22,8 @@ from rqsched.chain.notifications import timed_http
 from rqsched.config import Settings
 from rqsched.core.deliveries import FAILED, STARTED, Delivery, DeliveryKind
 from rqsched.core.ids import uid_to_uuid
-from rqsched.core.notifications import hidden
-from rqsched.errors import ConfigError
+from rqsched.core.notifications import checked_url, hidden
+from rqsched.errors import ConfigError, InvalidInputError
 
 _READ_BYTES = 4_096
 _SENTRY_STATUS = {STARTED: "in_progress", FAILED: "error"}
@@ -79,7 +79,11 @@ def _heartbeat_url(delivery: Delivery) -> str:
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
-    request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked when given
+    try:
+        checked_url("its URL", url)  # what was stored or set before hosts had to be plain, or filled in since
+    except InvalidInputError as error:
+        raise SendingError(str(error)) from None
+    request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked above
     try:
         with timed_http.opener().open(request, timeout=seconds) as answer:
             answer.read(_READ_BYTES)
