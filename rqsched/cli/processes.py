@@ -103,7 +103,8 @@ def web(
         int, typer.Option("--workers", min=1, metavar="N", help="Serve in N processes; one that ends is replaced.")
     ] = 1,
     max_connections: Annotated[
-        int | None, typer.Option("--max-connections", min=1, help="Beyond so many at a process the answer is 503.")
+        int | None,
+        typer.Option("--max-connections", min=1, help="Hold so many in a process; further requests are answered 503."),
     ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")

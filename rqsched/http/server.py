@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from rqsched.http.connections import Connection, Connections, Listening, most_connections
 from rqsched.processes.systemd import Systemd
 
 _GRACE = 30
@@ -36,15 +39,28 @@ def run_server(
 ) -> None:
     """Serve an application of ours until a signal; streams end at once, other requests have 30 s.
 
-    It listens where `config` says, or on `sockets` that are bound already.
+    It listens where `config` says, or on `sockets` that are bound already. No more connections are held than
+    `limit_concurrency`, nor than the limit of descriptors allows; further requests are answered 503.
 
     The process ends when it cannot begin, as uvicorn's own command does.
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
+    config.http, config.loop = Connection, "asyncio"  # others have no deadlines, and accept in their own way
+    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # the first refused
     server = _Server(config, systemd or Systemd({}))
-    server.run(None if sockets is None else [*sockets])
+    server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])
     if not server.started:
+        sys.exit(FAILED_TO_START)
+
+
+def bind(config: uvicorn.Config) -> socket.socket:
+    """Bind where `config` says; the process ends where that cannot be, as uvicorn's does."""
+    if config.uds is not None and Path(config.uds).is_socket():
+        Path(config.uds).unlink()  # left by a process that was killed
+    try:
+        return config.bind_socket()
+    except SystemExit:  # uvicorn has logged why; not every version ends with the code that it says of a failed start
         sys.exit(FAILED_TO_START)
 
 
@@ -54,6 +70,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, systemd: Systemd) -> None:
         super().__init__(config)
         self._systemd = systemd
+        self.server_state: Connections = Connections()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections; what goes wrong there is logged once."""
+        asyncio.get_running_loop().set_exception_handler(self.server_state.handle_error)
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

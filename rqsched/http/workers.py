@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from rqsched.config import Settings
-from rqsched.http.server import FAILED_TO_START, close_scheduler, run_server
+from rqsched.http.server import bind, close_scheduler, run_server
 from rqsched.processes.supervisor import Progress, Role, Supervisor, Watch
 from rqsched.processes.vital_signs import run_visibly
 
@@ -36,7 +35,8 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
     config = make_config(False)
     config.load()  # what cannot be served ends this process, not each child anew
     close_scheduler(config.app)
-    listening = _listen(config)
+    listening = bind(config)
+    listening.listen(config.backlog)
     watch = _WebWatch(listening)
     roles = [
         Role(
@@ -53,18 +53,6 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
         listening.close()
         if config.uds is not None:
             Path(config.uds).unlink(missing_ok=True)
-
-
-def _listen(config: uvicorn.Config) -> socket.socket:
-    """Bind as uvicorn does, and listen at once; the process ends where that cannot be, as uvicorn's does."""
-    if config.uds is not None and Path(config.uds).is_socket():
-        Path(config.uds).unlink()  # left by a process that was killed
-    try:
-        listening = config.bind_socket()
-    except SystemExit:  # uvicorn has logged why; not every version ends with the code that it says of a failed start
-        sys.exit(FAILED_TO_START)
-    listening.listen(config.backlog)
-    return listening
 
 
 class _WebWatch(Watch):

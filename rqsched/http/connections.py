@@ -1,0 +1,147 @@
+"""The connections of a web process: fewer than its descriptors, and none is kept for a request that does not come.
+
+uvicorn and h11 wait for ever for the rest of a request's head. asyncio accepts without looking how many descriptors are
+left, and writes thousands of tracebacks a second when none is. Here a connection without a request has 5 s for the next
+one, the one that has waited longest makes room for a new one, and what SQL, Redis and files need is never taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from time import monotonic
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+_log = logging.getLogger(__name__)
+
+HEAD_SECONDS = 5.0
+"""A request's head has arrived whole after this long, or its connection is closed."""
+_SPARE = 128
+"""Descriptors that are left to SQL, Redis and files; half of them where there are few."""
+_LOG_AGAIN = 60.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def most_connections() -> int:
+    """Return how many connections this process may hold: its limit of descriptors (`ulimit -n`), but for the spare."""
+    return _limit() - _spare()
+
+
+def _limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def _spare() -> int:
+    return min(_SPARE, _limit() // 2)
+
+
+class Connections(ServerState):
+    """The connections of one server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: dict[Connection, None] = {}
+        """Those without a request to answer, the one that has been so for longest first."""
+        self._logged_at = -_LOG_AGAIN
+
+    def tell(self, text: str, *values: object) -> None:
+        """Log that connections are not kept; once a minute, however many there are."""
+        if monotonic() - self._logged_at >= _LOG_AGAIN:
+            self._logged_at = monotonic()
+            _log.warning(text, *values, extra={"action": "connections_refused"})
+
+    def handle_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error that the event loop found; asyncio makes a pause of a second after one of these."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            self.tell("no connection is accepted for a second: %s; raise the limit of descriptors (ulimit -n)", error)
+        else:
+            loop.default_exception_handler(context)
+
+
+class Connection(H11Protocol):
+    """A connection that is closed when a request is begun and does not go on."""
+
+    server_state: Connections
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a request; where there are too many connections, the one without a request for longest ends."""
+        super().connection_made(transport)
+        idle = self.server_state.idle
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency and idle:
+            next(iter(idle)).give_up()
+            self.server_state.tell(
+                "more than %d connections: those without a request are closed, further requests answered 503; see "
+                "--max-connections and ulimit -n", self.limit_concurrency - 1,
+            )  # fmt: skip
+        self._watch(has_begun=True)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was sent; a part of a head does not give it more time."""
+        super().data_received(data)
+        self._watch(has_begun=True)
+
+    def on_response_complete(self) -> None:
+        """Expect the next request; uvicorn closes a connection on which nothing is sent."""
+        super().on_response_complete()
+        self._watch(has_begun=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def give_up(self) -> None:
+        """Close the connection at once."""
+        self._forget()
+        self.transport.abort()
+
+    def _watch(self, *, has_begun: bool) -> None:
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if not is_answered or self not in self.connections:  # a WebSocket is none of them any more
+            self._forget()
+            return
+        self.server_state.idle.setdefault(self)
+        if has_begun and self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.give_up)
+
+    def _forget(self) -> None:
+        self.server_state.idle.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class Listening(socket.socket):
+    """A listening socket that takes no connection whose descriptor is one of the last."""
+
+    def __init__(self, bound: socket.socket, connections: Connections) -> None:
+        """Take over a socket that is bound; the other object is of no use any more."""
+        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
+        self._connections = connections
+        self._most = _limit() - _spare() // 2  # numbers are given from the lowest on
+        self._has_failed = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; raises BlockingIOError when asyncio is to look again later."""
+        if self._has_failed:  # asyncio would go on at once for as many as may wait
+            self._has_failed = False
+            raise BlockingIOError
+        try:
+            accepted, address = super().accept()
+        except OSError as error:
+            self._has_failed = error.errno in _EXHAUSTED
+            raise
+        if accepted.fileno() < self._most:
+            return accepted, address
+        accepted.close()
+        self._connections.tell("connections are refused: few descriptors are left; raise their limit (ulimit -n)")
+        raise BlockingIOError
