@@ -126,7 +126,7 @@ class InvalidLimitError(InvalidInputError):
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
-    """An argument that is not even of a type that could be meant."""
+    """An argument that does not exist, or is not even of a type that could be meant."""
 
     code = "invalid_type"
 

@@ -16,8 +16,9 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
-from rqsched.core.schedule_options import Options
+from rqsched.core.schedule_options import Options, timeout_seconds
 from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+from rqsched.spec.duration import SpanLike
 from rqsched.timing import When
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -232,7 +233,7 @@ def workflow(
     *,
     queue: str | None = None,
     connection: str | None = None,
-    timeout: int | None = None,
+    timeout: SpanLike | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
     targets: str | Callable[..., Any] | None = None,
@@ -242,7 +243,7 @@ def workflow(
     *,
     queue: str | None = None,
     connection: str | None = None,
-    timeout: int | None = None,
+    timeout: SpanLike | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
     targets: str | Callable[..., Any] | None = None,
@@ -252,12 +253,13 @@ def workflow(
     >>> @workflow("invoice-sync", queue="high", timeout=600)
     ... def invoice_sync(region: str) -> None: ...
 
-    The name defaults to the function's. `timeout` is in seconds. `on_failure` and `on_recovery` name the workflows that
-    are told of its failures and of the first success after them. `targets` names a function (or is one) that returns
-    ids: a run then calls the workflow once for each of them, in a job of its own (docs/fan-out.md).
+    The name defaults to the function's. `timeout` is a length such as `"10m"`, or seconds. `on_failure` and
+    `on_recovery` name the workflows that are told of its failures and of the first success after them. `targets` names
+    a function (or is one) that returns ids: a run then calls the workflow once for each of them, in a job of its own
+    (docs/fan-out.md).
 
-    Raises InvalidIdError for a name outside
-    `[A-Za-z0-9_][A-Za-z0-9._:-]*` and InvalidInputError for what cannot be called.
+    Raises InvalidIdError for a name outside `[A-Za-z0-9_][A-Za-z0-9._:-]*`, and InvalidInputError for what cannot be
+    called and for what is not a timeout.
     """
     if name is not None and not isinstance(name, str):
         return workflow()(name)
@@ -286,7 +288,7 @@ def make_workflow(
     *,
     queue: str | None = None,
     connection: str | None = None,
-    timeout: int | None = None,
+    timeout: SpanLike | None = None,
     on_failure: str | None = None,
     on_recovery: str | None = None,
     targets: str | Callable[..., Any] | None = None,
@@ -300,8 +302,6 @@ def make_workflow(
         )
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):
         raise InvalidInputError("workflow", f"{target!r} is neither a function nor a class with a run method")
-    if timeout is not None and timeout < 1:
-        raise InvalidInputError("timeout", "must be a whole number of seconds from 1")
     if targets is not None and not isinstance(targets, str) and not callable(targets):
         raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
     return Workflow(
@@ -309,7 +309,7 @@ def make_workflow(
         target,
         queue,
         connection,
-        timeout,
+        timeout_seconds(timeout),
         on_failure=workflow_name("on_failure", on_failure),
         on_recovery=workflow_name("on_recovery", on_recovery),
         targets=targets,

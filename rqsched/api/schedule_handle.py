@@ -34,7 +34,7 @@ from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.schedule_options import define, require_note
+from rqsched.core.schedule_options import define, require_known, require_note
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
@@ -262,6 +262,7 @@ class ScheduleHandle(ScheduleView):
         `paused` also pauses it, or makes a paused or dead one fire again, in the same transaction. Raises
         VersionConflictError when `if_version` is given and the schedule has changed since.
         """
+        require_known(options, ScheduleHandle.update)
         require_note(note)
         timing: SpecLike | None = None
         within, given = split_transaction(options, session)

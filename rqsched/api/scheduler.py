@@ -35,7 +35,15 @@ from rqsched.core.model import Definition, Schedule
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.quota import Usage
 from rqsched.core.retention import Retention
-from rqsched.core.schedule_options import Options, define, dies_by_default, is_id, require_id, require_note
+from rqsched.core.schedule_options import (
+    Options,
+    define,
+    dies_by_default,
+    is_id,
+    require_id,
+    require_known,
+    require_note,
+)
 from rqsched.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -209,10 +217,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
             overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
             target_retry: How failed attempts of a target are repeated; default not at all.
-            target_timeout: Seconds one attempt of a target may take; default what a run may take.
+            target_timeout: How long one attempt of a target may take, a length; default what a run may take.
             max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
-            timeout: Seconds one attempt may take; default the workflow's, then RQSCHED_RUN_TIMEOUT.
+            timeout: How long one attempt may take, a length in whole seconds; default the workflow's, then
+                RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
             connection: A name in RQSCHED_CONNECTIONS, the Redis of its runs; default the workflow's, then the main one.
                 A SQLAlchemy Connection is what `session` is.
@@ -229,7 +238,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:
-            InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...).
+            InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...); an option that
+                does not exist is an InvalidTypeError, and so a TypeError.
             ScheduleExistsError: The id is taken.
             QuotaExceededError: The namespace holds as much as it may; see RQSCHED_QUOTAS.
             IdempotencyConflictError: The key was used with another declaration.
@@ -237,6 +247,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         After an error nothing is written.
         """
+        require_known(options, Scheduler.create)
         within, given = split_transaction(options, session)
         said = {"note": note, "paused": paused, "context": context, "key": idempotency_key}
         request = self.create_request(self._named(namespace, schedule_id), workflow, spec, given, **said)
@@ -268,6 +279,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         Takes what `create` takes; an option that is not given gets its default. The next time stays
         unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
+        require_known(options, Scheduler.upsert)
         within, given = split_transaction(options, session)
         definition = self._define(workflow, spec, given)
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
+from inspect import signature
 from typing import Any, TypedDict
 
 from rqsched.core.did_you_mean import did_you_mean
@@ -23,7 +24,7 @@ from rqsched.core.policy import (
     RetryPolicy,
     no_retry,
 )
-from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
+from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
@@ -86,14 +87,14 @@ class CommonOptions(TypedDict, total=False):
     """What names the targets that a run calls its workflow for, each in a job of its own; a function, or its name."""
     target_retry: RetryPolicy | None
     """How failed attempts of a target are repeated; by default they are not."""
-    target_timeout: int | None
-    """Seconds one attempt of a target may take; default the run's timeout."""
+    target_timeout: SpanLike | None
+    """How long one attempt of a target may take, in whole seconds; default the run's timeout."""
     max_parallel: int | None
     """The most targets of one run that are handled at once, over all workers."""
     retention: str | int | None
     """How much history is kept: `90d`, `1000` runs, `90d 1000`, or `0` for all; default RQSCHED_RETENTION."""
-    timeout: int | None
-    """Seconds one attempt may take."""
+    timeout: SpanLike | None
+    """How long one attempt may take, in whole seconds."""
     queue: str | None
     """The queue of its runs."""
     priority: int
@@ -161,6 +162,18 @@ def require_note(value: object, field: str = "note") -> str | None:
     return value
 
 
+def require_known(options: Mapping[str, Any], call: Callable[..., Any] | None = None) -> None:
+    """Check that options exist; raises InvalidTypeError, which is a TypeError too and names the nearest one.
+
+    It may also be a parameter of the method that was called with them.
+    """
+    for name in sorted(options.keys() - OPTIONS_KNOWN):
+        parameters = set() if call is None else signature(call).parameters.keys() - {"self", "options"}
+        known = {*Options.__annotations__, *parameters}
+        hint = did_you_mean(name, known) or f"; the options are {', '.join(sorted(known))}"
+        raise InvalidTypeError(name, f"is not an option{hint}")
+
+
 def define(
     base: Definition | None,
     options: Mapping[str, Any],
@@ -173,9 +186,7 @@ def define(
 
     Raises a kind of InvalidInputError that names the refused option.
     """
-    for name in sorted(options.keys() - OPTIONS_KNOWN):
-        hint = did_you_mean(name, OPTIONS_KNOWN) or f"; the options are {', '.join(sorted(OPTIONS_KNOWN))}"
-        raise InvalidInputError(name, f"is not an option{hint}")
+    require_known(options)
     timezone = options.get("timezone")
     if base is None:
         base = Definition(spec=_spec_text(_given(spec), timezone), workflow=workflow or "")
@@ -279,9 +290,10 @@ def _policies(base: Definition, options: Mapping[str, Any]) -> str:
     for name, default in (("retry", RetryPolicy), ("target_retry", no_retry)):
         if name in changes:
             changes[name] = _retry(name, changes[name], default())
-    for name, most in (("target_timeout", MAX_TIMEOUT), ("max_parallel", MAX_PARALLEL)):
-        if name in changes:
-            changes[name] = _count(name, 1, most)(changes[name])
+    if "target_timeout" in changes:
+        changes["target_timeout"] = timeout_seconds(changes["target_timeout"], "target_timeout")
+    if "max_parallel" in changes:
+        changes["max_parallel"] = _count("max_parallel", 1, MAX_PARALLEL)(changes["max_parallel"])
     if changes.get("max_successes") == 0:
         changes["max_successes"] = None
     if "targets" in changes:
@@ -331,6 +343,21 @@ def _require_consistent(definition: Definition) -> None:
 
 def _span_or_none(field: str, value: Any) -> timedelta | None:
     return None if value is None else to_span(value, field)
+
+
+def timeout_seconds(value: SpanLike | None, field: str = "timeout") -> int | None:
+    """Return the seconds of a timeout, a length as every other; None stays None.
+
+    Raises InvalidDurationError for what is not a length, InvalidInputError for one that is not 1 s to 30 days, whole.
+    """
+    length = _span_or_none(field, value)
+    if length is None:
+        return None
+    seconds = length.total_seconds()
+    if not (seconds.is_integer() and 1 <= seconds <= MAX_TIMEOUT):
+        days = MAX_TIMEOUT // 86_400
+        raise InvalidInputError(field, f"must be whole seconds from 1 s to {days} days, such as 90, '10m' or 'PT10M'")
+    return int(seconds)
 
 
 def _jitter(value: Any) -> timedelta:
@@ -384,7 +411,7 @@ def _object(field: str) -> Callable[[Any], str]:
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "jitter": _jitter,
     "max_runs": _count("max_runs", 1, MAX_RUNS),
-    "timeout": _count("timeout", 1, MAX_TIMEOUT),
+    "timeout": timeout_seconds,
     "queue": _queue("queue"),
     "connection": _queue("connection"),
     "priority": _priority,

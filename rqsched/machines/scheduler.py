@@ -18,6 +18,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch
 from rqsched.machines.send import sender
+from rqsched.spec.duration import SpanLike
 from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.machine_states import KEPT_AS
@@ -43,7 +44,7 @@ def machine(
     make_resolver: Callable[[type], Any] = _without_arguments,
     queue: str | None = None,
     connection: str | None = None,
-    timeout: int | None = None,
+    timeout: SpanLike | None = None,
     workflows: Registry = registry,
 ) -> Callable[[C], C]: ...
 def machine(
@@ -56,7 +57,7 @@ def machine(
     make_resolver: Callable[[type], Any] = _without_arguments,
     queue: str | None = None,
     connection: str | None = None,
-    timeout: int | None = None,
+    timeout: SpanLike | None = None,
     workflows: Registry = registry,
 ) -> Any:
     """Register a state machine class with what its `schedules` declare; returns it unchanged.
@@ -77,7 +78,7 @@ def machine(
         make_resolver: Creates an instance of a resolver class: the resolve method of your container, for example.
         queue: The queue of runs and targets.
         connection: The named Redis of runs and targets.
-        timeout: Seconds a run, or the job of a target, may take.
+        timeout: How long a run, or the job of a target, may take: a length or seconds.
         workflows: Where the workflows are registered.
     """
     if cls is not None:

@@ -14,7 +14,15 @@ from redis import Redis
 from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.schedule_options import Options
-from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidSpecError
+from rqsched.errors import (
+    InvalidDurationError,
+    InvalidIdError,
+    InvalidInputError,
+    InvalidPayloadError,
+    InvalidPolicyError,
+    InvalidSpecError,
+    InvalidTypeError,
+)
 from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets
@@ -397,13 +405,18 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "no run at all": ({"max_runs": 0}, InvalidInputError),
     "half a run": ({"max_runs": 1.5}, InvalidInputError),
     "no time": ({"timeout": 0}, InvalidInputError),
+    "half a second": ({"timeout": 0.5}, InvalidInputError),
+    "a timeout that is no length": ({"timeout": "soon"}, InvalidDurationError),
+    "a timeout of yes": ({"timeout": True}, InvalidDurationError),
+    "a timeout over 30 days": ({"timeout": "31d"}, InvalidInputError),
+    "a target's timeout over 30 days": ({"target_timeout": timedelta(days=31)}, InvalidInputError),
     "repeats below zero": ({"total_repeats": -1}, InvalidPolicyError),
     "a priority in words": ({"priority": "high"}, InvalidInputError),
     "an unknown executor": ({"executor": "cloud"}, InvalidInputError),
     "an owner with a blank": ({"owner": "no one"}, InvalidIdError),
     "an unknown zone": ({"timezone": "Mars/Olympus"}, InvalidSpecError),
     "an offset for a zone": ({"timezone": "+05:00"}, InvalidSpecError),
-    "an option that does not exist": ({"colour": "red"}, InvalidInputError),
+    "an option that does not exist": ({"colour": "red"}, InvalidTypeError),
 }
 
 
@@ -429,6 +442,42 @@ def test_values_beyond_their_limits_are_refused_and_nothing_is_written(env: Env)
                     known.update(**options)
                 assert [found.schedule_id for found in env.scheduler.list().items] == ["known"]
                 assert types(known) == ["Created"]
+
+
+@pytest.mark.parametrize("length", [90, 90.0, "90s", "1m30s", "PT1M30S", timedelta(seconds=90)], ids=repr)
+def test_a_timeout_is_a_length_as_every_other(env: Env, length: Any) -> None:
+    env.register("note", env._note, timeout=length)
+    inherited = env.create("inherited")
+    own = env.create("own", timeout=length, target_timeout=length)
+    changed = env.create("changed").update(timeout=length, target_timeout=length)
+    declared = env.scheduler.every("1h", name="declared", timeout=length)
+    declared(test_a_timeout_is_a_length_as_every_other)
+    env.scheduler.sync()
+
+    declared_one = env.scheduler.get("declared")
+    assert [one.describe().timeout for one in (inherited, own, changed, declared_one)] == [90] * 4
+    assert [one.describe().policies["target_timeout"] for one in (own, changed)] == [90] * 2
+
+
+MISSPELT = {
+    "max_run": ("max_runs", ["create", "upsert", "update"]),
+    "time_zone": ("timezone", ["create", "upsert", "update"]),
+    "pause": ("paused", ["create", "upsert", "update"]),
+    "idempotency": ("idempotency_key", ["create"]),
+    "name_space": ("namespace", ["create", "upsert"]),
+    "if_versions": ("if_version", ["update"]),
+}
+
+
+@pytest.mark.parametrize(("wrong", "meant", "calls"), [(wrong, *rest) for wrong, rest in MISSPELT.items()])
+def test_an_unknown_option_names_the_nearest(env: Env, wrong: str, meant: str, calls: list[str]) -> None:
+    known: Any = env.create("known")
+    scheduler: Any = env.scheduler
+    places = {"create": scheduler.create, "upsert": scheduler.upsert}
+    for call in calls:
+        with pytest.raises(InvalidTypeError, match=rf"^{wrong}: is not an option; did you mean {meant}\?$") as error:
+            known.update(**{wrong: 3}) if call == "update" else places[call]("new", "note", MINUTE, **{wrong: 3})
+        assert isinstance(error.value, TypeError)
 
 
 def test_deeply_nested_payloads_are_refused(env: Env) -> None:

@@ -17,6 +17,8 @@ id = "nightly"
 workflow = "{HELLO}"
 cron = "0 2 * * *"
 timezone = "Europe/Berlin"
+timeout = "10m"
+target_timeout = 60
 args = ["eu"]
 jitter = "30s"
 overlap_policy = "buffer_one"
@@ -68,6 +70,7 @@ def test_a_toml_file_becomes_schedules(cli: Cli, file: Path) -> None:
     synced = cli("sync", str(file), "-o", "json").json
     assert synced == {"created": names, "updated": [], "unchanged": [], "removed": []}
     nightly = cli.scheduler.get("nightly").describe()
+    assert (nightly.timeout, nightly.policies["target_timeout"]) == (600, 60)
     assert (nightly.timezone, nightly.args, nightly.jitter_seconds) == ("Europe/Berlin", ["eu"], 30.0)
     assert (nightly.overlap_policy, nightly.labels, nightly.note) == ("buffer_one", {"team": "ops"}, "from a file")
     assert (nightly.policies["retry"]["max_retries"], nightly.policies["retry"]["base"]) == (5, 10.0)

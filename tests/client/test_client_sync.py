@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ def test_a_declared_set_is_created_updated_or_left_as_it_is(web: Web) -> None:
             return (await far.sync(declared())).unchanged
 
     assert asyncio.run(same()) == ["a", "b"]
+
+
+def test_a_declared_timeout_is_sent_as_a_length(web: Web) -> None:
+    client_of(web).sync([Declaration("a", "note", Every("1h"), {"timeout": timedelta(minutes=10)})])
+    assert web.read("a")["timeout"] == 600
 
 
 def test_what_is_refused_here_is_refused_before_anything_is_sent(web: Web) -> None:

@@ -55,6 +55,16 @@ def test_the_trailing_slash_is_optional(web: Web) -> None:
     assert web.post(at(operation="pause")).status_code == 200
 
 
+def test_a_timeout_is_a_length_as_every_other(web: Web) -> None:
+    for number, length in enumerate((90, 90.0, "90s", "PT1M30S")):
+        web.create(f"given-{number}", timeout=length, target_timeout=length)
+        shown = web.read(f"given-{number}")
+        assert (shown["timeout"], shown["policies"]["target_timeout"]) == (90, 90)
+    for wrong in (0, 0.5, "soon", "31d", True):
+        answer = web.post(SCHEDULES, {"schedule_id": "wrong", **MINUTELY, "timeout": wrong})
+        assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, ["timeout"])
+
+
 def test_every_option_reaches_the_schedule(web: Web) -> None:
     web.env.register("sync", print)
     web.create(

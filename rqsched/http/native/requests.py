@@ -216,14 +216,14 @@ class DefinitionRequest(TimingRequest):
     target_retry: TargetRetryRequest | None = Field(
         default=None, description="How failed attempts of a target are repeated; default: not at all."
     )
-    target_timeout: Seconds | None = Field(default=None, description="What a target may take; default: as a run.")
+    target_timeout: Span | None = Field(default=None, description="What a target may take; default: as a run.")
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] | None = Field(
         default=None, description="The most targets of one run that are handled at once, over all workers."
     )
     retention: NumberedName | None = Field(
         default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."
     )
-    timeout: Seconds | None = None
+    timeout: Span | None = None
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
     queue: Name | None = None
     connection: Name | None = None
