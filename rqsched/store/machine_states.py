@@ -129,7 +129,7 @@ def page_in(
 
 
 def _entered_at() -> sa.ColumnElement[Any]:
-    """Since when an instance is in its state: at the latest since it was written, if a release before 0004 did so."""
+    """Since when an instance is in its state: at the latest since it was written, if an earlier build did so."""
     return sa.func.coalesce(table.c.entered_at, table.c.updated_at, type_=table.c.entered_at.type)
 
 

@@ -17,7 +17,7 @@ from rqsched.errors import SchemaError
 from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.metadata import DATABASE_ID, claim_value
-from rqsched.store.migrations import HEAD, VERSION_TABLE
+from rqsched.store.migrations import FIRST, HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 
 _LOCK = int.from_bytes(b"rqsched", "big")
@@ -57,8 +57,7 @@ def require_current(database: Database, *, patience: Patience | None = None) -> 
         raise SchemaError("this database has no rqsched tables yet; run `rqsched db upgrade`.")
     if found.is_current:
         return
-    if current > HEAD:
-        raise SchemaError(_newer(current))
+    _require_upgradable(current)
     raise SchemaError(f"the database's schema is at {current}, this rqsched needs {HEAD}; run `rqsched db upgrade`.")
 
 
@@ -67,7 +66,7 @@ def upgrade(database: Database) -> str | None:
 
     Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
     Tables that are there already and match are kept with what is in them. Raises SchemaError, with nothing changed,
-    when there are foreign tables of these names or the schema is newer than this code.
+    when there are foreign tables of these names, or when the schema is newer than this code or older than release 0.1.
     """
     if status(database).is_current:
         return None
@@ -84,8 +83,8 @@ def _upgrade_in_turn(connection: Connection) -> str | None:
     current = _current(connection)
     if SchemaStatus(current, HEAD).is_current:
         return None
-    if current is not None and current > HEAD:
-        raise SchemaError(_newer(current))
+    if current is not None:
+        _require_upgradable(current)
     _migrate(connection, is_unversioned=current is None)
     claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
     return HEAD
@@ -115,11 +114,17 @@ def _current(connection: Connection) -> str | None:
     return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one_or_none()  # noqa: S608
 
 
-def _newer(current: str) -> str:
-    return (
-        f"the database's schema is at {current}, more than one step newer than this rqsched's {HEAD}; "
-        "upgrade the rqsched package."
-    )
+def _require_upgradable(current: str) -> None:
+    if current > HEAD:
+        raise SchemaError(
+            f"the database's schema is at {current}, more than one step newer than this rqsched's {HEAD}; "
+            "upgrade the rqsched package."
+        )
+    if current < FIRST:
+        raise SchemaError(
+            f"the database's schema is at {current}, which a build before release 0.1 made and no release upgrades; "
+            "give rqsched an empty database and create the schedules again, or drop its tables."
+        )
 
 
 def _has_matching_tables(connection: Connection) -> bool:

@@ -14,7 +14,7 @@ from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.migrations.runner import alembic_config
-from rqsched.store.tables import metadata, targets
+from rqsched.store.tables import metadata
 
 POSTGRES_CONSTRAINTS = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
@@ -98,18 +98,3 @@ def test_downgrading_removes_every_table_and_upgrading_brings_them_back(database
     names = database.read(lambda connection: sa.inspect(connection).get_table_names())
     assert names == [VERSION_TABLE]
     assert schema_version.upgrade(database) == HEAD
-
-
-def test_targets_keep_their_rows_through_the_upgrade_that_widens_their_statuses(database: Database) -> None:
-    def downgrade(connection: sa.Connection) -> None:
-        command.downgrade(alembic_config(connection), "0003")
-        connection.exec_driver_sql(
-            "INSERT INTO rqsched_targets (uid, run_uid, number, target_id, workflow, timeout, status, created_at) "
-            "VALUES ('t', 'r', 1, 'a-1', 'w', 60, 'failed', '2026-01-01 00:00:00.000000')"
-        )
-
-    database.transact(downgrade)
-
-    assert schema_version.upgrade(database) == HEAD
-    found = sa.select(targets.c.target_id, targets.c.status, targets.c.attempt, targets.c.payload)
-    assert database.read(lambda connection: connection.execute(found).all()) == [("a-1", "failed", 1, None)]

@@ -125,10 +125,14 @@ def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(e
     assert schema_version.status(empty_database) == schema_version.SchemaStatus(current=None, head=HEAD)
 
 
-def test_an_older_schema_is_refused_with_the_command_that_upgrades_it(database: Database) -> None:
-    execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '0000'")
-    with pytest.raises(SchemaError, match=f"is at 0000, this rqsched needs {HEAD}; run `rqsched db upgrade`"):
-        schema_version.require_current(database)
+def test_a_schema_from_before_the_first_release_is_refused_and_left_alone(database: Database) -> None:
+    execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '0003'")
+    for refuse in (schema_version.require_current, schema_version.upgrade):
+        with pytest.raises(
+            SchemaError, match=r"is at 0003, which a build before release 0.1 made .* an empty database"
+        ):
+            refuse(database)
+    assert schema_version.status(database).current == "0003"
 
 
 def test_a_schema_one_step_newer_is_accepted_and_left_alone(database: Database) -> None:

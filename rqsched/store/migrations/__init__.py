@@ -4,6 +4,9 @@ A revision is written by hand, without `tables`: it says what the schema was the
 adding one, set HEAD; a contract test compares the migrated schema with `tables` on every database.
 """
 
+FIRST = "0004"
+"""The revision of the first release: it makes every table, and a database at an older one cannot be upgraded."""
+
 HEAD = "0004"
 """The newest revision, so that a process whose schema is current need not load alembic to know."""
 

@@ -1,7 +1,6 @@
 """What a released version left in SQL and Redis is upgraded, read and fired by this one; nobody needs to repair it.
 
-`schema_0003.json` and `schema_0004.json` hold rows and, as bytes, jobs; `record.py` made them. A released file never
-changes.
+`schema_0004.json` holds rows and, as bytes, jobs; `record.py` made it. A released file never changes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.support.env import MINUTE, Env, MakeEnv, newest, statuses
 from tests.support.invariants import check_invariants
 
 FOLDER = Path(__file__).parent
-FORMATS = ["0003", "0004"]
+FORMATS = ["0004"]
 
 
 @dataclass(frozen=True)

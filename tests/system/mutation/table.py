@@ -274,7 +274,7 @@ FENCES = (
                 "schedules.c.namespace, schedules.c.schedule_id, unique=False,",
             ),
             Edit(
-                "rqsched/store/migrations/versions/0001_initial.py",
+                "rqsched/store/migrations/versions/0004_initial.py",
                 '        ["namespace", "schedule_id"],\n        unique=True,',
                 '        ["namespace", "schedule_id"],\n        unique=False,',
             ),
@@ -293,7 +293,7 @@ FENCES = (
                 "runs.c.schedule_uid, runs.c.occurrence_at, unique=False,",
             ),
             Edit(
-                "rqsched/store/migrations/versions/0001_initial.py",
+                "rqsched/store/migrations/versions/0004_initial.py",
                 '        ["schedule_uid", "occurrence_at"],\n        unique=True,',
                 '        ["schedule_uid", "occurrence_at"],\n        unique=False,',
             ),

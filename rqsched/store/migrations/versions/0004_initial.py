@@ -1,6 +1,7 @@
-"""The tables of the first release.
+"""The tables of the first release, 0.1.
 
-Frozen: what `tables` says later reaches a database through a later revision.
+Frozen: what `tables` says later reaches a database through a later revision. The builds before the release made them in
+four revisions, 0001 to 0004: a database of the newest of them is at this one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0004"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -26,12 +27,20 @@ def upgrade() -> None:
     _create_audit_events()
     _create_backfills()
     _create_workflows()
+    _create_targets()
+    _create_machine_states()
+    _create_idempotency_keys()
+    _create_deliveries()
     _create_facts()
 
 
 def downgrade() -> None:
     """Drop every table, and what is in it."""
     op.drop_table("rqsched_facts")
+    op.drop_table("rqsched_deliveries")
+    op.drop_table("rqsched_idempotency_keys")
+    op.drop_table("rqsched_machine_states")
+    op.drop_table("rqsched_targets")
     op.drop_table("rqsched_workflows")
     op.drop_table("rqsched_backfills")
     op.drop_table("rqsched_audit_events")
@@ -100,12 +109,25 @@ def _create_schedules() -> None:
         sa.Column("deleted_at", INSTANT),
         sa.Column("tzdata", sa.String(32), server_default="", nullable=False),
         sa.Column("operation", sa.String(26)),
+        sa.Column("notifications", sa.Text, server_default="{}", nullable=False),
+        sa.Column("pruned_to", INSTANT),
+        sa.Column("last_success_at", INSTANT),
+        sa.Column("last_ended_at", INSTANT),
+        sa.Column("last_outcome", sa.String(16)),
+        sa.Column("overdue_at", INSTANT),
+        sa.Column("overdue_since", INSTANT),
+        sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name=op.f("ck_rqsched_schedules_due_with_next")),
         sa.CheckConstraint("due_at IS NULL OR status = 'active'", name=op.f("ck_rqsched_schedules_only_active_is_due")),
         sa.CheckConstraint(
             "status IN ('active', 'paused', 'done', 'dead', 'deleted')", name=op.f("ck_rqsched_schedules_status")
         ),
-        sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name=op.f("ck_rqsched_schedules_due_with_next")),
         sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_schedules")),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_deleted",
+        "rqsched_schedules",
+        ["namespace", "status", "schedule_id", "created_at", "uid"],
+        **_where("status = 'deleted'"),
     )
     op.create_index(
         "ix_rqsched_schedules_due",
@@ -113,7 +135,43 @@ def _create_schedules() -> None:
         ["due_at", "uid"],
         **_where("status = 'active'"),
     )
+    op.create_index(
+        "ix_rqsched_schedules_ended_badly",
+        "rqsched_schedules",
+        ["namespace", "last_outcome", "schedule_id", "uid"],
+        **_where("last_outcome IN ('failed', 'lost')"),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_failing",
+        "rqsched_schedules",
+        ["namespace", "consecutive_failures", "uid"],
+        **_where("consecutive_failures >= 3"),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_late",
+        "rqsched_schedules",
+        ["namespace", "overdue_since", "uid"],
+        **_where("overdue_since IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_overdue",
+        "rqsched_schedules",
+        ["overdue_at", "uid"],
+        **_where("overdue_at IS NOT NULL"),
+    )
     op.create_index("ix_rqsched_schedules_page", "rqsched_schedules", ["namespace", "created_at", "uid"])
+    op.create_index(
+        "ix_rqsched_schedules_resting",
+        "rqsched_schedules",
+        ["namespace", "status", "schedule_id", "uid"],
+        **_where("status IN ('paused', 'done', 'dead')"),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_resting_page",
+        "rqsched_schedules",
+        ["namespace", "status", "created_at", "uid"],
+        **_where("status IN ('paused', 'done', 'dead')"),
+    )
     op.create_index(
         "ix_rqsched_schedules_waiting",
         "rqsched_schedules",
@@ -173,6 +231,13 @@ def _create_runs() -> None:
         sa.Column("seen_beat", sa.BigInteger),
         sa.Column("sightings", sa.Integer, server_default="0", nullable=False),
         sa.Column("seen_at", INSTANT),
+        sa.Column("target_counts", sa.Text),
+        sa.Column("blocked_at", INSTANT),
+        sa.Column("blocked_reason", sa.Text),
+        sa.Column("asked_attempt", sa.Integer),
+        sa.Column("dispatched_at", INSTANT),
+        sa.Column("dead_letter_at", INSTANT),
+        sa.Column("held_until", INSTANT),
         sa.CheckConstraint("kind IN ('scheduled', 'manual', 'backfill')", name=op.f("ck_rqsched_runs_kind")),
         sa.CheckConstraint(
             "status IN ('pending', 'running', 'retrying', 'buffered', "
@@ -188,6 +253,30 @@ def _create_runs() -> None:
         sa.UniqueConstraint("schedule_uid", "number", name=op.f("uq_rqsched_runs_schedule_uid_number")),
     )
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
+    op.create_index(
+        "ix_rqsched_runs_blocked",
+        "rqsched_runs",
+        ["blocked_at", "uid"],
+        **_where("blocked_at IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_rqsched_runs_dead_letter",
+        "rqsched_runs",
+        ["dead_letter_at", "uid"],
+        **_where("dead_letter_at IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_rqsched_runs_dispatched",
+        "rqsched_runs",
+        ["uid"],
+        **_where("dispatched_at IS NOT NULL AND ended_at IS NULL"),
+    )
+    op.create_index(
+        "ix_rqsched_runs_failed",
+        "rqsched_runs",
+        ["ended_at", "uid"],
+        **_where("status IN ('failed', 'lost')"),
+    )
     op.create_index(
         "ix_rqsched_runs_open",
         "rqsched_runs",
@@ -244,6 +333,7 @@ def _create_backfills() -> None:
         sa.Column("context", sa.Text),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("updated_at", INSTANT, nullable=False),
+        sa.Column("rerun", sa.String(16)),
         sa.ForeignKeyConstraint(
             ["schedule_uid"], ["rqsched_schedules.uid"], name=op.f("fk_rqsched_backfills_schedule_uid")
         ),
@@ -261,8 +351,125 @@ def _create_workflows() -> None:
         sa.Column("connection", sa.String(255)),
         sa.Column("timeout", sa.Integer),
         sa.Column("registered_at", INSTANT, nullable=False),
+        sa.Column("options", sa.Text, server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_rqsched_workflows")),
     )
+
+
+def _create_targets() -> None:
+    op.create_table(
+        "rqsched_targets",
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.Column("run_uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26)),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("target_id", sa.String(255), nullable=False),
+        sa.Column("workflow", sa.String(255), nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("token", sa.String(26)),
+        sa.Column("error", sa.Text),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("queued_at", INSTANT),
+        sa.Column("deadline_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.Column("payload", sa.Text),
+        sa.Column("attempt", sa.Integer, server_default="1", nullable=False),
+        sa.Column("worker", sa.String(255)),
+        sa.Column("started_at", INSTANT),
+        sa.Column("retry_at", INSTANT),
+        sa.Column("delivery", sa.Integer, server_default="1", nullable=False),
+        sa.Column("blocked_at", INSTANT),
+        sa.Column("max_parallel", sa.Integer),
+        sa.CheckConstraint(
+            "status IN ('waiting', 'pending', 'running', 'retrying', 'blocked', "
+            "'succeeded', 'ignored', 'failed', 'lost', 'cancelled')",
+            name=op.f("ck_rqsched_targets_status"),
+        ),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_targets")),
+        sa.UniqueConstraint("run_uid", "target_id", name=op.f("uq_rqsched_targets_run_uid_target_id")),
+    )
+    op.create_index("ix_rqsched_targets_batch", "rqsched_targets", ["run_uid", "status", "number"])
+    op.create_index(
+        "ix_rqsched_targets_open",
+        "rqsched_targets",
+        ["status", "uid"],
+        **_where("status IN ('waiting', 'pending', 'running', 'retrying', 'blocked')"),
+    )
+    op.create_index("ix_rqsched_targets_schedule_uid", "rqsched_targets", ["schedule_uid"])
+
+
+def _create_machine_states() -> None:
+    op.create_table(
+        "rqsched_machine_states",
+        sa.Column("machine", sa.String(255), nullable=False),
+        sa.Column("instance_id", sa.String(255), nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("version", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("updated_at", INSTANT, nullable=False),
+        sa.Column("entered_at", INSTANT),
+        sa.PrimaryKeyConstraint("machine", "instance_id", name=op.f("pk_rqsched_machine_states")),
+    )
+    op.create_index("ix_rqsched_machine_states_state", "rqsched_machine_states", ["machine", "state"])
+
+
+def _create_idempotency_keys() -> None:
+    op.create_table(
+        "rqsched_idempotency_keys",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("key", sa.String(255), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("answer", sa.Text),
+        sa.PrimaryKeyConstraint("namespace", "key", name=op.f("pk_rqsched_idempotency_keys")),
+    )
+    op.create_index("ix_rqsched_idempotency_keys_created_at", "rqsched_idempotency_keys", ["created_at"])
+    op.create_index("ix_rqsched_idempotency_keys_schedule_uid", "rqsched_idempotency_keys", ["schedule_uid"])
+
+
+def _create_deliveries() -> None:
+    op.create_table(
+        "rqsched_deliveries",
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("run_uid", sa.String(26)),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("destination", sa.Text, nullable=False),
+        sa.Column("event_type", sa.String(64), nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("queue", sa.String(255)),
+        sa.Column("connection", sa.String(255)),
+        sa.Column("timeout", sa.Integer),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("attempt", sa.Integer, server_default="1", nullable=False),
+        sa.Column("token", sa.String(26)),
+        sa.Column("worker", sa.String(255)),
+        sa.Column("error", sa.Text),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("due_at", INSTANT, nullable=False),
+        sa.Column("started_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.CheckConstraint(
+            "status IN ('pending', 'running', 'succeeded', 'failed')", name=op.f("ck_rqsched_deliveries_status")
+        ),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_rqsched_deliveries")),
+    )
+    op.create_index(
+        "ix_rqsched_deliveries_failed",
+        "rqsched_deliveries",
+        ["ended_at", "uid"],
+        **_where("status = 'failed'"),
+    )
+    op.create_index(
+        "ix_rqsched_deliveries_open",
+        "rqsched_deliveries",
+        ["due_at", "uid"],
+        **_where("status IN ('pending', 'running')"),
+    )
+    op.create_index("ix_rqsched_deliveries_schedule_uid", "rqsched_deliveries", ["schedule_uid", "uid"])
 
 
 def _create_facts() -> None:
