@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
+from rq import get_current_job
+
 from rqsched import signals
 from rqsched.api.bulk import BulkOperations
 from rqsched.api.caller_transaction import (
@@ -20,6 +22,7 @@ from rqsched.api.caller_transaction import (
 )
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.recovering import Recovering
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
@@ -27,7 +30,7 @@ from rqsched.chain import operations, quotas, retrying, upserting
 from rqsched.chain.caller_transaction import read_in
 from rqsched.chain.operations import Named, Request
 from rqsched.chain.retrying import RetryRow
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.runtime import Runtime, is_importing_workflows
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -124,6 +127,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             raise
         is_of_process = not (any(given.values()) or overrides or settings or workflows or database)
         self.declarations = of_process if is_of_process else Declarations(self.runtime.workflows)
+        self._recovering = Recovering(lambda: self.runtime)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
 
@@ -157,7 +161,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         return scheduler
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and end what `keep_recovering` began."""
+        self._recovering.end()
         self.runtime.close()
 
     def __enter__(self) -> Scheduler:
@@ -442,6 +447,18 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         from rqsched.chain import reconcile  # noqa: PLC0415 - most commands and requests need none of its thirty modules
 
         return reconcile.recover(self.runtime, deep=deep, progress=progress)
+
+    def keep_recovering(self) -> None:
+        """Make passes in turn with every worker, in a thread, while this process and those forked from it live.
+
+        >>> app.before_request(scheduler.keep_recovering)  # doctest: +SKIP
+
+        For web applications beside plain `rq worker`s, which cannot repair. Call it in each request, so that it begins
+        with the first one that a process serves: it is idempotent, waits for no server, and raises nothing. It does
+        nothing in a job of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
+        """
+        if get_current_job() is None and not is_importing_workflows():
+            self._recovering.begin()
 
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
         """Fire what is due in this process, without waiting for a worker; return one row per outcome.

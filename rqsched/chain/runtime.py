@@ -105,6 +105,14 @@ class Runtime:
         self._host = host or SystemClock()
         self._database_clock = DatabaseClock(self._host)
 
+    def apart(self) -> Runtime:
+        """Return a runtime over connections of its own, for a thread that nobody waits for; the same clock, workflows
+        and subscribers.
+        """
+        apart = Runtime(self.settings, clock=self._clock, database=self.database.apart(), workflows=self.workflows)
+        apart.subscribers = self.subscribers
+        return apart
+
     def _connect(self, url: str) -> Redis:
         if not self._redis_timeout:
             return connect(url)
@@ -403,17 +411,25 @@ def import_workflows(settings: Settings) -> None:
     if "" not in sys.path:
         sys.path.insert(0, "")
     first: tuple[str, Exception] | None = None
+    token = _importing.set(True)
     for module in settings.imports:
         try:
             importlib.import_module(module)
         except Exception as error:  # noqa: BLE001 - whatever a user's module does wrong
             first = first or (module, error)
+    _importing.reset(token)
     if first is not None:
         module, failure = first
         reason = import_failure(failure)
         raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from failure
 
 
+def is_importing_workflows() -> bool:
+    """Return whether a module is being imported because RQSCHED_IMPORTS names it, not because it serves requests."""
+    return _importing.get()
+
+
+_importing: ContextVar[bool] = ContextVar("rqsched_importing", default=False)
 _override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
 
 

@@ -16,15 +16,13 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from rqsched.api.async_scheduler import AsyncScheduler, run
-from rqsched.api.boot import recover_beside
+from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import ConfigError
 
 __all__ = ["CurrentAsyncScheduler", "CurrentScheduler", "get_async_scheduler", "get_scheduler", "lifespan"]
 
 _STATE = "rqsched_scheduler"
-_LONGEST_END = 5.0
-"""Seconds that a shutdown waits for a recovery which has not ended."""
 
 
 def lifespan(
@@ -32,9 +30,10 @@ def lifespan(
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """Return a lifespan with a scheduler: from `RQSCHED_*`, opened at start-up and closed at shutdown, or a given one.
 
-    At start-up it repairs what Redis lost meanwhile, beside the first requests. With `sync` it also brings about the
-    schedules that decorators declare, before the first request; every process of a deployment may do so. A module of
-    RQSCHED_IMPORTS that cannot be imported is logged, and the schedules of the others are brought about.
+    From start-up on it makes passes of reconcile in turn with the workers, in a thread: what Redis has lost is repaired
+    also where workers are plain `rq worker`s. With `sync` it also brings about the schedules that decorators declare,
+    before the first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be
+    imported is logged, and the schedules of the others are brought about.
 
     An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up fails
     with what is wrong: ConfigError for settings, SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
@@ -43,14 +42,15 @@ def lifespan(
     @asynccontextmanager
     async def opened(app: Any) -> AsyncIterator[None]:
         mine = await run(Scheduler.from_env) if scheduler is None else scheduler
+        recovering = Recovering(lambda: mine.runtime)
         try:
             setattr(app.state, _STATE, mine)
             if sync:
                 await run(_sync, mine)
-            recovering = recover_beside(mine)
+            recovering.begin()
             yield
-            await run(recovering.join, _LONGEST_END)
         finally:
+            await run(recovering.end)
             if scheduler is None:
                 await run(mine.close)
 

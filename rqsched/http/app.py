@@ -15,7 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 import rqsched
-from rqsched.api.boot import recover_beside
+from rqsched.api.async_scheduler import run
+from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
@@ -53,8 +54,8 @@ def create_app(
 
     >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
 
-    Served alone it recovers at boot, unless `recover` is False: of several processes one is enough. A mounted
-    application gets no lifespan: call `scheduler.recover()` yourself.
+    Served alone it makes passes of reconcile in turn with the workers, unless `recover` is False: of several processes
+    one is enough. A mounted application gets no lifespan: call `scheduler.keep_recovering()` yourself.
     `authenticate` is your own authentication: it returns a Principal for a request, or None to let tokens decide.
     Raises ConfigError for invalid settings or tokens.
     """
@@ -126,9 +127,11 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
+        recovering = Recovering(lambda: scheduler.runtime)
         if recover:
-            recover_beside(scheduler)
+            recovering.begin()
         yield
+        await run(recovering.end)
         if owned:
             scheduler.close()
 

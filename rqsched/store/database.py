@@ -248,6 +248,8 @@ class Database:
         """
         self.url = url
         self.patience = patience or Patience()
+        self._pooler = pooler
+        self._open_engine = open_engine
         self._engine = make_engine(url, pooler) if open_engine is None else open_engine()
         self.takes_single_statements = open_engine is None and pooler is None and not self.is_sqlite
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
@@ -261,6 +263,10 @@ class Database:
         self._kept: Connection | None = None
         if self.is_sqlite:
             _sqlite_databases.add(self)
+
+    def apart(self) -> Database:
+        """Return the same database, reached over connections of its own."""
+        return Database(self.url, open_engine=self._open_engine, pooler=self._pooler)
 
     @property
     def engine(self) -> Engine:

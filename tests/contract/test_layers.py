@@ -50,6 +50,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.store.bulk", "sqlalchemy.dialects.postgresql"): "a process has one database; its dialect is slow to load",
     ("rqsched.store.bulk", "sqlalchemy.dialects.sqlite"): "a process has one database; its dialect is slow to load",
     ("rqsched.store.schedule_filters", "sqlalchemy.dialects.postgresql.JSONB"): "a process has one database",
+    ("rqsched.api.recovering", "rqsched.chain.reconcile.recover"): "as in rqsched.api.scheduler",
     ("rqsched.api.scheduler", "rqsched.chain.fire_due"): "thirty modules that most commands and requests do not need",
     ("rqsched.api.scheduler", "rqsched.chain.pruning"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.reconcile"): "as above",

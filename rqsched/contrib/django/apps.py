@@ -9,6 +9,9 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core import checks
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_started
 from django.db import close_old_connections
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
@@ -16,6 +19,7 @@ from django.utils.module_loading import autodiscover_modules
 from rqsched.config import Settings, provide
 from rqsched.contrib.django import project
 from rqsched.contrib.django.checks import check_dashboard, check_settings
+from rqsched.contrib.django.lazy import scheduler
 from rqsched.errors import ConfigError
 from rqsched.store import schema_version
 from rqsched.store.database import Database
@@ -38,6 +42,7 @@ class RqschedConfig(AppConfig):
         checks.register(check_settings, "rqsched")
         checks.register(check_dashboard, "rqsched")
         post_migrate.connect(upgrade, sender=self)
+        request_started.connect(keep_recovering)
         autodiscover_modules("schedules")
 
 
@@ -49,6 +54,13 @@ def fresh_connections() -> Iterator[None]:
         yield
     finally:
         close_old_connections()
+
+
+def keep_recovering(sender: type, **others: Any) -> None:
+    """Make passes of reconcile in turn from the first request on that a web server brings, not Django's test client."""
+    del others
+    if issubclass(sender, WSGIHandler | ASGIHandler):
+        scheduler.keep_recovering()
 
 
 def upgrade(using: str, **others: Any) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from rqsched.api.declarations import of_process
+from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 
 _OPENED = frozenset({"settings", "runtime", "signals"})
@@ -21,6 +22,7 @@ class LazyScheduler(Scheduler):
     def __init__(self) -> None:
         self._opening = threading.RLock()
         self.declarations = of_process
+        self._recovering = Recovering(lambda: self.runtime)
 
     def __getattr__(self, name: str) -> Any:
         """Open the scheduler when something is asked of it that only an open one has."""
@@ -35,6 +37,7 @@ class LazyScheduler(Scheduler):
 
     def close(self) -> None:
         """Close every connection; the next use opens them again."""
+        self._recovering.end()
         if "runtime" in self.__dict__:
             super().close()
 
