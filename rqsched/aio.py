@@ -81,8 +81,8 @@ class ScheduleInfo:
     """The first cron expression; None where there is none."""
     interval_seconds: float | None
     """The first interval; None where there is none."""
-    jitter_seconds: float
-    """The most that a fire is delayed."""
+    jitter_seconds: float | None
+    """The most that a fire is delayed; None without jitter."""
     inputs: Mapping[str, Any]
     """The keyword arguments of each run, with the defaults that were recorded."""
     status: ScheduleStatus
@@ -228,7 +228,7 @@ def _switch(named: _Registered, wanted: Status) -> bool:
 
 
 async def list_schedules(*, status_filter: str | None = None, namespace: str | None = None) -> list[ScheduleInfo]:
-    """List the schedules that are not deleted, in the order they were created; `deleted` ones when filtered by it.
+    """List the schedules that are not deleted, by workflow and name; `deleted` ones when filtered by it.
 
     Raises InvalidInputError for an unknown status.
     """
@@ -239,7 +239,8 @@ async def list_schedules(*, status_filter: str | None = None, namespace: str | N
 
 
 def _list(status: str | None, namespace: str | None) -> list[ScheduleInfo]:
-    return [_info(handle) for handle in _scheduler().iter(status=status, namespace=namespace)]
+    found = [_info(handle) for handle in _scheduler().iter(status=status, namespace=namespace)]
+    return sorted(found, key=lambda info: (info.workflow_name, info.schedule_name))
 
 
 def _info(handle: ScheduleHandle) -> ScheduleInfo:
@@ -253,7 +254,7 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
         schedule_type=_type_of(schedule.spec),
         cron_expression=cron,
         interval_seconds=None if every is None else every.total_seconds(),
-        jitter_seconds=definition.jitter.total_seconds(),
+        jitter_seconds=definition.jitter.total_seconds() or None,
         inputs=loads(definition.action)["kwargs"],
         status=schedule.status.value,
         next_run_at=schedule.next_run_at,

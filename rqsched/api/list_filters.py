@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from rqsched.api.list_query import narrowed
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.outcomes import LastOutcome
 from rqsched.errors import InvalidInputError
@@ -44,6 +45,9 @@ class ListFilters(TypedDict, total=False):
     """Fires next at this instant or later."""
     next_until: datetime | None
     """Fires next before this instant."""
+    query: str | None
+    """An AND of equalities over ScheduleId, Status, WorkflowType, TaskQueue, Note and search attributes, such as
+    `WorkflowType = "invoice-sync" AND region = "eu"`."""
 
 
 def to_filters(
@@ -55,6 +59,7 @@ def to_filters(
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
     search_attributes: Mapping[str, Any] | None = None,
+    query: str | None = None,
     **others: Any,
 ) -> Filters:
     """Return the filters of one namespace (`where`, whatever was named); raises InvalidInputError."""
@@ -64,7 +69,7 @@ def to_filters(
         instant = others.get(name)
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-    return Filters(
+    filters = Filters(
         namespace=where,
         statuses=statuses,
         outcomes=outcomes,
@@ -72,6 +77,7 @@ def to_filters(
         search_attributes=search_attributes or {},
         **others,
     )
+    return narrowed(filters, query or "", lambda status: _words("query", status, ScheduleStatus))
 
 
 def _words(field: str, given: str | Sequence[str] | None, known: type[StrEnum]) -> tuple[str, ...]:

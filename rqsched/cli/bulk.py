@@ -74,10 +74,10 @@ def bulk(
         namespace=session.namespace,
         status=[one.value for one in status or ()],
         outcome=[one.value for one in outcome or ()],
-        workflow=workflow,
+        workflow=parsing.given_text("--workflow", workflow),
         labels=parsing.pairs("--label", label or ()),
-        owner=owner,
-        text=text,
+        owner=parsing.given_text("--owner", owner),
+        text=parsing.given_text("--text", text),
         overdue=overdue,
     )
     outcomes.show(session.writer, "Done", rows, COLUMNS, noun="schedules", dry_run=dry_run)

@@ -15,6 +15,13 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _FORMS = {"list": "list, such as '[1, \"eu\"]'", "dict": 'object, such as \'{"region": "eu"}\''}
 
 
+def given_text(option: str, text: str | None) -> str | None:
+    """Return the text of an option; raises InvalidInputError for a blank one, which an unset variable leaves."""
+    if text is not None and not text.strip():
+        raise InvalidInputError(option, "is blank; give a value, or leave the option out")
+    return text
+
+
 def instant(option: str, text: str | datetime) -> datetime:
     """Read an aware ISO 8601 instant; raises InvalidInputError for a naive one."""
     try:
@@ -45,18 +52,17 @@ def seconds(option: str, text: str) -> int:
     return int(length.total_seconds())
 
 
-def json_of(option: str, text: str, kind: type[Any]) -> Any:
-    """Read JSON of one kind (list or dict)."""
+def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
+    """Read JSON of one of the kinds (list, dict)."""
+    forms = " or a JSON ".join(_FORMS[kind.__name__] for kind in kinds)
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidPayloadError(
-            option, f"is not valid JSON ({error}); write a JSON {_FORMS[kind.__name__]}"
-        ) from None
+        raise InvalidPayloadError(option, f"is not valid JSON ({error}); write a JSON {forms}") from None
     except RecursionError:
         raise InvalidPayloadError(option, "is nested too deeply") from None
-    if not isinstance(value, kind):
-        raise InvalidPayloadError(option, f"is the wrong kind of JSON; write a JSON {_FORMS[kind.__name__]}")
+    if not isinstance(value, kinds):
+        raise InvalidPayloadError(option, f"is the wrong kind of JSON; write a JSON {forms}")
     return value
 
 

@@ -116,7 +116,7 @@ def _show_events(
         writer.json(named | page)
         return
     if not events:
-        writer.say("No events.")
+        writer.say(f"No audit events recorded for schedule {handle.schedule_id}.")
         return
     writer.table(HISTORY, [(e.sequence, e.event_type, e.recorded_at, _refs(e), _reason(e)) for e in events])
     if has_more:

@@ -16,7 +16,7 @@ from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
 from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, RetryPolicy
 from rqsched.core.schedule_options import Options
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, InvalidPayloadError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
 
@@ -124,6 +124,15 @@ class Action:
     kwargs: Annotated[
         str | None, typer.Option("--kwargs", help="Keyword arguments, a JSON object.", rich_help_panel=WHAT)
     ] = None
+    input_file: Annotated[
+        typer.FileText | None,
+        typer.Option(
+            "--input-file",
+            encoding="utf-8",
+            help="A file of JSON, - is standard input: a list as --args, an object as --kwargs.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue of its runs.", rich_help_panel=WHAT)] = (
         None
     )
@@ -141,14 +150,30 @@ class Action:
     def options(self) -> Options:
         """Return the options that were given."""
         return given(
-            args=self.args and parsing.json_of("--args", self.args, list),
-            kwargs=self.kwargs and parsing.json_of("--kwargs", self.kwargs, dict),
+            **self._arguments(),
             queue=self.queue,
             connection=self.connection,
             timeout=None if self.timeout is None else parsing.seconds("--timeout", self.timeout),
             priority=self.priority,
             executor=self.executor,
         )
+
+    def _arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "args": self.args and parsing.json_of("--args", self.args, list),
+            "kwargs": self.kwargs and parsing.json_of("--kwargs", self.kwargs, dict),
+        }
+        if self.input_file is None:
+            return found
+        option = "--input-file"
+        try:
+            content = parsing.json_of(option, self.input_file.read(), list, dict)
+        except UnicodeDecodeError:
+            raise InvalidPayloadError(option, "is not UTF-8") from None
+        name = "args" if isinstance(content, list) else "kwargs"
+        if found[name] is not None:
+            raise InvalidInputError(option, f"contradicts --{name}; give one of them")
+        return found | {name: content}
 
 
 @dataclass(frozen=True)

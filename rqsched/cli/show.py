@@ -68,6 +68,14 @@ def list_schedules(
     label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None,
     text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
+            "Status, WorkflowType, TaskQueue, Note and search attributes.",
+        ),
+    ] = None,
     overdue: Annotated[
         bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
     ] = None,
@@ -97,17 +105,20 @@ def list_schedules(
         "namespace": session.namespace,
         "status": [one.value for one in status or ()],
         "outcome": [one.value for one in outcome or ()],
-        "workflow": workflow,
+        "workflow": parsing.given_text("--workflow", workflow),
         "labels": parsing.pairs("--label", label or ()),
-        "owner": owner,
-        "text": text,
+        "owner": parsing.given_text("--owner", owner),
+        "text": parsing.given_text("--text", text),
+        "query": parsing.given_text("--query", query),
         "overdue": overdue,
         **{name: parsing.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
     }
     if every:
         _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
     else:
-        page = session.scheduler.list(limit=limit, cursor=page_token, sort=sort.value, **filters)
+        page = session.scheduler.list(
+            limit=limit, cursor=parsing.given_text("--page-token", page_token), sort=sort.value, **filters
+        )
         _show(session, page.items, page.next_cursor)
 
 

@@ -225,6 +225,21 @@ def test_each_status_is_told_apart_and_deleted_ones_are_listed_when_asked_for(wa
         assert [info.schedule_name for info in await_(list_schedules(status_filter=status))] == [status]
 
 
+def test_the_list_is_in_the_order_of_workflows_and_names(waymark: Env) -> None:
+    for name in ("west", "east"):
+        register(schedule_name=name)
+    waymark.register("archive", print)
+    await_(schedule_workflow("archive", schedule_name="yearly", schedule="@yearly"))
+    listed = [(info.workflow_name, info.schedule_name) for info in await_(list_schedules())]
+    assert listed == [("archive", "yearly"), ("data_sync", "east"), ("data_sync", "west")]
+
+
+def test_a_schedule_without_jitter_has_none(waymark: Env) -> None:
+    register()
+    (info,) = await_(list_schedules())
+    assert info.jitter_seconds is None
+
+
 def test_jitter_delays_each_fire_by_at_most_its_length(waymark: Env) -> None:
     register(jitter=timedelta(seconds=30))
     schedule = waymark.scheduler.get("data_sync:hourly")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.cli import HELLO, Cli
 
 
@@ -13,6 +15,13 @@ def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
     assert cli("bulk", "pause", "--label", "team=x", "--reason", "later").out.splitlines()[-1] == "Done: 2 paused."
     assert cli("bulk", "pause").out.splitlines()[-1] == "Done: no schedules."
     assert cli("bulk", "resume", "-o", "jsonl").out.count("resumed") == 2
+
+
+@pytest.mark.parametrize("option", ["--workflow", "--owner", "--text"])
+def test_a_blank_filter_is_a_usage_error_and_touches_no_schedule(cli: Cli, option: str) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    assert f"{option}: is blank" in cli("bulk", "pause", option, "", code=2).err
+    assert cli("describe", "a", "-o", "json").json["status"] == "active"
 
 
 def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:

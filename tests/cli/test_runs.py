@@ -43,6 +43,11 @@ def test_history_is_the_table_of_the_durable_workflow_cli(cli: Cli, handle: Sche
     assert f"wf={run.instance_id} run={run.uid}" in triggered
 
 
+def test_history_without_events_says_so(cli: Cli, handle: ScheduleHandle) -> None:
+    assert cli("history", "a", "--after-sequence", "99").out == "No audit events recorded for schedule a.\n"
+    assert cli("history", "a", "--after-sequence", "99", "-o", "json").json["events"] == []
+
+
 def test_history_shows_why_each_thing_happened(cli: Cli) -> None:
     broken = cli.scheduler.create("broken", BOOM, Every("1h"), retry=RetryPolicy(max_retries=0, then="dead"))
     cli("pause", "broken", "--reason", "ticket 8")

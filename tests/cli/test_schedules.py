@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import re
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,6 +244,11 @@ def test_list_all_reads_every_page_and_jsonl_is_a_line_each(cli: Cli) -> None:
         pytest.param(["--label", "team=ops"], ["a"], id="label"),
         pytest.param(["--owner", "me"], ["a"], id="owner"),
         pytest.param(["--text", "B"], ["b"], id="part of the id"),
+        pytest.param(["--query", f'Status = "active" AND WorkflowType = "{HELLO}" AND tier = 2'], ["a"], id="query"),
+        pytest.param(["--query", "tier = 3"], [], id="query that nothing meets"),
+        pytest.param(["--query", "ScheduleId = b", "--workflow", HELLO], [], id="query against a filter"),
+        pytest.param(["--query", "status = paused"], [], id="query of a search attribute of that name"),
+        pytest.param(["--query", "Status = 'deleted'"], ["d"], id="query of the deleted"),
         pytest.param(["--namespace", "other"], ["c"], id="namespace"),
         pytest.param(["--status", "deleted"], ["d"], id="deleted"),
         pytest.param([], ["a", "b"], id="none"),
@@ -249,11 +256,73 @@ def test_list_all_reads_every_page_and_jsonl_is_a_line_each(cli: Cli) -> None:
 )
 def test_list_filters(cli: Cli, words: list[str], found: list[str]) -> None:
     scheduler, hourly = cli.scheduler, Every("1h")
-    scheduler.create("a", HELLO, hourly, labels={"team": "ops"}, owner="me")
+    scheduler.create("a", HELLO, hourly, labels={"team": "ops"}, owner="me", search_attributes={"tier": 2})
     scheduler.create("b", BY_PATH, hourly, paused=True)
     scheduler.create("c", HELLO, hourly, namespace="other")
     scheduler.create("d", HELLO, hourly).delete()
     assert [item["schedule_id"] for item in cli("list", *words, "-o", "json").json["schedules"]] == found
+
+
+@pytest.mark.parametrize("option", ["--workflow", "--owner", "--text", "--query", "--page-token"])
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_filter_of_a_list_is_a_usage_error(cli: Cli, option: str, blank: str) -> None:
+    assert f"{option}: is blank" in cli("list", option, blank, code=2).err
+
+
+@pytest.mark.parametrize("query", ["status ~ x", "Status = 'nope'", "a = 1 OR b = 2", "a = 1 AND"])
+def test_an_invalid_query_is_a_usage_error(cli: Cli, query: str) -> None:
+    assert "query: " in cli("list", "--query", query, code=2).err
+
+
+@pytest.mark.parametrize("limit", ["0", "501", "many", "1.5"])
+def test_a_limit_out_of_bounds_is_a_usage_error(cli: Cli, limit: str) -> None:
+    cli("list", "--limit", limit, code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs"),
+    [
+        pytest.param('["eu", 1]', ["eu", 1], {}, id="a list"),
+        pytest.param('{"region": "\u00e9"}', [], {"region": "\u00e9"}, id="an object"),
+        pytest.param("[]", [], {}, id="nothing"),
+    ],
+)
+def test_the_arguments_may_be_in_a_file(cli: Cli, text: str, args: Any, kwargs: Any, tmp_path: Path) -> None:
+    path = tmp_path / "input.json"
+    path.write_text(text, encoding="utf-8")
+    cli("create", "a", HELLO, "--every", "1h", "--input-file", str(path))
+    described = cli("describe", "a", "-o", "json").json
+    assert (described["args"], described["kwargs"]) == (args, kwargs)
+
+
+def test_a_file_of_arguments_replaces_one_kind_and_leaves_the_other(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "input.json"
+    path.write_text('{"region": "us"}')
+    cli("create", "a", HELLO, "--every", "1h", "--args", "[1]", "--kwargs", '{"region": "eu"}')
+    cli("update", "a", "--input-file", str(path))
+    described = cli("describe", "a", "-o", "json").json
+    assert (described["args"], described["kwargs"]) == ([1], {"region": "us"})
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        pytest.param(b"[1", [], "--input-file: is not valid JSON", id="no JSON"),
+        pytest.param(b'"text"', [], "--input-file: is the wrong kind of JSON", id="neither list nor object"),
+        pytest.param(b"\xff[]", [], "--input-file: is not UTF-8", id="no text"),
+        pytest.param(b"[]", ["--args", "[1]"], "--input-file: contradicts --args", id="a list beside --args"),
+        pytest.param(b"{}", ["--kwargs", "{}"], "--input-file: contradicts --kwargs", id="an object beside --kwargs"),
+        pytest.param(None, [], "--input-file", id="no file"),
+    ],
+)
+def test_a_file_of_arguments_that_cannot_be_read_is_a_usage_error(
+    cli: Cli, content: bytes | None, words: list[str], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "input.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert message in cli("create", "a", HELLO, "--every", "1h", "--input-file", str(path), *words, code=2).err
+    assert cli("list", "-o", "json").json["schedules"] == []
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,13 @@ def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) 
     assert web.get(at(created["id"])).json()["name"] == "Daily report"
 
 
+def test_the_number_of_an_unregistered_workflow_is_422_with_what_to_do(web: Web) -> None:
+    body = {"name": "Daily report", "workflow_id": 1, "interval_seconds": 86400}
+    found = problem(web.post(SCHEDULES, body), 422, "unknown_workflow")
+    assert "no workflow named '1' is registered; GET /api/v1/workflows/" in str(found)
+    assert ids(web) == []
+
+
 def test_resuming_a_pipelit_schedule_continues_one_interval_from_now(web: Web) -> None:
     web.post(SCHEDULES, {"name": "report", "workflow_id": "note", "interval_seconds": 3600})
     web.post(at(operation="pause/"))

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from rqsched.errors import DatabaseUnavailableError
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from tests.support.invariants import check_invariants
@@ -67,6 +68,8 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
     assert web.get("/healthz").status_code == 200
     assert web.get("/readyz").json()["database"] is False
     assert 'rqsched_up{backend="database"} 0.0' in web.get("/metrics").text
+    with pytest.raises(DatabaseUnavailableError, match="does not answer"):
+        web.env.scheduler.recover()
     own_postgres.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="ready", timeout=30)
     assert web.read()["status"] == "active"

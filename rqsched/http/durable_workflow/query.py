@@ -6,24 +6,18 @@ import base64
 import binascii
 import hashlib
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
+from rqsched.api.list_query import narrowed
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus
-from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.errors import InvalidLimitError, InvalidPayloadError
+from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.http.durable_workflow.errors import PageTokenError, ReasonError
 from rqsched.store.cursors import read_cursor
 from rqsched.store.schedule_filters import Filters
 
-_TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
-_AND = re.compile(r"AND\b", re.IGNORECASE)
-_FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
-_NO_MATCH = ("none",)
-"""A status that no schedule has."""
 SHOWN = ("active", "paused", "dead")
 """The statuses of listed schedules; a done schedule appears as deleted, and deleted ones are not listed."""
 
@@ -31,9 +25,10 @@ SHOWN = ("active", "paused", "dead")
 def filters_of(namespace: str, status: str | None, workflow_type: str | None, query: str | None) -> Filters:
     """Read the filters of a list; raises ReasonError 422."""
     filters = Filters(namespace=namespace, statuses=_statuses(status), workflow=workflow_type)
-    for name, value in _terms(query or ""):
-        filters = _narrowed(filters, name, value)
-    return filters
+    try:
+        return narrowed(filters, query or "", _statuses)
+    except InvalidInputError as error:
+        raise ReasonError(422, "invalid_query", str(error), field="query") from None
 
 
 def _statuses(status: str | None) -> tuple[str, ...]:
@@ -43,67 +38,6 @@ def _statuses(status: str | None) -> tuple[str, ...]:
         raise ReasonError(422, "invalid_status", f"status: {status!r} is not one of active, paused.", field="status")
     # A dead schedule shows as paused.
     return (_STATUSES[status], "dead") if status == "paused" else (_STATUSES[status],)
-
-
-def _invalid_query(message: str) -> ReasonError:
-    return ReasonError(422, "invalid_query", message, field="query")
-
-
-def _terms(query: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    position = 0
-    while query[position:].strip():
-        match = _TERM.match(query, position)
-        if match is None:
-            raise _invalid_query('query: use Field = "value" AND Field = "value".')
-        found.append((match[1], _value(match[2])))
-        position = match.end()
-        if not query[position:].strip():
-            break
-        following = _AND.match(query, position)
-        if following is None:
-            raise _invalid_query("query: equalities may only be joined by AND.")
-        position = following.end()
-        if not query[position:].strip():
-            raise _invalid_query("query: an equality is missing after AND.")
-    return found
-
-
-def _value(text: str) -> Any:
-    value = _read_value(text)
-    try:
-        json_text("query", value, MEMO_BYTES)  # a driver may refuse to compare with what cannot be stored
-    except InvalidPayloadError as error:
-        raise _invalid_query(str(error)) from None
-    return value
-
-
-def _read_value(text: str) -> Any:
-    if text.startswith('"'):
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise _invalid_query(f"query: {text} is not a valid string.") from None
-    if text.startswith("'"):
-        return text[1:-1]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _narrowed(filters: Filters, name: str, value: Any) -> Filters:
-    """Add an equality; two that contradict each other match nothing."""
-    if name == "Status":
-        wanted = set(_statuses(str(value).lower())) & set(filters.statuses)
-        return replace(filters, statuses=tuple(wanted) or _NO_MATCH)
-    if name in _FIELDS:
-        known, field = getattr(filters, _FIELDS[name]), {_FIELDS[name]: str(value)}
-        found: Filters = replace(filters, **field)  # type: ignore[arg-type]
-        return found if known in {None, str(value)} else replace(found, statuses=_NO_MATCH)
-    asked = filters.search_attributes
-    found = replace(filters, search_attributes={**asked, name: value})
-    return found if asked.get(name, value) == value else replace(found, statuses=_NO_MATCH)
 
 
 def encode_token(cursor: str | None, namespace: str, filters: Filters) -> str | None:
