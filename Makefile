@@ -30,7 +30,8 @@ help: ## show this help
 	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, quick, proofs, bench, soak); DATA=dir is the demo's data folder"
 
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
-	RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
+	@# Ctrl-C reaches the shell, too: without a trap it would not return what the command does, and make would call that an error.
+	trap : INT; RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
 test: $(VENV)/.collected browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (12 minutes)
 	@$(COMPILE)

@@ -19,6 +19,8 @@ from rich.text import Text
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule
 from rqsched.processes.supervisor import Child
+from rqsched.spec.duration import format_short
+from rqsched.spec.words import in_words
 from rqsched.store import listing
 
 MOST_SCHEDULES = 12
@@ -35,8 +37,10 @@ _STYLES = {
     "buffered": "yellow",
 }
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
-_FURNITURE = 18
-"""Lines of a snapshot that are neither schedules nor runs."""
+_FURNITURE = 7
+"""Lines of a snapshot that are neither schedules nor runs nor what to try next: titles, blanks, and one to spare."""
+_LEAST_RUNS = 3
+"""How many runs are shown even where there are more schedules than fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,9 @@ class Screen:
         if snapshot is None:
             return
         if self._live is not None:
-            self._live.update(draw(snapshot, self._location, height=self._console.height), refresh=True)
+            self._live.update(
+                draw(snapshot, self._location, width=self._console.width, height=self._console.height), refresh=True
+            )
         else:
             self._say(self._log.lines(snapshot))
 
@@ -115,41 +121,50 @@ class Screen:
             self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
-def draw(snapshot: Snapshot, location: Location, *, height: int) -> RenderableType:
-    """Draw a snapshot to fit a terminal of `height` lines."""
-    room = max(height - _FURNITURE - len(snapshot.schedules), 3)
-    ending = "ending: waiting for running jobs; Ctrl-C again ends them too" if snapshot.is_ending else "Ctrl-C ends it"
+def draw(snapshot: Snapshot, location: Location, *, width: int, height: int) -> RenderableType:
+    """Draw a snapshot to fit a terminal of so many columns and lines."""
+    ending = "ending after running jobs; Ctrl-C again ends them" if snapshot.is_ending else "Ctrl-C ends it"
     title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(snapshot.now)} UTC   {ending}")
-    runs = [(name, run) for name, run in snapshot.runs if run.status is not RunStatus.BUFFERED][:room]
-    return Group(title, Text(), _schedules(snapshot), Text(), _runs(runs), Text(), *_next_steps(snapshot, location))
+    steps = _next_steps(snapshot, location)
+    room = height - _FURNITURE - sum(max(1, -(-step.cell_len // width)) for step in steps)
+    schedules = snapshot.schedules[: max(room - _LEAST_RUNS, 1)]
+    runs = [(name, run) for name, run in snapshot.runs if run.status is not RunStatus.BUFFERED]
+    return Group(
+        title,
+        Text(),
+        _schedules(snapshot, schedules, width),
+        Text(),
+        _runs(runs[: max(room - len(schedules), 1)], width),
+        Text(),
+        *steps,
+    )
 
 
-def _schedules(snapshot: Snapshot) -> Table:
-    table = _table("SCHEDULE", "WHEN", "STATUS", "NEXT", "RUNS", "LAST OUTCOME")
-    for schedule in snapshot.schedules:
+def _schedules(snapshot: Snapshot, schedules: Sequence[Schedule], width: int) -> Table:
+    table = _table("SCHEDULE", "WHEN", "NEXT", "RUNS", last="LAST OUTCOME")
+    for schedule in schedules:
         run = snapshot.newest_run(schedule)
         table.add_row(
-            schedule.schedule_id,
-            _plain(schedule.spec.describe(), 30),
-            _coloured(schedule.status.value),
-            _next(schedule, snapshot.now),
+            _plain(schedule.schedule_id, width // 4),
+            _plain(in_words(schedule.spec), width * 3 // 10),
+            _until(schedule, snapshot.now),
             str(schedule.run_count),
             _outcome(run, snapshot.now) if run else Text("-"),
         )
     return table
 
 
-def _runs(runs: Sequence[tuple[str, Run]]) -> Table:
-    table = _table("FIRED", "SCHEDULE", "LATE", "ATTEMPT", "STATUS", "TOOK", "RESULT")
+def _runs(runs: Sequence[tuple[str, Run]], width: int) -> Table:
+    table = _table("FIRED", "SCHEDULE", "LATE", "ATTEMPT", "STATUS", "TOOK", last="RESULT")
     for name, run in runs:
         table.add_row(
             _clock(run.created_at),
-            name,
+            _plain(name, width // 5),
             _late(run),
             str(run.attempt),
             _coloured(run.shown_status),
             _took(run),
-            _plain(_said(run), 60),
+            _plain(_said(run), width),
         )
     return table
 
@@ -181,10 +196,12 @@ def _again(child: Child) -> str:
     return f", restarted {child.restarts}x" if child.restarts else ""
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+def _table(*columns: str, last: str) -> Table:
+    """Return a table whose last column gets the width that the others leave."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in columns:
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+        table.add_column(name, no_wrap=True)
+    table.add_column(last, no_wrap=True, overflow="ellipsis", ratio=1)
     return table
 
 
@@ -195,13 +212,25 @@ def _coloured(status: str) -> Text:
 def _next(schedule: Schedule, now: datetime) -> str:
     if schedule.due_at is None:
         return "after this run" if schedule.awaiting_run_uid else "-"
-    return f"{_clock(schedule.due_at)} (in {max((schedule.due_at - now).total_seconds(), 0):.0f} s)"
+    return f"{_clock(schedule.due_at)} ({_in(schedule.due_at, now)})"
+
+
+def _until(schedule: Schedule, now: datetime) -> Text:
+    """Return how soon a schedule fires, or why it does not."""
+    if schedule.due_at is not None:
+        return Text(_in(schedule.due_at, now))
+    return Text("after run") if schedule.awaiting_run_uid else _coloured(schedule.status.value)
+
+
+def _in(instant: datetime, now: datetime) -> str:
+    seconds = max((instant - now).total_seconds(), 0)
+    return f"in {seconds:.0f} s" if seconds < 120 else f"in {format_short(timedelta(minutes=seconds // 60))}"
 
 
 def _outcome(run: Run, now: datetime) -> Text:
     text = _coloured(run.shown_status)
     if run.status is RunStatus.RETRYING and run.retry_at is not None:
-        text.append(f", attempt {run.attempt + 1} in {max((run.retry_at - now).total_seconds(), 0):.0f} s")
+        text.append(f", attempt {run.attempt + 1} {_in(run.retry_at, now)}")
     elif run.attempt > 1:
         text.append(f" at attempt {run.attempt}")
     return text
@@ -263,7 +292,7 @@ class EventLog:
         self._began_at = snapshot.now
         self._known = {run.uid: (run.status, run.attempt) for _, run in snapshot.runs}
         schedules = [
-            f"schedule {one.schedule_id}: {_plain(one.spec.describe(), 60)}, next {_next(one, snapshot.now)}"
+            f"schedule {one.schedule_id}: {_plain(in_words(one.spec), 60)}, next {_next(one, snapshot.now)}"
             for one in snapshot.schedules
         ]
         commands = ", ".join(_commands(snapshot, self._location))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from rqsched import Every
+from rqsched import Cron, Every
 from rqsched.dev.screen import EventLog, Location, Snapshot, draw, read_snapshot
+from rqsched.processes.supervisor import Child
+from rqsched.testing import run_schedule
 from tests.support.cli import HELLO, Cli
 
 LOCATION = Location(
@@ -21,7 +24,7 @@ LOCATION = Location(
 
 def drawn_commands(snapshot: Snapshot) -> list[str]:
     console = Console(file=io.StringIO(), width=200, record=True)
-    console.print(draw(snapshot, LOCATION, height=40))
+    console.print(draw(snapshot, LOCATION, width=200, height=40))
     lines = [line.strip() for line in console.export_text().splitlines()]
     return [line for line in lines if line.startswith(LOCATION.command)]
 
@@ -46,3 +49,31 @@ def test_the_commands_it_suggests_work(
     for command in commands:
         cli(*shlex.split(command)[1:])
     assert len(cli.ids()) == 1, "whoever has none is told how to make one"
+
+
+CHILDREN = [Child(role, 4_194_304, 0, has_begun=True) for role in ("dispatcher", "runs", "web")]
+HEADINGS = ["SCHEDULE WHEN NEXT RUNS LAST OUTCOME", "FIRED SCHEDULE LATE ATTEMPT STATUS TOOK RESULT"]
+
+
+@pytest.mark.parametrize("count", [4, 12])
+def test_a_terminal_of_80_columns_and_24_lines_shows_everything_in_words(cli: Cli, count: int) -> None:
+    names = [f"back-up-database-{number}" for number in range(count)]
+    for name in names:
+        cli.scheduler.create(name, HELLO, Cron("* * * * *"), args=["x" * 500])
+    cli.scheduler.get(names[1]).pause()
+    for _ in range(3):
+        run_schedule(cli.scheduler, names[0])
+    console = Console(file=io.StringIO(), width=80, height=24, record=True)
+    location = replace(LOCATION, dashboard="http://127.0.0.1:8000/", environment="RQSCHED_DATA_DIR=/tmp/data ")
+
+    console.print(draw(read_snapshot(cli.scheduler, CHILDREN, is_ending=True), location, width=80, height=24))
+
+    lines = console.export_text().splitlines()
+    text = "\n".join(lines)
+    assert len(lines) < 24
+    assert [heading for heading in HEADINGS if heading not in [" ".join(line.split()) for line in lines]] == []
+    assert f"{names[0]}  every minute  in " in text
+    assert f"{names[1]}  every minute  paused " in text
+    assert len([line for line in lines if f"  {names[0][:12]}" in line and "  succeeded  " in line]) == 3
+    assert "* * * * *" not in text
+    assert [child.role for child in CHILDREN if f"# {child.role}: " not in text] == []

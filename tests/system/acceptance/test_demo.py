@@ -9,14 +9,14 @@ import re
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from rqsched import embedded
-from tests.support.processes import Process, is_gone, process_tree, rqsched_command, start, wait_until
+from tests.support.processes import BIN, REPOSITORY, Process, is_gone, process_tree, rqsched_command, start, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SOON = 60.0
@@ -156,22 +156,29 @@ def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_
     assert embedded.find(data_dir) is None
 
 
-def test_in_a_terminal_a_screen_is_drawn_and_ctrl_c_ends_it(data_dir: Path) -> None:
+@pytest.mark.parametrize("is_made", [False, True], ids=["dev", "make demo"])
+def test_in_a_terminal_a_screen_is_drawn_and_ctrl_c_ends_it(data_dir: Path, is_made: bool) -> None:
+    venv = BIN.parent
+    make = ["make", "-C", REPOSITORY, "-o", f"{venv}/.demo", f"VENV={venv}", f"DATA={data_dir}", "demo"]
+    command = [str(word) for word in (make if is_made else rqsched_command("dev"))]
     child, terminal = pty.fork()
     if child == 0:
         os.environ |= {"RQSCHED_DATA_DIR": str(data_dir), "RQSCHED_IMPORTS": "examples.ops"}
-        os.environ |= {"TERM": "xterm", "COLUMNS": "150"}
-        os.execv(rqsched_command("dev")[0], [str(word) for word in rqsched_command("dev")])
+        os.environ |= {"TERM": "xterm", "COLUMNS": "80"}
+        os.execvp(command[0], command)
     shown = bytearray()
 
     def has(*texts: str) -> bool:
-        shown.extend(os.read(terminal, 65_536))
+        with suppress(OSError):  # the terminal of a process that has ended
+            shown.extend(os.read(terminal, 65_536))
         return all(text.encode() in shown for text in texts)
 
     wait_until(lambda: has("sample-machine", "succeeded", "Try next", "kill -9"), timeout=SOON, what="the screen")
     os.write(terminal, b"\x03")
     wait_until(lambda: has("Ended."), timeout=SOON, what="the end")
     _, status = os.waitpid(child, 0)
+    has()
 
-    assert status == 0
+    assert status == (signal.SIGINT if is_made else 0), shown.decode()
+    assert b"***" not in shown
     assert embedded.find(data_dir) is None
