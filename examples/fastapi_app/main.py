@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Path
 from pydantic import BaseModel
 
 from rqsched import Every, ScheduleHandle, Scheduler
-from rqsched.contrib.fastapi import CurrentScheduler, lifespan
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.contrib.fastapi import CurrentScheduler, add_error_handlers, lifespan
 from rqsched.http import create_app
 
 from .jobs import export_orders
 
 scheduler = Scheduler.from_env()
 app = FastAPI(title="Exports", lifespan=lifespan(scheduler))
+add_error_handlers(app)
 app.mount("/rqsched", create_app(scheduler))
 
 Customer = Annotated[str, Path(pattern="^[a-z0-9-]{1,40}$")]
@@ -52,15 +51,3 @@ def shown(schedule: ScheduleHandle) -> dict[str, Any]:
     """Return what a customer may see of a schedule."""
     latest = schedule.runs(limit=5).items
     return {"next_at": schedule.next_run_at, "runs": [{"status": one.status, "result": one.result} for one in latest]}
-
-
-@app.exception_handler(ScheduleNotFoundError)
-def not_found(_: Request, error: ScheduleNotFoundError) -> JSONResponse:
-    """Answer 404."""
-    return JSONResponse({"detail": str(error)}, status_code=404)
-
-
-@app.exception_handler(InvalidInputError)
-def refused(_: Request, error: InvalidInputError) -> JSONResponse:
-    """Answer 422 with the field that is wrong, and how."""
-    return JSONResponse({"detail": str(error), "field": error.field}, status_code=422)

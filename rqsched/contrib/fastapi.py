@@ -12,15 +12,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends
+from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from rqsched.api.async_scheduler import AsyncScheduler, run
 from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, RqschedError
 
-__all__ = ["CurrentAsyncScheduler", "CurrentScheduler", "get_async_scheduler", "get_scheduler", "lifespan"]
+__all__ = [
+    "CurrentAsyncScheduler",
+    "CurrentScheduler",
+    "add_error_handlers",
+    "get_async_scheduler",
+    "get_scheduler",
+    "lifespan",
+]
 
 _STATE = "rqsched_scheduler"
 
@@ -60,6 +67,18 @@ def lifespan(
 def _sync(scheduler: Scheduler) -> None:
     scheduler.runtime.try_imports()
     scheduler.sync(scheduler.declarations.all())
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Have the application answer rqsched's errors with the status and the body that the HTTP API answers them with.
+
+    What is refused is 422 with the field, what is not there 404, what conflicts 409, a backend that is away 503 with
+    Retry-After (docs/http.md lists them all), as problem details (RFC 9457). A handler of your own for one of these
+    classes wins for it. Needs the `http` extra.
+    """
+    from rqsched.http.native.errors import answer_error  # noqa: PLC0415 - an optional extra
+
+    app.add_exception_handler(RqschedError, answer_error)
 
 
 def get_scheduler(connection: HTTPConnection) -> Scheduler:

@@ -67,7 +67,11 @@ def tag_of(connection: HTTPConnection) -> Tag:
 
 def render_error(request: Request, error: BaseException) -> Response:
     """Render an error in the form of the request's surface."""
-    tag = tag_of(request)
+    return render_tagged(tag_of(request), error)
+
+
+def render_tagged(tag: Tag, error: BaseException) -> Response:
+    """Render an error of a request that may never have met the guard, and log what a caller can do nothing about."""
     problem = problem_of(error)
     if problem.status >= 500:
         _log.error(
@@ -97,7 +101,7 @@ class Guard:
             return
         surface = surface_of(self._surfaces, _route_path(scope))
         headers = Headers(scope=scope)
-        tag = Tag(_request_id(headers), surface)
+        tag = Tag(request_id_of(headers), surface)
         scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
         connection = HTTPConnection(scope)
         sender = _Sender(send, connection, tag)
@@ -134,7 +138,8 @@ def _route_path(scope: Scope) -> str:
     return path.removeprefix(root) if path == root or path.startswith(root + "/") else path
 
 
-def _request_id(headers: Headers) -> str:
+def request_id_of(headers: Headers) -> str:
+    """Return the X-Request-Id of the caller when it is well-formed, else a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from rqsched.errors import ScheduleStateError
 from rqsched.http.errors import Problem
+from rqsched.http.middleware import Tag, render_tagged, request_id_of
 from rqsched.http.surface import Surface, render_problem
 
 _BAD_REQUEST = frozenset({"pause", "resume"})
@@ -23,3 +25,8 @@ def render(problem: Problem, request_id: str) -> Response:
 
 
 SURFACE = Surface("/api/v1", render=render, has_slash=True)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error of rqsched in an application of somebody else's as this surface answers it."""
+    return render_tagged(Tag(request_id_of(request.headers), SURFACE), error)
