@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
+
+from rqsched.spec.cron import parse_cron
+from tests.contract.sources import imports_of, modules
+from tests.support.processes import REPOSITORY
+
+VECTORS = REPOSITORY / "tests" / "data" / "cron-vectors.json"
 
 JANUARY = datetime(2026, 1, 1)  # noqa: DTZ001 - we give croniter naive days only
 
@@ -18,6 +26,29 @@ def forward(expression: str, count: int = 3, start: datetime = JANUARY) -> list[
 
 def days(expression: str, start: datetime = JANUARY) -> list[str]:
     return [fire[:10] for fire in forward(expression, start=start)]
+
+
+def users_of(package: str) -> set[str]:
+    """The modules that import a package."""
+    return {
+        module
+        for module, path in modules().items()
+        for one in imports_of(module, path)
+        if one.target.partition(".")[0] == package
+    }
+
+
+def test_croniter_is_asked_for_days_and_nothing_else() -> None:
+    # docs/cron.md and pyproject.toml say so.
+    assert users_of("croniter") == {"rqsched.spec.cron_days"}
+    expressions = [vector["expr"] for vector in json.loads(VECTORS.read_text())["vectors"]]
+    walks = {walk for expression in expressions for walk in parse_cron(expression).days.all_walks}
+    assert {walk for walk in walks if not re.fullmatch(r"0 0 (\S+ \S+ \*|\* \S+ \S+)", walk)} == set()
+
+
+def test_of_what_decides_when_something_happens_only_the_backoff_uses_tenacity() -> None:
+    deciding = {module for module in users_of("tenacity") if module.startswith(("rqsched.spec", "rqsched.core"))}
+    assert deciding == {"rqsched.core.backoff"}
 
 
 @pytest.mark.parametrize(
