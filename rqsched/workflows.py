@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 from rqsched.core.notifications import workflow_name
 from rqsched.core.schedule_options import Options, timeout_seconds
 from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+from rqsched.fork_guard import ForkGuard, call_in_this_process
 from rqsched.spec.duration import SpanLike
 from rqsched.timing import When
 
@@ -96,10 +97,9 @@ class Workflow:
 
     def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Do as a call does, inside the surroundings that the caller has entered."""
-        made: Any = self.target() if inspect.isclass(self.target) else None
-        call: Callable[..., Any] = self.target if made is None else made.run
-        result = call(*args, **kwargs)
-        return _end_of(result) if inspect.isawaitable(result) else result
+        made: Any = call_in_this_process(self.target) if inspect.isclass(self.target) else None
+        result = call_in_this_process(self.target if made is None else made.run, *args, **kwargs)
+        return _end_of(result) if inspect.iscoroutine(result) else result
 
 
 _around: list[Enter] = []
@@ -126,18 +126,19 @@ def around_runs(enter: E) -> E:
 @contextmanager
 def surroundings() -> Iterator[None]:
     """Enter what `around_runs` was given, and leave it at the end."""
-    with ExitStack() as stack:
+    with ForkGuard(), ExitStack() as stack:
         for enter in _around:
-            stack.enter_context(enter())
+            with ForkGuard():
+                stack.enter_context(enter())
         yield
 
 
-def _end_of(result: Any) -> Any:
+def _end_of(result: Coroutine[Any, Any, Any]) -> Any:
     """Await it in a loop of its own; in another thread where this one runs a loop already, as in an async test."""
     if not _has_loop():
-        return asyncio.run(_awaited(result))
+        return asyncio.run(result)
     with ThreadPoolExecutor(1) as aside:
-        return aside.submit(copy_context().run, asyncio.run, _awaited(result)).result()
+        return aside.submit(copy_context().run, asyncio.run, result).result()
 
 
 def _has_loop() -> bool:
@@ -146,14 +147,6 @@ def _has_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
-
-
-CALLERS = frozenset({Workflow.__call__.__code__, Workflow.perform.__code__, _awaited.__code__})
-"""The last of our code before the workflow's own: a recorded traceback begins after it."""
 
 
 class Registry:

@@ -9,7 +9,7 @@ from types import TracebackType
 from rq.timeouts import JobTimeoutException
 
 from rqsched import workflows
-from rqsched.workflows import CALLERS
+from rqsched.fork_guard import CALLERS
 
 _PACKAGE = Path(workflows.__file__).parent
 

@@ -35,6 +35,7 @@ from rqsched.errors import (
     RedisUnavailableError,
     WrongDatabaseError,
 )
+from rqsched.fork_guard import call_in_this_process
 from rqsched.signals import everywhere
 from rqsched.store import metadata, registered_workflows, schema_version
 from rqsched.store.database import Database, Patience
@@ -202,7 +203,7 @@ class Runtime:
             _log_events(change)
             for subscriber, event in product(self.subscribers, change.events):
                 try:
-                    subscriber(change, event)
+                    call_in_this_process(subscriber, change, event)
                 except Exception:  # noqa: BLE001 - one that raises harms nothing
                     _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
 

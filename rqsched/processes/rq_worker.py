@@ -30,6 +30,7 @@ from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.horse_watch import wait_for_end
 from rqsched.processes.sparing import SparingWorker, make_job_class
@@ -63,6 +64,8 @@ class PatientWorker(SparingWorker):
         if options.get("connection") is not None:
             limit_waiting(options["connection"])  # RQ asks it for its address
         super().__init__(*arguments, **options)
+        if not isinstance(self, SpawnWorker):  # which names the class of its jobs to a horse that starts anew
+            self.job_class = make_job_class(self.job_class)
         limit_waiting(self.connection)
         self._horse_status: int | None = 0
         self._is_waiting = False
@@ -158,7 +161,8 @@ class PatientWorker(SparingWorker):
         self._horse_status = 0
         self.jobs_done += 1
         try:
-            super().execute_job(job, queue)
+            with ForkGuard():  # whatever forks meanwhile, a callback of RQ's too, leaves no second worker
+                super().execute_job(job, queue)
         except RedisError as error:
             if not is_transient(error):
                 raise
@@ -247,12 +251,6 @@ class WritesForHorse(PatientWorker):
     """Mixed into a worker class that forks, after any other of ours: it claims for its horses and records successes."""
 
     _for_horse: WorkerSide | None = None
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take what RQ's worker takes."""
-        super().__init__(*arguments, **options)
-        if not isinstance(self, SpawnWorker):  # which names the class of its jobs to a horse that starts anew
-            self.job_class = make_job_class(self.job_class)
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """Fork the horse of a job; one of a run is written for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial, update_wrapper
 from typing import Any
 
 from rq.executions import ExecutionRegistry
@@ -18,6 +19,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
+from rqsched.fork_guard import call_in_this_process
 
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
@@ -59,12 +61,19 @@ class SparingWorker(BaseWorker):
         super().handle_execution_ended(job, *arguments, **options)
 
 
-class _RunJob(Job):
-    """Mixed in before RQ's job class: a job of ours that has succeeded is forgotten in the pipeline of its end.
+class _GuardedJob(Job):
+    """Mixed in before RQ's job class: a process that a job's function forks ends with its call.
 
-    RQ asks for its status and each of its executions, eight round trips. The worker that executed it knows its one
-    execution, and removes that in the same pipeline.
+    A job of ours that has succeeded is forgotten in the pipeline of its end. RQ asks for its status and each of its
+    executions, eight round trips. The worker that executed it knows its one execution, and removes that in the same
+    pipeline.
     """
+
+    @property
+    def func(self) -> Any:
+        """What RQ calls, if the job has a function; it has the function's name."""
+        function = super().func
+        return None if function is None else update_wrapper(partial(call_in_this_process, function), function)
 
     def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
         """Delete the job."""
@@ -77,7 +86,7 @@ class _RunJob(Job):
 
 def make_job_class(base: type[Job]) -> type[Job]:
     """Return RQ's job class, or the application's own, as our workers take jobs from the queue."""
-    return base if issubclass(base, _RunJob) else type(f"{base.__name__}OfRun", (_RunJob, base), {})
+    return base if issubclass(base, _GuardedJob) else type(f"{base.__name__}OfRun", (_GuardedJob, base), {})
 
 
 def is_ours(job: Job) -> bool:

@@ -20,6 +20,7 @@ from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
+from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes, target_attempts
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
@@ -77,7 +78,7 @@ def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
     if workflow.each is None:
         return _call(runtime, workflow, claimed, token)
     with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
-        return workflow.each(target.target_id)
+        return bool(call_in_this_process(workflow.each, target.target_id))
 
 
 def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) -> bool:

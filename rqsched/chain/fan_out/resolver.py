@@ -15,12 +15,14 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import ARGUMENT_BYTES, json_text
 from rqsched.errors import InvalidInputError
+from rqsched.fork_guard import ForkGuard
 from rqsched.workflows import FannedOut, Workflow, surroundings
 
 MAX_ID = 255
 """The most characters of a target's id."""
 _CHUNK_BYTES = 1_048_576
 """A chunk is recorded when its payloads are longer than this, however few they are."""
+_END = object()
 
 Named: TypeAlias = tuple[str, str | None]
 """The id of a target and the JSON of its payload; None without one."""
@@ -52,7 +54,7 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
     """Call a resolver, and yield what it names in chunks; raises TypeError and InvalidInputError for anything else."""
     chunk: list[Named] = []
     length = 0
-    for one in _entries(resolve()):
+    for one in _each(resolve):
         named = _named(one)
         chunk.append(named)
         length += len(named[1] or "")
@@ -61,6 +63,18 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
             chunk, length = [], 0
     if chunk:
         yield chunk
+
+
+def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
+    """Yield what a resolver names; a process that it forks ends there, also between two of them."""
+    with ForkGuard():
+        entries = iter(_entries(resolve()))
+    while True:
+        with ForkGuard():
+            one = next(entries, _END)
+        if one is _END:
+            return
+        yield one
 
 
 def _entries(found: Any) -> Iterable[Any]:

@@ -1,0 +1,72 @@
+"""Where processes end that an application's code forks and does not end itself: it knows no runs and no jobs.
+
+A child of `os.fork()` that returns from a workflow, or raises, because its exec failed, would else continue as a second
+worker that nobody supervises.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class ForkGuard:
+    """Ends each process that was forked in its block and is about to leave it, by return or by an error.
+
+    It prints the error's traceback, and nothing after the block happens in it: no `finally`, no `atexit`. Its exit
+    status is 0, that of a SystemExit, or 1. What it does inside the block is its own matter.
+    """
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if os.getpid() != self._pid:
+            _end(error)
+
+
+def call_in_this_process(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call the application's code; a process that it forks ends with the call (see `ForkGuard`).
+
+    What the call returns to be awaited is guarded while it is awaited: an event loop ends in its own process alone.
+    """
+    with ForkGuard():
+        result = function(*args, **kwargs)
+    return _guarded(result) if inspect.isawaitable(result) else result
+
+
+async def _guarded(result: Awaitable[T]) -> T:
+    with ForkGuard():
+        return await result
+
+
+CALLERS = frozenset({call_in_this_process.__code__, _guarded.__code__})
+"""The last of our code before the application's own: a recorded traceback begins after it."""
+
+
+def _end(error: BaseException | None) -> None:
+    status = 1
+    try:
+        status = _status(error)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def _status(error: BaseException | None) -> int:
+    """Return the exit status of a process that ends with an error, and tell of it where Python would."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
+    # Past Python's own buffer: the lock of that may be held by a thread that this process does not have.
+    os.write(2, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
+    return 1
