@@ -38,11 +38,19 @@ def worker(
     ] = False,
     max_jobs: Annotated[
         int | None,
-        typer.Option("--max-jobs", metavar="N", help="Replace each executing process after N jobs; a burst ends then."),
+        typer.Option(
+            "--max-jobs",
+            metavar="N",
+            help="Replace each executing process after N jobs; a burst ends then. Default for runners: 1000.",
+        ),
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option("--max-memory", metavar="SIZE", help="Replace a runner that has grown beyond, such as 300M."),
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            help="Replace a runner that has grown beyond, such as 300M. Default: 512M, or twice what it began with.",
+        ),
     ] = None,
     max_idle_time: Annotated[
         int | None, typer.Option("--max-idle-time", metavar="SECONDS", help="End when idle for so long.")

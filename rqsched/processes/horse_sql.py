@@ -78,7 +78,7 @@ class WorkerSide:
 
     def answer(self) -> None:
         """Answer what the horse has asked, if all of it is here; called when the descriptor is readable."""
-        with _undisturbed():
+        with undisturbed():
             try:
                 heard = self._own.recv(LONGEST)
             except BlockingIOError:
@@ -196,7 +196,7 @@ class HorseSide:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Let the alarm by which RQ's worker looks after its horse wait: it raises wherever it strikes."""
     left = signal.alarm(0)
     try:

@@ -1,8 +1,9 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
 It is an RQ worker under a name of its own. Run jobs, targets and notifications are executed in its own process; any
-other job of RQ gets a work horse, as under RQ's worker. What it executes stands in its slot before it is claimed, so
-that the runner that takes its place settles what died with it, and RQ's job of it, before it takes a job itself.
+other job of RQ gets a work horse, forked by a process that has executed nothing (`horse_starter`). What it executes
+stands in its slot before it is claimed, so that the runner that takes its place settles what died with it, and RQ's job
+of it, before it takes a job itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -27,12 +29,13 @@ from rq.executions import Execution
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 from rq.utils import now
-from rq.worker import BaseWorker, WorkerStatus
+from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
+from rqsched.processes.horse_starter import HorseStarter
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
-from rqsched.processes.sparing import is_ours, make_job_class
+from rqsched.processes.sparing import is_ours
 from rqsched.processes.supervisor import Progress
 
 _log = logging.getLogger(__name__)
@@ -47,7 +50,16 @@ _HORSE_SECONDS = 120.0
 
 
 class _InProcess(BaseWorker):
-    """Mixed in before RQ's worker class: our jobs are executed here, others as that class does."""
+    """Mixed in before RQ's worker class: our jobs are executed here, others in horses that inherit nothing of them."""
+
+    starter: HorseStarter | None = None
+    """Forks the horses; None before the first job, and where horses are started anew (RQ's SpawnWorker)."""
+
+    def bootstrap(self, *arguments: Any, **options: Any) -> None:
+        """Register with Redis, and begin the process that forks horses."""
+        super().bootstrap(*arguments, **options)
+        if not isinstance(self, SpawnWorker):
+            self.starter = HorseStarter(self._be_horse)
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Execute one job to its end."""
@@ -62,16 +74,34 @@ class _InProcess(BaseWorker):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
 
+    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
+        """Have a work horse forked for a job that is not ours; without one RQ fails the job as that of a dead horse."""
+        if self.starter is None:
+            cast("Any", super()).fork_work_horse(job, queue)
+        else:
+            self._horse_pid = self.starter.start(job.id, queue.name, cast("Execution", self.execution).id)
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse."""
+        return super().wait_for_horse() if self.starter is None else self.starter.wait()
+
+    def _be_horse(self, job_id: str, queue: str, execution_id: str) -> None:
+        os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, job_id
+        job = self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
+        self.execution = Execution.fetch(execution_id, job_id, self.connection)
+        self.main_work_horse(job, next(one for one in self.queues if one.name == queue))
+
 
 class Runner(PatientWorker):
     """Mixed into one of RQ's worker classes that fork, with `_InProcess` between."""
 
+    starter: HorseStarter | None
     slot: Slot
     progress: Progress
     max_memory: int | None = None
     """Resident bytes beyond which it lets another take its place."""
-    is_full: bool = False
-    """Whether it has grown beyond `max_memory`."""
+    is_worn: bool = False
+    """Whether another is to take its place: it has grown beyond `max_memory`, or can start no horse any more."""
     _turned_at = 0.0
 
     def on_turn(self) -> None:
@@ -84,16 +114,27 @@ class Runner(PatientWorker):
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Note what is executed, execute it, and see to it that nothing of it is left for the next."""
-        is_run, pid = is_ours(job), os.getpid()
+        is_run = is_ours(job)
+        if not is_run and self.starter is not None and self.starter.has_died:
+            self._leave_to_successor(job, queue)
+            return
         timeout = int(job.timeout or 0)
         kill_at = time.monotonic() + timeout + KILL_AFTER if is_run and timeout > 0 else None
-        self.slot.job = Job(job.id, pid, queue.name, is_run, kill_at)
+        self.slot.job = Job(job.id, os.getpid(), queue.name, is_run, kill_at)
         try:
             super().execute_job(job, queue)
         finally:
-            if os.getpid() == pid:
-                self.slot.job = None
+            self.slot.job = None
         self._tidy()
+
+    def _leave_to_successor(self, job: RqJob, queue: Queue) -> None:
+        """Put a job back as the first of its queue, and let another take this runner's place."""
+        _log.error("the process that forks work horses has died", extra={"action": "horse_starter_died"})
+        self._renew()
+        with self.connection.pipeline() as pipeline:
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
+            pipeline.execute()
 
     def prepare_execution(self, job: RqJob) -> Execution:
         """Register the execution with RQ."""
@@ -112,9 +153,9 @@ class Runner(PatientWorker):
         self._note(token=token)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Fork a work horse for a job that is not ours."""
+        """Have a work horse for a job that is not ours."""
         cast("Any", super()).fork_work_horse(job, queue)
-        self._note(horse_pid=self.horse_pid)
+        self._note(horse_pid=self.horse_pid or None)
 
     def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
         """Wait for the end of the horse; the supervisor kills it when a person stops its job."""
@@ -123,6 +164,10 @@ class Runner(PatientWorker):
         if job is not None and cause is not None and cause.is_stopped and cause.job_id == job.id:
             self._stopped_job_id = job.id
         return ended
+
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """What to call when which descriptor is readable while a horse works."""
+        return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())
 
     def set_shutdown_requested_date(self) -> None:
         """Tell Redis nothing here: it is called in a signal handler, in the middle of a run."""
@@ -193,12 +238,15 @@ class Runner(PatientWorker):
             if signal.getsignal(number) != stop:
                 signal.signal(number, stop)
         if self.max_memory is not None and resident_bytes() > self.max_memory:
-            self.is_full = self._stop_requested = True
+            self._renew()
+
+    def _renew(self) -> None:
+        self.is_worn = self._stop_requested = True
 
 
 def make_runner_class(base: type[Worker]) -> type[Worker]:
     """Return RQ's worker class, or the application's own, as a runner."""
-    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {"job_class": make_job_class(base.job_class)})
+    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
 
 
 def begin_pulse(runner: Runner, parent: int) -> None:

@@ -38,7 +38,7 @@ from rqsched.processes.rq_worker import (
     make_worker,
     take_over_name,
 )
-from rqsched.processes.runner import begin_pulse, make_runner_class, prepare_runner
+from rqsched.processes.runner import begin_pulse, make_runner_class, prepare_runner, resident_bytes
 from rqsched.processes.runner_slot import Slot
 from rqsched.processes.runner_watch import RunnerWatch
 from rqsched.processes.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
@@ -260,7 +260,7 @@ def _be_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerOp
         exception_handlers=options.find_exception_handlers(),
     )
     runner = prepare_runner(worker, slot, progress, runtime)
-    runner.max_memory = options.max_memory
+    runner.max_memory = options.most_memory(resident_bytes())
     if slot.is_closing:
         return
     begin_pulse(runner, os.getppid())
@@ -273,7 +273,7 @@ def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_sche
         warm_up(runtime)  # and no connection: SQLite loses track of its locks in a fork
         worker.work(
             burst=options.burst,
-            max_jobs=options.max_jobs,
+            max_jobs=options.most_jobs,
             max_idle_time=options.max_idle_time,
             with_scheduler=with_scheduler,
             logging_level="WARNING",
@@ -305,8 +305,8 @@ def dispatch_once() -> None:
 
 def exit_status(worker: PatientWorker, options: WorkerOptions) -> int:
     """Return how a process whose loop has ended tells the supervisor what comes next."""
-    if options.max_jobs is not None and worker.jobs_done >= options.max_jobs:
-        return DONE if options.burst else RENEW
-    if getattr(worker, "is_full", False):
+    if options.most_jobs is not None and worker.jobs_done >= options.most_jobs:
+        return DONE if options.burst and options.max_jobs is not None else RENEW
+    if getattr(worker, "is_worn", False):
         return RENEW
     return DONE if worker.is_idle and (options.burst or options.max_idle_time is not None) else 0

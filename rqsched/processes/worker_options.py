@@ -17,6 +17,10 @@ from rqsched.processes.rq_worker import PatientWorker
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
+RUNNER_JOBS = 1_000
+"""After so many jobs a runner is replaced, unless another number is given: what leaks, leaks until then."""
+RUNNER_BYTES = 512 << 20
+"""Resident bytes beyond which it is, unless it began with more than half of them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -31,9 +35,9 @@ class WorkerOptions:
     burst: bool = False
     """Whether the worker makes one pass, executes what is queued, and ends."""
     max_jobs: int | None = None
-    """After so many jobs each process that takes them is replaced; in a burst it ends."""
+    """After so many jobs each process that takes them is replaced; in a burst it ends. None: runners after 1 000."""
     max_memory: int | None = None
-    """Resident bytes beyond which a runner is replaced after its run."""
+    """Resident bytes beyond which a runner is replaced after its run; None: 512 MiB, or twice what it began with."""
     max_idle_time: int | None = None
     """After so many seconds without a job a process that takes them ends, and with the last of them the worker."""
     worker_class: str | None = None
@@ -60,6 +64,15 @@ class WorkerOptions:
             raise ConfigError("--burst ends when the queues are empty, so --max-idle-time says nothing; leave one out.")
         self.find_worker_class()
         self.find_exception_handlers()
+
+    @property
+    def most_jobs(self) -> int | None:
+        """After how many jobs each process that takes them ends, and is replaced; None for never."""
+        return RUNNER_JOBS if self.max_jobs is None and self.has_runners else self.max_jobs
+
+    def most_memory(self, at_start: int) -> int:
+        """Return the resident bytes beyond which a runner that began with `at_start` is replaced after its run."""
+        return self.max_memory or max(RUNNER_BYTES, 2 * at_start)
 
     @property
     def has_runners(self) -> bool:

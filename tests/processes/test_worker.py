@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
-from rqsched.processes.supervisor import Silence, restart_delay
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rqsched.processes.supervisor import DONE, RENEW, Silence, restart_delay
+from rqsched.processes.worker import exit_status
+from rqsched.processes.worker_options import WorkerOptions
 
 SIGKILL, CRASHED = -9, 1
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs", "status"),
+    [
+        pytest.param(WorkerOptions(concurrency=2), 1_000, RENEW, id="a runner after 1 000 jobs"),
+        pytest.param(WorkerOptions(concurrency=2), 999, 0, id="not before"),
+        pytest.param(WorkerOptions(concurrency=2, max_jobs=7), 7, RENEW, id="after as many as was asked for"),
+        pytest.param(WorkerOptions(concurrency=2, burst=True), 1_000, RENEW, id="a burst goes on with another"),
+        pytest.param(WorkerOptions(concurrency=2, burst=True, max_jobs=7), 7, DONE, id="and ends where that was asked"),
+        pytest.param(WorkerOptions(concurrency=2, isolate=True), 5_000, 0, id="one that forks for each run lives on"),
+        pytest.param(WorkerOptions(), 5_000, 0, id="without runners"),
+    ],
+)
+def test_a_process_that_has_executed_so_many_jobs_is_renewed(options: WorkerOptions, jobs: int, status: int) -> None:
+    ended = SimpleNamespace(jobs_done=jobs, is_idle=False)
+
+    assert exit_status(cast("Any", ended), options) == status
+
+
+def test_a_runner_may_hold_512_mib_or_twice_what_it_began_with_or_as_much_as_was_asked_for() -> None:
+    assert WorkerOptions(concurrency=1).most_memory(60 * MIB) == 512 * MIB
+    assert WorkerOptions(concurrency=1).most_memory(600 * MIB) == 1200 * MIB
+    assert WorkerOptions(concurrency=1, max_memory=100 * MIB).most_memory(600 * MIB) == 100 * MIB
 
 
 def test_a_child_killed_again_and_again_soon_after_its_start_comes_back_at_once() -> None:

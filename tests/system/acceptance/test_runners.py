@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -14,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from redis import Redis
-from rq import Queue, Worker
+from rq import Worker
 from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
 from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry
@@ -264,41 +262,6 @@ def test_a_runner_that_stands_still_is_replaced_and_its_run_is_settled(live: Liv
     assert "makes no progress" in worker.log()
     live.open_gate()
     live.wait_for_status(run, "succeeded", timeout=SOON)
-    live.check()
-
-
-def test_a_job_that_is_not_ours_has_a_work_horse_that_can_be_stopped_while_its_runner_lives(live: LiveEnv) -> None:
-    start_runners(live, 1)
-    run = live.note_every("tick", Every(timedelta(hours=1))).trigger().run
-    assert run is not None
-    runner = runner_of(live, run)
-    with redis_of(live) as redis:
-        job = Queue("default", connection=redis).enqueue(time.sleep, 300)
-        wait_until(lambda: job.get_status() is JobStatus.STARTED, timeout=SOON, what="its start")
-        [horse] = wait_until(runner.children, timeout=SOON, what="a work horse")
-
-        send_stop_job_command(redis, job.id)
-
-        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
-        assert is_gone(horse)
-        second = Queue("default", connection=redis).enqueue(os.getpid)
-        wait_until(lambda: second.get_status() is JobStatus.FINISHED, timeout=SOON, what="the job after it")
-        assert second.return_value() not in {None, runner.pid}
-    assert not is_gone(runner)
-
-
-def test_a_run_whose_runner_died_after_another_jobs_work_horse_was_stopped_is_attempted_again(live: LiveEnv) -> None:
-    start_runners(live, 1)
-    with redis_of(live) as redis:
-        job = Queue("default", connection=redis).enqueue(time.sleep, 300)
-        wait_until(lambda: job.get_status() is JobStatus.STARTED, timeout=SOON, what="its start")
-        send_stop_job_command(redis, job.id)
-        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
-    run = hold(live, retry=LATER)
-
-    runner_of(live, run).kill()
-
-    live.wait_for_status(run, "retrying", timeout=SOON)
     live.check()
 
 
