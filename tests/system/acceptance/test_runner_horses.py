@@ -80,6 +80,7 @@ def test_a_runner_whose_process_for_work_horses_has_died_leaves_the_next_job_to_
     [starter] = runner.children()
 
     starter.kill()
+    wait_until(lambda: is_gone(starter), timeout=SOON, what="its end")
 
     with redis_of(live) as redis:
         assert wait_for_result(Queue("default", connection=redis).enqueue(take_lock)) != runner.pid
