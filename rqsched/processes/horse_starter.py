@@ -1,7 +1,8 @@
 """A process beside a runner that forks work horses for jobs that are not ours, and executes nothing itself.
 
 A runner is full of what runs have left in it: a fork of it inherits their locks, held by threads that it does not have.
-So its horses are forked by a child that it has begun before its first run.
+So its horses are forked by a child that it begins before it opens anything. The child prepares for them with the first
+one: until then it shares nearly all of its memory.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import undisturbed
 from rqsched.processes.supervisor import FORK, die_with_parent, show_name
 
+BeHorse: TypeAlias = Callable[[str, str, str], None]
+"""What is called in a horse with what `HorseStarter.start` is given."""
 _KILLED = None, int(signal.SIGKILL), None
 
 
 class HorseStarter:
-    """What a runner has of that process; made before its first run. The process ends with the runner."""
+    """What a runner has of that process, which ends with the runner."""
 
-    def __init__(self, be_horse: Callable[[str, str, str], None]) -> None:
-        """Begin it; `be_horse` is called in each horse with what `start` is given."""
+    def __init__(self, prepare: Callable[[], BeHorse]) -> None:
+        """Begin it; `prepare` is called there, before the first horse."""
         self._own, asked = FORK.Pipe()
         self._horse_pid = 0
         self._ended: tuple[int | None, int | None, Any] = _KILLED
@@ -34,7 +37,7 @@ class HorseStarter:
                 self._own.close()
                 die_with_parent(parent)
                 show_name("rqsched-horses")
-                _serve(asked, be_horse)
+                _serve(asked, prepare)
         asked.close()
 
     @property
@@ -74,11 +77,13 @@ class HorseStarter:
         self._horse_pid = 0
 
 
-def _serve(asked: Connection, be_horse: Callable[[str, str, str], None]) -> None:
+def _serve(asked: Connection, prepare: Callable[[], BeHorse]) -> None:
     """Fork a horse for each order and tell of its end, until the runner is gone."""
+    be_horse: BeHorse | None = None
     with contextlib.suppress(EOFError, OSError):
         while True:
             order = asked.recv()
+            be_horse = be_horse or prepare()
             with ForkGuard():
                 pid = os.fork()
                 if pid == 0:

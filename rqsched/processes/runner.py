@@ -29,10 +29,10 @@ from rq.executions import Execution
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 from rq.utils import now
-from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
+from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
-from rqsched.processes.horse_starter import HorseStarter
+from rqsched.processes.horse_starter import BeHorse, HorseStarter
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
 from rqsched.processes.sparing import is_ours
@@ -53,13 +53,7 @@ class _InProcess(BaseWorker):
     """Mixed in before RQ's worker class: our jobs are executed here, others in horses that inherit nothing of them."""
 
     starter: HorseStarter | None = None
-    """Forks the horses; None before the first job, and where horses are started anew (RQ's SpawnWorker)."""
-
-    def bootstrap(self, *arguments: Any, **options: Any) -> None:
-        """Register with Redis, and begin the process that forks horses."""
-        super().bootstrap(*arguments, **options)
-        if not isinstance(self, SpawnWorker):
-            self.starter = HorseStarter(self._be_horse)
+    """Forks the horses; None where they are started anew (RQ's SpawnWorker)."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Execute one job to its end."""
@@ -85,7 +79,8 @@ class _InProcess(BaseWorker):
         """Wait for the end of the horse."""
         return super().wait_for_horse() if self.starter is None else self.starter.wait()
 
-    def _be_horse(self, job_id: str, queue: str, execution_id: str) -> None:
+    def be_horse(self, job_id: str, queue: str, execution_id: str) -> None:
+        """Be the work horse of a job, in a fork of a worker of the same name."""
         os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, job_id
         job = self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
         self.execution = Execution.fetch(execution_id, job_id, self.connection)
@@ -96,6 +91,7 @@ class Runner(PatientWorker):
     """Mixed into one of RQ's worker classes that fork, with `_InProcess` between."""
 
     starter: HorseStarter | None
+    be_horse: BeHorse
     slot: Slot
     progress: Progress
     max_memory: int | None = None

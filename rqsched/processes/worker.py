@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from rq import Worker
+from rq.logutils import setup_loghandlers
 from rq.utils import now as rq_now
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, SpawnWorker
 
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.notifications.receivers import require_sentry
@@ -28,6 +29,7 @@ from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError
+from rqsched.processes.horse_starter import BeHorse, HorseStarter
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -38,7 +40,7 @@ from rqsched.processes.rq_worker import (
     make_worker,
     take_over_name,
 )
-from rqsched.processes.runner import begin_pulse, make_runner_class, prepare_runner, resident_bytes
+from rqsched.processes.runner import Runner, begin_pulse, make_runner_class, prepare_runner, resident_bytes
 from rqsched.processes.runner_slot import Slot
 from rqsched.processes.runner_watch import RunnerWatch
 from rqsched.processes.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
@@ -58,6 +60,7 @@ RUNNER_SILENCE = 60.0
 """The same for a runner, whose pulse beats every second unless a run holds the interpreter; at least four intervals of
 reconcile, for after three of them such a run is lost."""
 ROLES = ("dispatcher", "runs")
+_RQ_LOG_LEVEL = "WARNING"
 _NAME_SECONDS = 90.0
 """After so long without a sign of life a registered worker is dead; RQ shows one at least every half minute."""
 
@@ -251,20 +254,41 @@ def _be_run_worker(progress: Progress, *, queues: tuple[str, ...], options: Work
 
 
 def _be_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerOptions, slot: Slot) -> None:
+    forks = not (slot.is_closing or issubclass(options.find_worker_class(), SpawnWorker))
+    starter = HorseStarter(partial(_prepare_horses, queues, options, slot.name)) if forks else None
     runtime = open_runtime()
-    worker = make_worker(
-        make_runner_class(options.find_worker_class()),
-        runtime,
-        queues or [runtime.settings.default_queue],
-        name=slot.name,
-        exception_handlers=options.find_exception_handlers(),
-    )
+    worker = _make_runner(runtime, queues, options, slot.name)
     runner = prepare_runner(worker, slot, progress, runtime)
+    runner.starter = starter
     runner.max_memory = options.most_memory(resident_bytes())
     if slot.is_closing:
         return
     begin_pulse(runner, os.getppid())
     _work(worker, runtime, options, with_scheduler=options.burst)
+
+
+def _make_runner(runtime: Runtime, queues: tuple[str, ...], options: WorkerOptions, name: str) -> Worker:
+    return make_worker(
+        make_runner_class(options.find_worker_class()),
+        runtime,
+        queues or [runtime.settings.default_queue],
+        name=name,
+        exception_handlers=options.find_exception_handlers(),
+    )
+
+
+def _prepare_horses(queues: tuple[str, ...], options: WorkerOptions, name: str) -> BeHorse:
+    """Prepare the process that forks the horses of a runner: it has opened nothing that a fork must not inherit."""
+    runtime = Runtime(Settings())
+    import_workflows(runtime.settings)
+    runner = cast("Runner", _make_runner(runtime, queues, options, name))
+    setup_loghandlers(_RQ_LOG_LEVEL)
+
+    def be_horse(job_id: str, queue: str, execution_id: str) -> None:
+        with using(runtime):
+            runner.be_horse(job_id, queue, execution_id)
+
+    return be_horse
 
 
 def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_scheduler: bool) -> None:
@@ -276,7 +300,7 @@ def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_sche
             max_jobs=options.most_jobs,
             max_idle_time=options.max_idle_time,
             with_scheduler=with_scheduler,
-            logging_level="WARNING",
+            logging_level=_RQ_LOG_LEVEL,
         )
     if (status := exit_status(cast("PatientWorker", worker), options)) != 0:
         sys.exit(status)
