@@ -36,6 +36,11 @@ from rqsched.errors import (
 )
 from rqsched.store.database import UNREACHABLE
 
+MOST_ERRORS = 20
+"""Errors of fields that a response lists; the others are counted."""
+MORE = "more_errors"
+"""The type of pydantic's error that counts others which are not listed."""
+_MOST_CHARACTERS = 255
 RETRY_AFTER = 5
 """Seconds after which a caller may try again when a backend does not respond."""
 
@@ -245,14 +250,18 @@ def _unavailable(code: str, detail: str, error: BaseException) -> Problem:
 
 def _of_validation(error: RequestValidationError) -> Problem:
     details = error.errors()
-    fields = tuple(FieldProblem(_name(detail["loc"]), _reason(detail), "invalid_input") for detail in details)
+    told = [detail for detail in details if detail["type"] != MORE][:MOST_ERRORS]
+    more = sum(detail["ctx"]["count"] if detail["type"] == MORE else 1 for detail in details) - len(told)
+    fields = tuple(FieldProblem(_name(detail["loc"]), _reason(detail), "invalid_input") for detail in told)
     first = fields[0] if fields else FieldProblem("body", "is refused", "invalid_input")
-    return Problem(422, "invalid_input", f"{first.field}: {first.message}", fields=fields, error=error)
+    others = f" ({more} more errors are not listed)" if more else ""
+    return Problem(422, "invalid_input", f"{first.field}: {first.message}{others}", fields=fields, error=error)
 
 
 def _name(location: Sequence[Any]) -> str:
     """Return the name of the field, without the part of the request that it was in (body, query, path)."""
-    return ".".join(str(part) for part in location[1:]) or str(location[0] if location else "body")
+    name = ".".join(str(part) for part in location[1:]) or str(location[0] if location else "body")
+    return name[:_MOST_CHARACTERS]
 
 
 def _reason(detail: Mapping[str, Any]) -> str:
