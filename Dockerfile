@@ -7,10 +7,13 @@ RUN python -m venv /opt/rqsched \
  && /opt/rqsched/bin/pip install --no-cache-dir '.[dashboard,postgres]'
 
 FROM python:3.12-slim
-RUN useradd --system --create-home --home-dir /app rqsched
+# A volume that is mounted on one of these folders for the first time becomes the user's: docker-compose.yml.
+RUN useradd --uid 10001 --create-home --home-dir /app --shell /usr/sbin/nologin rqsched \
+ && install --directory --owner rqsched /run/secrets/database /run/secrets/redis /run/secrets/web
 COPY --from=build /opt/rqsched /opt/rqsched
 ENV PATH="/opt/rqsched/bin:$PATH" PYTHONUNBUFFERED=1
-USER rqsched
+# By number, so that Kubernetes sees that it is not root.
+USER 10001
 WORKDIR /app
 # `docker stop` sends this to the supervisor, which ends its children in order.
 STOPSIGNAL SIGTERM

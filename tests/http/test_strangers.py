@@ -103,7 +103,7 @@ def test_token_without_namespaces_sees_the_default_one_alone(make_web: MakeWeb) 
 def test_request_is_logged_without_its_query(make_web: MakeWeb, caplog: pytest.LogCaptureFixture) -> None:
     web = make_web(tokens=TOKENS)
     with caplog.at_level(logging.INFO, logger="rqsched.http.access"):
-        web.acting_as(SECRET).get(SCHEDULES, params={"token": "hidden"})
+        web.acting_as(SECRET).get(SCHEDULES, params={"owner": "hidden"})
         web.get("/no%0Asuch/page")
     known, unknown = caplog.messages
     assert known.startswith("127.0.0.1 ada GET /api/v1/schedules/ 200 ")
