@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,7 +84,7 @@ def _as_words(value: object) -> object:
     try:
         return json.loads(value)
     except json.JSONDecodeError as error:
-        raise ValueError(f"write modules separated by commas or spaces, or a JSON list ({error.msg})") from None
+        raise ValueError(f"write words separated by commas or spaces, or a JSON list ({error.msg})") from None
 
 
 def _as_quotas(value: object) -> object:
@@ -242,6 +243,10 @@ class Settings(BaseSettings):
     tokens: SecretStr | None = None
     """Bearer tokens of the HTTP surfaces, as a JSON list; what an entry holds is checked where they are used."""
 
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, such as `127.0.0.1,
+    10.0.0.0/8`; by default none."""
+
     webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
 
@@ -377,6 +382,16 @@ class Settings(BaseSettings):
         for host in value:
             if not _HOST.fullmatch(host):
                 raise ValueError(f"{host!r} is not a host; write hc-ping.com, *.example.com or [2001:db8::7]:8080")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            try:
+                ip_network(network)
+            except ValueError:
+                raise ValueError("write addresses and networks such as 127.0.0.1, ::1, 10.0.0.0/8") from None
         return value
 
     @field_validator("tokens")

@@ -25,6 +25,7 @@ from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import Wiring
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import Guard
+from rqsched.http.proxies import TrustedProxies
 from rqsched.http.surface import DEFAULT
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class _Mounted:
             limits=self._limits,
             authenticator=authenticator,
             knows=sessions(scheduler, authenticator),
+            proxies=TrustedProxies(scheduler.settings.trusted_proxies),
         )
         pages = Starlette(
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],

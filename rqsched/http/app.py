@@ -28,6 +28,7 @@ from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics import endpoint
 from rqsched.http.middleware import Guard, render_error
+from rqsched.http.proxies import TrustedProxies
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.server import serve_visibly
 from rqsched.http.surface import DEFAULT
@@ -66,7 +67,8 @@ def create_app(
         title="rqsched", version=rqsched.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         lifespan=_lifespan(scheduler, owned=owned, recover=recover),
     )  # fmt: skip
-    tokens = Tokens.of(settings or scheduler.settings)
+    used = settings or scheduler.settings
+    tokens, proxies = Tokens.of(used), TrustedProxies(used.trusted_proxies)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
     pages, knows = _dashboard(scheduler, authenticator)
     app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
@@ -74,7 +76,9 @@ def create_app(
     models = [refused.model for refused in _REFUSED]
     openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
     app.add_middleware(Conditional)
-    app.add_middleware(Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows)
+    app.add_middleware(
+        Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows, proxies=proxies
+    )
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
     app.add_exception_handler(405, _render_not_allowed)

@@ -16,10 +16,11 @@ from enum import IntEnum
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from starlette.requests import HTTPConnection
 
 from rqsched.config import Settings
+from rqsched.core.schedule_options import is_id
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
@@ -76,6 +77,16 @@ class _Entry(BaseModel):
     """Those that it may see; without them the default one of the settings. All of them must be said: `*`."""
     token: Annotated[str, Field(min_length=16)] | None = None
     token_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _may_exist(cls, value: object) -> object:
+        names = value if isinstance(value, list) else []
+        if "*" in names:
+            raise ValueError('"*" stands alone for all namespaces; write "namespaces": "*"')
+        if not all(is_id(name) for name in names):
+            raise ValueError("one of them could never exist; use A-Z a-z 0-9 . _ : -, with a letter or digit first")
+        return value
 
     @model_validator(mode="after")
     def _has_one_secret(self) -> _Entry:
@@ -203,11 +214,18 @@ def _require_local(connection: HTTPConnection) -> None:
     peer = connection.client.host if connection.client else ""
     if _is_address(peer) and not is_loopback(peer):
         raise ForbiddenError("no token is configured, so only this machine may connect; set RQSCHED_TOKENS.")
-    host = urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
-    if "." in host and not is_loopback(host):
+    if not is_loopback(_host_of(connection)):
         raise ForbiddenError("no token is configured, so only loopback host names are accepted; set RQSCHED_TOKENS.")
     if connection.scope["method"] not in SAFE_METHODS and _is_cross_site(connection):
         raise ForbiddenError("a page of another site may not make changes.")
+
+
+def _host_of(connection: HTTPConnection) -> str:
+    """Return the host name that was asked for; empty for one that is none."""
+    try:
+        return urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_address(host: str) -> bool:
@@ -222,4 +240,4 @@ def _is_cross_site(connection: HTTPConnection) -> bool:
     if connection.headers.get("sec-fetch-site", "none") in {"cross-site", "same-site"}:
         return True
     origin = connection.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != connection.headers.get("host")
+    return origin is not None and origin.partition("://")[2] != connection.headers.get("host")

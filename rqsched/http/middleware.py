@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rqsched.http.auth import PRINCIPAL, Authenticator, Principal
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
+from rqsched.http.proxies import TrustedProxies
 from rqsched.http.request_bodies import Bodies, Knows
 from rqsched.http.surface import Surface, surface_of
 
@@ -88,9 +89,17 @@ class Guard:
     """The outermost layer of the application."""
 
     def __init__(
-        self, app: ASGIApp, *, surfaces: Sequence[Surface], limits: Limits, authenticator: Authenticator, knows: Knows
+        self,
+        app: ASGIApp,
+        *,
+        surfaces: Sequence[Surface],
+        limits: Limits,
+        authenticator: Authenticator,
+        knows: Knows,
+        proxies: TrustedProxies,
     ) -> None:
         self._app = app
+        self._proxies = proxies
         self._surfaces = surfaces
         self._bodies = Bodies(limits, authenticator, knows)
 
@@ -102,7 +111,7 @@ class Guard:
         surface = surface_of(self._surfaces, _route_path(scope))
         headers = Headers(scope=scope)
         tag = Tag(request_id_of(headers), surface)
-        scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
+        scope = {**self._proxies.look_through(scope), _KEY: tag, "path": _path(scope, surface)}
         connection = HTTPConnection(scope)
         sender = _Sender(send, connection, tag)
         begun = monotonic()

@@ -47,6 +47,7 @@ def run_server(
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
     config.http, config.loop = Connection, "asyncio"  # others have no deadlines, and accept in their own way
+    config.proxy_headers = False  # uvicorn believes every peer on loopback; the application knows whom to believe
     config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # the first refused
     server = _Server(config, systemd or Systemd({}))
     server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])

@@ -55,7 +55,7 @@ class InProcess(httpx.BaseTransport):
 
 def client_of(web: Web, transport: InProcess | None = None, **options: Any) -> Client:
     options = {"retries": AT_ONCE, **options}
-    return Client("http://testserver", transport=transport or InProcess(web), **options)
+    return Client("http://localhost", transport=transport or InProcess(web), **options)
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_a_rate_limited_request_is_sent_again_later(make_web: MakeWeb) -> None:
 @asynccontextmanager
 async def asynchronous(web: Web) -> AsyncIterator[AsyncClient]:
     transport = httpx.ASGITransport(web.app, client=("127.0.0.1", 1))
-    async with AsyncClient("http://testserver", transport=transport, retries=AT_ONCE) as client:
+    async with AsyncClient("http://localhost", transport=transport, retries=AT_ONCE) as client:
         yield client
 
 

@@ -119,7 +119,7 @@ def test_the_asynchronous_client_sends_again_after_a_lost_response(web: Web) -> 
             return await asyncio.to_thread(inner.handle_request, request)
 
     async def create() -> None:
-        async with AsyncClient("http://testserver", transport=Transport(), retries=AT_ONCE) as client:
+        async with AsyncClient("http://localhost", transport=Transport(), retries=AT_ONCE) as client:
             assert (await client.create("x", "note", Every("1m"))).status == "active"
 
     asyncio.run(create())

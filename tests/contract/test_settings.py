@@ -36,6 +36,10 @@ REFUSED = {
     "a batch that is not a number": ("FIRE_BATCH", "many"),
     "neither true nor false": ("SENTRY_CHECKINS", "perhaps"),
     "a span of nothing": ("LEASE", "0"),
+    "a proxy that is no address": ("TRUSTED_PROXIES", f"10.0.0.0/8, {SECRET}"),
+    "a proxy with a port": ("TRUSTED_PROXIES", "10.0.0.1:80"),
+    "every proxy": ("TRUSTED_PROXIES", "*"),
+    "a network with the bits of a host": ("TRUSTED_PROXIES", "10.0.0.1/8"),
     "a retention without a unit": ("RETENTION", "90 days"),
 }
 
@@ -50,6 +54,7 @@ ACCEPTED = {
     "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
     "a retention": ("RETENTION", "P30D, 500", "30d 500"),
     "no end of retention": ("RETENTION", "0", "0"),
+    "proxies": ("TRUSTED_PROXIES", "127.0.0.1, ::1 10.0.0.0/8", ("127.0.0.1", "::1", "10.0.0.0/8")),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
 }
 

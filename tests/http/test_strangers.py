@@ -22,12 +22,12 @@ Receive = Callable[[], Awaitable[Message]]
 
 def send(web: Web, path: str, receive: Receive, *, token: str = "", size: int = 10) -> int:
     """Send a POST whose body is what `receive` says; returns the status."""
-    given = {"host": "testserver", "content-length": str(size), "content-type": "application/json"}
+    given = {"host": "localhost", "content-length": str(size), "content-type": "application/json"}
     given |= {"authorization": f"Bearer {token}"} if token else {}
     scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-        "client": ("127.0.0.1", 5000), "server": ("testserver", 80),
+        "client": ("127.0.0.1", 5000), "server": ("localhost", 80),
     }  # fmt: skip
     statuses: list[int] = []
 

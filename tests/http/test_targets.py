@@ -86,7 +86,7 @@ def test_the_asynchronous_client_shows_targets(web: Web, run: RunHandle) -> None
             return await asyncio.to_thread(inner.handle_request, request)
 
     async def read() -> tuple[object, object]:
-        async with AsyncClient("http://testserver", transport=Transport()) as client:
+        async with AsyncClient("http://localhost", transport=Transport()) as client:
             far = await (await client.get("nightly")).run(run.uid)
             return await far.progress(), (await far.targets()).items
 

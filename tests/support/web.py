@@ -25,7 +25,7 @@ class Web:
     env: Env
     headers: dict[str, str] = field(default_factory=dict)
     peer: str = "127.0.0.1"
-    host: str = "testserver"
+    host: str = "localhost"
 
     def __call__(
         self,

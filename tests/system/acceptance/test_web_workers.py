@@ -61,8 +61,25 @@ def passes(redis: Redis) -> dict[str, float]:
     return {name: count for name, count in found.items() if not name.endswith("seconds")}
 
 
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def get(port: int) -> int:
     return httpx.get(f"http://127.0.0.1:{port}{LIST}", timeout=SOON).status_code
+
+
+def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(live: LiveEnv, port: int) -> None:
+    live.environment["RQSCHED_TOKENS"] = json.dumps([{"name": "ada", "role": "read", "token": "secret-0123456789ab"}])
+    live.environment["FORWARDED_ALLOW_IPS"] = "*"  # uvicorn's own setting
+    web = start_web(live, port, workers=1)
+    url = f"http://127.0.0.1:{port}{LIST}"
+    wait_until(lambda: is_listening(port), timeout=SOON, what=f"the server\n{web.log()}")
+    with httpx.Client(timeout=SOON, headers={"Authorization": "Bearer wrong-0123456789ab"}) as client:
+        statuses = [client.get(url, headers={"X-Forwarded-For": f"1.1.1.{n}"}).status_code for n in range(60)]
+    assert statuses[:20] == [401] * 20
+    assert 429 in statuses
 
 
 def test_a_killed_process_is_replaced_while_the_others_serve(live: LiveEnv, port: int) -> None:

@@ -1,0 +1,95 @@
+"""Who asks: the peer, or the client of a proxy that the settings name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from rqsched.dashboard import wsgi
+from rqsched.http import Limits
+from tests.http.test_strangers import TOKENS
+from tests.support.web import SCHEDULES, MakeWeb
+
+NAMED = "10.0.0.0/8, 127.0.0.1 fd00::/8"
+
+CLIENTS: dict[str, tuple[str, dict[str, str], str]] = {
+    "no proxy": ("8.8.8.8", {}, "8.8.8.8"),
+    "a stranger's word": ("8.8.8.8", {"x-forwarded-for": "1.1.1.1"}, "8.8.8.8"),
+    "a proxy's word": ("10.0.0.1", {"x-forwarded-for": "1.1.1.1"}, "1.1.1.1"),
+    "a chain of proxies": ("10.0.0.1", {"x-forwarded-for": "6.6.6.6, 1.1.1.1, 10.9.9.9"}, "1.1.1.1"),
+    "proxies alone": ("10.0.0.1", {"x-forwarded-for": "10.0.0.3, 10.0.0.2"}, "10.0.0.3"),
+    "a proxy itself": ("10.0.0.1", {}, "10.0.0.1"),
+    "not an address": ("10.0.0.1", {"x-forwarded-for": "1.1.1.1, unknown"}, "10.0.0.1"),
+    "not an address farther away": ("10.0.0.1", {"x-forwarded-for": "1.1.1.1, x, 10.9.9.9"}, "10.9.9.9"),
+    "with a port": ("10.0.0.1", {"x-forwarded-for": "1.1.1.1:5000"}, "1.1.1.1"),
+    "IPv6": ("fd00::1", {"x-forwarded-for": "2001:db8::1"}, "2001:db8::1"),
+    "IPv6 with a port": ("fd00::1", {"x-forwarded-for": "[2001:db8::1]:5000"}, "2001:db8::1"),
+    "a proxy over IPv6 for IPv4": ("::ffff:10.0.0.1", {"x-forwarded-for": "1.1.1.1"}, "1.1.1.1"),
+    "other headers": ("10.0.0.1", {"x-real-ip": "1.1.1.1", "forwarded": "for=1.1.1.1"}, "10.0.0.1"),
+}
+
+
+@pytest.mark.parametrize(("peer", "headers", "client"), CLIENTS.values(), ids=CLIENTS)
+def test_a_proxy_that_is_named_says_who_asks(
+    make_web: MakeWeb, caplog: pytest.LogCaptureFixture, peer: str, headers: dict[str, str], client: str
+) -> None:
+    caplog.set_level(logging.INFO, "rqsched.http.access")
+    web = make_web(tokens=TOKENS, trusted_proxies=NAMED)
+    web.peer = peer
+    web.get("/healthz", headers=headers)
+    (line,) = [record for record in caplog.records if record.name == "rqsched.http.access"]
+    assert line.__dict__["peer"] == client
+
+
+@pytest.mark.parametrize("named", ["", "10.0.0.0/8"], ids=["none named", "another named"])
+def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(make_web: MakeWeb, named: str) -> None:
+    web = make_web(tokens=TOKENS, trusted_proxies=named, app={"limits": Limits(failures=3, failure_rate=0.001)})
+    wrong = web.acting_as("wrong-secret-0123456789")
+    statuses = [wrong.get(SCHEDULES, headers={"x-forwarded-for": f"1.1.1.{n}"}).status_code for n in range(5)]
+    assert statuses == [401, 401, 401, 429, 429]
+
+
+def test_clients_of_a_proxy_that_is_named_have_limits_of_their_own(make_web: MakeWeb) -> None:
+    limits = Limits(failures=1, failure_rate=0.001)
+    web = make_web(tokens=TOKENS, trusted_proxies="127.0.0.1", app={"limits": limits})
+    wrong = web.acting_as("wrong-secret-0123456789")
+    asked = ["1.1.1.1", "1.1.1.1", "9.9.9.9, 1.1.1.1", "1.1.1.2"]
+    assert [wrong.get(SCHEDULES, headers={"x-forwarded-for": each}).status_code for each in asked] == [
+        401, 429, 429, 401
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("named", "told", "is_secure"),
+    [("127.0.0.1", "https", True), ("127.0.0.1", "http", False), ("127.0.0.1", "x", False), ("", "https", False)],
+)
+def test_a_cookie_is_for_https_alone_where_a_proxy_that_is_named_says_so(
+    make_web: MakeWeb, named: str, told: str, is_secure: bool
+) -> None:
+    web = make_web(tokens=TOKENS, trusted_proxies=named)
+    cookie = web.get("/login", headers={"x-forwarded-proto": told}).headers["set-cookie"]
+    assert ("Secure" in cookie) == is_secure
+
+
+def test_without_tokens_nobody_is_served_through_a_proxy_that_is_named_either(make_web: MakeWeb) -> None:
+    web = make_web(trusted_proxies="127.0.0.1")
+    assert web.get(SCHEDULES, headers={"x-forwarded-for": "127.0.0.1"}).status_code == 403
+
+
+def test_the_dashboard_in_a_wsgi_application_believes_the_same_proxies(make_web: MakeWeb) -> None:
+    limits = Limits(failures=1, failure_rate=0.001)
+    for named, statuses in (("", [401, 429, 429]), ("127.0.0.1", [401, 401, 429])):
+        web = make_web(tokens=TOKENS, trusted_proxies=named)
+        client: Any = Client(wsgi(web.env.scheduler, limits=limits))
+        page = client.get("/login")
+        fields = {"csrf": client.get_cookie("rqsched_csrf").value, "token": "wrong"}
+        asked = ["1.1.1.1", "1.1.1.2", "1.1.1.1"]
+        environ = {"REMOTE_ADDR": "127.0.0.1"}
+        assert page.status_code == 200
+        assert [
+            client.post("/login", data=fields, headers={"x-forwarded-for": each}, environ_base=environ).status_code
+            for each in asked
+        ] == statuses
