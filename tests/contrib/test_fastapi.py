@@ -169,7 +169,7 @@ def test_errors_are_answered_as_the_http_api_answers_them(env: Env) -> None:
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://testserver") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             return await client.request(method, path, json=body, headers={"X-Request-Id": "of-caller"})
 
