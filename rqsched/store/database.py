@@ -261,8 +261,7 @@ class Database:
         self._open = threading.local()
         self._keeper: tuple[int, int] | None = None
         self._kept: Connection | None = None
-        if self.is_sqlite:
-            _sqlite_databases.add(self)
+        _databases.add(self)
 
     def apart(self) -> Database:
         """Return the same database, reached over connections of its own."""
@@ -441,7 +440,7 @@ class Database:
             self._engine.dispose()
 
 
-_sqlite_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
 """Bytes whose allocation lets malloc sort what the closed connections have freed: a child that did so would copy each
 of those pages, a quarter of all that a work horse touches."""
@@ -452,7 +451,7 @@ def _close_sqlite_before_fork() -> None:
 
     Its commits would vanish with the write-ahead log when the last connection outside the child closes.
     """
-    databases = list(_sqlite_databases)
+    databases = [database for database in list(_databases) if database.is_sqlite]
     for database in databases:
         database.close()
     if databases:
@@ -460,3 +459,9 @@ def _close_sqlite_before_fork() -> None:
 
 
 os.register_at_fork(before=_close_sqlite_before_fork)
+
+
+def close_all() -> None:
+    """Close every connection that a database of this process holds and nobody uses now."""
+    for database in list(_databases):
+        database.close()

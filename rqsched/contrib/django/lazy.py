@@ -31,8 +31,10 @@ class LazyScheduler(Scheduler):
         with self._opening:
             if name not in self.__dict__:
                 opened = Scheduler.from_env()
+                if "signals" in self.__dict__:  # subscribers stay when the rest is forgotten
+                    opened.runtime.subscribers.append(self.signals.emit)
                 # At once: another thread must not find it half open.
-                self.__dict__.update({attribute: getattr(opened, attribute) for attribute in _OPENED})
+                self.__dict__.update({name: getattr(opened, name) for name in _OPENED - self.__dict__.keys()})
         return self.__dict__[name]
 
     def close(self) -> None:
@@ -40,6 +42,12 @@ class LazyScheduler(Scheduler):
         self._recovering.end()
         if "runtime" in self.__dict__:
             super().close()
+
+    def forget(self) -> None:
+        """Close every connection; the next use reads the settings anew."""
+        self.close()
+        for name in _OPENED - {"signals"}:
+            self.__dict__.pop(name, None)
 
 
 scheduler = LazyScheduler()

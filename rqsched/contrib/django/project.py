@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from django.conf import settings as django_settings
 from django.db import connections
 
 from rqsched.config import Settings
+from rqsched.embedded import attach
 from rqsched.errors import ConfigError
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
@@ -40,14 +42,52 @@ _OF_SENTINEL = frozenset({"username", "password"})
 def provided() -> Mapping[str, Any]:
     """Return rqsched's settings by their names; raises ConfigError."""
     own = own_settings()
-    known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
-    known["imports"] = (WORKFLOWS, *_words(own.get("IMPORTS")))
-    known.setdefault("data_dir", _data_dir())
+    known = _by_name(own)
+    known.setdefault("data_dir", data_dir())
     if not (known.get("database_url") or os.environ.get("RQSCHED_DATABASE_URL")):
         known["database_url"] = database_url(alias())
     if not (known.get("redis_url") or os.environ.get("RQSCHED_REDIS_URL")):
         known["redis_url"] = redis_url(own.get(RQ_QUEUE))
     return known
+
+
+def provided_to_tests(folder: Path) -> dict[str, Any]:
+    """Return the settings of a test run: the project's test database, and a Valkey in a folder below `folder`.
+
+    Each test database has a folder of its own, for a parallel run has several. Raises ConfigError without a Valkey.
+    """
+    connection = connections[alias()]
+    own = folder / re.sub(r"\W+", "-", str(connection.settings_dict["NAME"]))
+    known = _by_name(own_settings())
+    for name in ("database_url", "database_pooler"):
+        known.pop(name, None)
+    is_shared = shares_database() and connection.vendor in {"postgresql", "sqlite"} and not _is_in_memory(connection)
+    url = _valkey(own)
+    return known | {
+        "data_dir": own,
+        "database_url": database_url(alias()) if is_shared else f"sqlite:///{own / 'rqsched.db'}",
+        "redis_url": url,
+        "connections": dict.fromkeys(known.get("connections") or {}, url),
+    }
+
+
+def _valkey(folder: Path) -> str:
+    try:
+        return attach(folder).url
+    except ConfigError as error:
+        raise ConfigError(
+            "A test run has a Valkey of its own: pip install 'rqsched[embedded]' where tests run."
+        ) from error
+
+
+def _is_in_memory(connection: Any) -> bool:
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
+
+
+def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what RQSCHED sets by the names of our settings, and the module that sets Django up."""
+    known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
+    return known | {"imports": (WORKFLOWS, *_words(own.get("IMPORTS")))}
 
 
 def own_settings() -> dict[str, Any]:
@@ -147,7 +187,8 @@ def redis_url(queue: str | None) -> str | None:
     return f"{scheme}://{who}{of.get('HOST', 'localhost')}:{of.get('PORT', 6379)}/{database}{query}"
 
 
-def _data_dir() -> Path | None:
+def data_dir() -> Path | None:
+    """Return the folder of what is embedded, in BASE_DIR; None without one."""
     base = getattr(django_settings, "BASE_DIR", None)
     return Path(base) / ".rqsched" if base else None
 

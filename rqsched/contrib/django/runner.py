@@ -1,0 +1,112 @@
+"""Test runs of a Django project: the project's test database, and a Valkey that no worker of development serves.
+
+>>> TEST_RUNNER = "rqsched.contrib.django.runner.Runner"  # in the settings
+
+A runner of your own: `class Mine(Isolated, TheRunnerYouHave)`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.test.runner import DiscoverRunner, ParallelTestSuite
+
+from rqsched import embedded
+from rqsched.config import provide
+from rqsched.contrib.django import project
+from rqsched.contrib.django.lazy import scheduler
+from rqsched.store import database
+
+_DIFFERENT = ("RQSCHED_DATABASE_URL", "RQSCHED_DATABASE_POOLER", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
+"""Variables that name servers of development, which tests must not reach."""
+_FOLDER = "RQSCHED_DATA_DIR"
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Give tests inside the block a Valkey of their own, beside the project's test database; leave no connection open.
+
+    The Valkey is that of the `embedded` extra: started at the first use, one for each process of a parallel run, gone
+    with the block. In place of a test database in memory, or of another kind, there is a SQLite in its folder.
+    """
+    tests = (
+        Path(project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched")
+        / "test"
+    )
+    _sweep(tests)
+    before = {name: os.environ.pop(name) for name in (*_DIFFERENT, _FOLDER) if name in os.environ}
+    os.environ[_FOLDER] = str(tests.absolute() / str(os.getpid()))  # for the processes of a parallel test run
+    _enter()
+    try:
+        yield
+    finally:
+        scheduler.forget()
+        database.close_all()
+        _remove(Path(os.environ.pop(_FOLDER)))
+        os.environ.update(before)
+        provide(project.provided)
+
+
+def _enter() -> None:
+    """Go by the settings of tests; what was opened by others is forgotten."""
+    provide(_settings)
+    scheduler.forget()
+
+
+def _settings() -> dict[str, Any]:
+    return project.provided_to_tests(Path(os.environ[_FOLDER]))
+
+
+def _sweep(tests: Path) -> None:
+    """Remove what test runs that were killed have left."""
+    for left in tests.glob("[0-9]*"):
+        try:
+            os.kill(int(left.name), 0)
+        except ProcessLookupError:
+            _remove(left)
+        except PermissionError:
+            continue
+
+
+def _remove(folder: Path) -> None:
+    for one in folder.glob("*"):
+        embedded.stop(one)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _init_worker(*arguments: Any, **named: Any) -> None:
+    """Begin a process of a parallel test run, which has a copy of the test database."""
+    ParallelTestSuite.init_worker(*arguments, **named)
+    _enter()
+
+
+class _ParallelSuite(ParallelTestSuite):
+    """A parallel test run whose processes have a Valkey each."""
+
+    init_worker = _init_worker
+
+
+class Isolated:
+    """What a test runner inherits before Django's: its tests have a Valkey of their own."""
+
+    parallel_test_suite = _ParallelSuite
+
+    def setup_databases(self, **options: Any) -> Any:
+        """Isolate the run, and create the test databases."""
+        self._isolation = isolated()
+        self._isolation.__enter__()
+        return super().setup_databases(**options)  # type: ignore[misc]
+
+    def teardown_databases(self, old_config: Any, **options: Any) -> None:
+        """Close every connection, since PostgreSQL drops no database while somebody is connected, and drop them."""
+        self._isolation.__exit__(None, None, None)
+        super().teardown_databases(old_config, **options)  # type: ignore[misc]
+
+
+class Runner(Isolated, DiscoverRunner):
+    """Django's own test runner, isolated."""
