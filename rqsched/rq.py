@@ -58,7 +58,9 @@ class _WithDispatcher(PatientWorker):
             if burst:
                 make_one_pass_apart(spawns=self._spawns)
                 return super().work(burst, logging_level, *arguments, **options)
-            self._kept = KeptDispatcher(spawns=self._spawns, log_level=logging_level or logging.INFO)
+            self._kept = KeptDispatcher(
+                self.runtime.settings, spawns=self._spawns, log_level=logging_level or logging.INFO
+            )
             self._kept.start()
             try:
                 return super().work(burst, logging_level, *arguments, **options)
@@ -66,13 +68,13 @@ class _WithDispatcher(PatientWorker):
                 self._kept.stop()
 
     def on_turn(self) -> None:
-        """Called each time RQ's loop turns: the dispatcher's keeper is started again if it died."""
+        """Called each time RQ's loop turns: the dispatcher and its keeper are started again if both died."""
         if self._kept is not None and not self._stop_requested:
             self._kept.keep()
         super().on_turn()
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What else to look after while a horse works: the dispatcher's keeper is started again if it dies."""
+        """What else to look after while a horse works: the dispatcher and its keeper."""
         return super().beside_horse() | ({} if self._kept is None else self._kept.beside_horse())
 
     def _leave_to_dispatcher(self, control_queue: str) -> None:

@@ -377,7 +377,7 @@ def _not_live(runtime: Runtime, links: Collection[LinkId]) -> set[LinkId]:
     return {link for link, is_live in zip(links, live, strict=True) if not is_live}
 
 
-_START_WORKER = "Start `rqsched worker`, or `rq worker -w rqsched.rq.Worker`."
+_START_WORKER = "Start `rqsched worker`, or `rq worker -c rqsched.preload`."
 _OF_OWNERS = frozenset({"schema"})
 """Checks, and with them all that need them, that are left out in a database which Redis does not belong to."""
 _CHECKS: tuple[tuple[str, frozenset[str], Check, str], ...] = tuple(

@@ -29,7 +29,7 @@ def ping(
 ) -> None:
     """Ask the workers and dispatchers of this machine whether they live; for probes.
 
-    Those that this user runs are asked, `rq worker -w rqsched.rq.Worker` too: in a container, the one in it. Exit code
+    Those that this user runs are asked, an `rq worker` with a dispatcher too: in a container, the one in it. Exit code
     1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
@@ -42,7 +42,7 @@ def ping(
     if not answers:
         _end(
             f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}. Of RQ's "
-            "own workers those with a class of rqsched.rq answer, and `rq info` shows the others."
+            "own workers those with a dispatcher answer, and `rq info` shows the others."
         )
     if any(answer.state is None or (ready and not _is_ready(answer)) for answer in answers):
         raise typer.Exit(_DEAD)

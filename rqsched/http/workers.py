@@ -48,7 +48,7 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
         for number in range(1, count + 1)
     ]
     try:
-        return run_visibly(Supervisor(roles), "web", settings)
+        return run_visibly(Supervisor(roles), "web", settings.run_dir)
     finally:
         listening.close()
         if config.uds is not None:

@@ -42,11 +42,13 @@ _LONGEST_TURN = 1.0
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ takes a second signal within a second of the first for an echo, so an urgent one is repeated."""
-_ORPHAN_SECONDS = 10.0
+_ORPHAN_SECONDS = 4.0
 """What a child whose owner is gone may take to end by itself."""
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+DISPATCHER_SILENCE = 30.0
+"""Seconds without a turn of its loop after which a dispatcher is replaced; no call of its waits so long."""
 DONE = 3
 """The exit status of a child that has nothing more to do: it is not started again."""
 RENEW = 4
@@ -158,8 +160,8 @@ class Supervisor:
         process has. They are forks of this process, so that they need no second to import the application: it must
         hold no open SQL connection while `run` runs (SQLite loses track of its locks in a fork).
 
-        They end with this process; with `life`, a pipe that is at its end when its owner is gone, this process and its
-        children end with that owner instead.
+        They end with this process; with `life`, a descriptor that is at its end when its owner is gone, this process
+        and its children end with that owner instead. Then no signal asks this process to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
@@ -187,7 +189,7 @@ class Supervisor:
         in `on_turn` ends everything and is raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stop())
+            signal.signal(number, signal.SIG_IGN if self._life is not None else lambda *_: self.stop())
         turn = on_turn or _nothing
         try:
             while not self.is_stopping:

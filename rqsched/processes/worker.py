@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
@@ -43,7 +43,7 @@ from rqsched.processes.rq_worker import (
 from rqsched.processes.runner import Runner, begin_pulse, make_runner_class, prepare_runner, resident_bytes
 from rqsched.processes.runner_slot import Slot
 from rqsched.processes.runner_watch import RunnerWatch
-from rqsched.processes.supervisor import DONE, FORK, RENEW, Progress, Role, Supervisor
+from rqsched.processes.supervisor import DISPATCHER_SILENCE, DONE, FORK, RENEW, Progress, Role, Supervisor
 from rqsched.processes.vital_signs import run_visibly
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.worker_options import WorkerOptions
@@ -52,8 +52,6 @@ from rqsched.transport.client import connect
 
 _log = logging.getLogger(__name__)
 
-DISPATCHER_SILENCE = 30.0
-"""Seconds without a turn of its loop after which a dispatcher is replaced; no call of its waits so long."""
 RUNS_SILENCE = 120.0
 """The same for the RQ worker, whose loop turns every half minute while a run executes."""
 RUNNER_SILENCE = 60.0
@@ -107,7 +105,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
     runtime.close()
     if options.burst:
         _make_one_pass()
-    return run_visibly(supervise(queues, recover=recover, options=options), "worker", runtime.settings)
+    return run_visibly(supervise(queues, recover=recover, options=options), "worker", runtime.settings.run_dir)
 
 
 def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
@@ -173,7 +171,7 @@ def serve_dispatcher(*, recover: bool = True) -> int:
     prepare(runtime)
     runtime.close()
     alone = Supervisor([Role("dispatcher", partial(be_dispatcher, recover=recover), DISPATCHER_SILENCE)])
-    return run_visibly(alone, "dispatcher", runtime.settings)
+    return run_visibly(alone, "dispatcher", runtime.settings.run_dir)
 
 
 def supervise(
@@ -233,7 +231,7 @@ def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Role]
 
 def be_dispatcher(progress: Progress, *, recover: bool) -> None:
     """Be a dispatcher from the start of a process to its end."""
-    dispatch(open_runtime(), recover=recover, progress=progress)
+    dispatch(open_runtime(), recover=recover, on_turn=progress.turn)
 
 
 def _be_run_worker(progress: Progress, *, queues: tuple[str, ...], options: WorkerOptions, name: str | None) -> None:
@@ -314,9 +312,9 @@ def _be_command_listener(progress: Progress, *, queues: tuple[str, ...], slots: 
     listener.run()
 
 
-def dispatch(runtime: Runtime, *, recover: bool = True, progress: Progress | None = None) -> None:
+def dispatch(runtime: Runtime, *, recover: bool = True, on_turn: Callable[[], None]) -> None:
     """Be a dispatcher until SIGTERM or SIGINT; `recover` makes a pass of reconcile first."""
-    dispatcher = Dispatcher(runtime, recover=recover, on_turn=(progress or Progress()).turn)
+    dispatcher = Dispatcher(runtime, recover=recover, on_turn=on_turn)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dispatcher.stop())
     dispatcher.run()

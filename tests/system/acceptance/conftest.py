@@ -23,6 +23,7 @@ def make_live(redis_url: str, tmp_path: Path) -> Iterator[MakeLive]:
                 "RQSCHED_REDIS_URL": redis_url,
                 "RQSCHED_IMPORTS": "tests.system.acceptance.chores",
                 "RQSCHED_SERIALIZER": serializer,
+                "RQSCHED_RUN_DIR": str(tmp_path / "run"),
             }
             scheduler = Scheduler(database_url=database_url, redis_url=redis_url, serializer=serializer)
             return stack.enter_context(closing(LiveEnv(tmp_path, environment, scheduler)))

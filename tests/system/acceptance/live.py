@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rqsched import Every, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.processes.ping_socket import ask_all
 from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
-from tests.support.processes import Processes, wait_until
+from tests.support.narrow import present
+from tests.support.processes import Processes, is_gone, wait_until
 from tests.support.stories import Story, read_stories
 from tests.system.acceptance.chores import DEAFEN, FAIL, HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
 
@@ -48,6 +53,25 @@ class LiveEnv(Processes):
     def deafen_now(self) -> None:
         """Have a run that leaves its process deaf to SIGTERM."""
         self.scheduler.create("deafen", DEAFEN, Every("24h"), kwargs={"log": str(self.log)}).trigger()
+
+    def beside_rq(self, name: str) -> list[psutil.Process]:
+        """The keepers or the dispatchers (`rqsched-keeper`, `rqsched-dispatcher`) beside workers of RQ's."""
+        found = []
+        for answer in ask_all(Path(self.environment["RQSCHED_RUN_DIR"]), 5):
+            for child in (answer.state or {"children": []})["children"]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    dispatcher = psutil.Process(child["pid"])
+                    found.append(dispatcher if name == "rqsched-dispatcher" else present(dispatcher.parent()))
+        return [process for process in found if not is_gone(process)]
+
+    def wait_beside_rq(self, name: str, *, other_than: int = 0, timeout: float = 60) -> psutil.Process:
+        """Wait for one of them."""
+        found = wait_until(
+            lambda: [process for process in self.beside_rq(name) if process.pid != other_than],
+            timeout=timeout,
+            what=f"{name}, not {other_than}",
+        )
+        return found[0]
 
     @property
     def log(self) -> Path:

@@ -99,13 +99,6 @@ def test_web_logs_its_requests_as_json(live: LiveEnv) -> None:
     assert "uvicorn.error" in {one["logger"] for one in objects(web)}
 
 
-@pytest.fixture
-def visible(live: LiveEnv) -> LiveEnv:
-    """Where only the workers of this test are asked."""
-    live.environment["RQSCHED_RUN_DIR"] = str(live.folder / "run")
-    return live
-
-
 def ping(live: LiveEnv, *options: str) -> tuple[int, str]:
     command = [str(word) for word in rqsched_command("ping", *options)]
     asked = subprocess.run(
@@ -119,53 +112,52 @@ def wait_until_ready(live: LiveEnv) -> None:
 
 
 @pytest.mark.parametrize("command", ["worker", "dispatcher"])
-def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(visible: LiveEnv, command: str) -> None:
-    assert ping(visible) == (
+def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(live: LiveEnv, command: str) -> None:
+    assert ping(live) == (
         1,
-        f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {visible.folder}/run. "
+        f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {live.folder}/run. "
         "Of RQ's own workers those with a class of rqsched.rq answer, and `rq info` shows the others.\n",
     )
-    process = visible.start(rqsched_command(command))
-    wait_until_ready(visible)
+    process = live.start(rqsched_command(command))
+    wait_until_ready(live)
 
-    code, text = ping(visible)
+    code, text = ping(live)
     assert (code, text.partition(" (")[0]) == (0, f"{command}-{process.pid} is alive")
-    answered = json.loads(ping(visible, "--json")[1])
+    answered = json.loads(ping(live, "--json")[1])
     roles = {"worker": ["dispatcher", "runs"], "dispatcher": ["dispatcher"]}[command]
     assert [child["role"] for child in answered["children"]] == roles
     assert (answered["is_alive"], answered["is_ready"], answered["is_stopping"]) == (True, True, False)
 
     process.kill_tree()
-    assert ping(visible)[0] == 1
+    assert ping(live)[0] == 1
 
 
 @pytest.mark.parametrize("kind", ["Worker", "SimpleWorker", "SpawnWorker"])
-def test_a_ping_finds_a_worker_of_rq_with_our_class_also_while_it_executes(visible: LiveEnv, kind: str) -> None:
-    url = visible.environment["RQSCHED_REDIS_URL"]
+def test_a_ping_finds_a_worker_of_rq_with_our_class_also_while_it_executes(live: LiveEnv, kind: str) -> None:
+    url = live.environment["RQSCHED_REDIS_URL"]
     command: list[str | Path] = [BIN / "rq", "worker", "-w", f"rqsched.rq.{kind}", "--url", url, "rqsched", "default"]
-    worker = visible.start(command)
-    wait_until_ready(visible)
-    visible.wait_for_execution(visible.hold_now(), timeout=SOON)
+    worker = live.start(command)
+    wait_until_ready(live)
+    live.wait_for_execution(live.hold_now(), timeout=SOON)
 
-    code, text = ping(visible)
+    code, text = ping(live)
 
     assert (code, text.partition(" ")[0]) == (0, f"rq-{worker.pid}")
-    assert json.loads(ping(visible, "--json")[1])["kind"] == "rq"
+    assert json.loads(ping(live, "--json")[1])["kind"] == "rq"
     worker.signal(signal.SIGKILL)
-    wait_until(lambda: ping(visible)[0] == 1, timeout=SOON, what="nobody who answers for a dead worker")
+    wait_until(lambda: ping(live)[0] == 1, timeout=SOON, what="nobody who answers for a dead worker")
 
 
-def test_a_worker_that_stands_still_does_not_answer(visible: LiveEnv) -> None:
-    worker = visible.start_worker()
-    wait_until_ready(visible)
+def test_a_worker_that_stands_still_does_not_answer(live: LiveEnv) -> None:
+    worker = live.start_worker()
+    wait_until_ready(live)
     with stopped(worker):
-        assert ping(visible, "--timeout", "1") == (1, f"worker-{worker.pid} does not answer within 1 s\n")
-    wait_until(lambda: ping(visible)[0] == 0, timeout=SOON, what="an answer")
+        assert ping(live, "--timeout", "1") == (1, f"worker-{worker.pid} does not answer within 1 s\n")
+    wait_until(lambda: ping(live)[0] == 0, timeout=SOON, what="an answer")
 
 
 def test_a_worker_lives_while_redis_does_not(make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer) -> None:
     live = make_live(sqlite_url, redis_url=own_valkey.url)
-    live.environment["RQSCHED_RUN_DIR"] = str(live.folder / "run")
     live.start_worker()
     wait_until_ready(live)
 
@@ -174,16 +166,16 @@ def test_a_worker_lives_while_redis_does_not(make_live: MakeLive, sqlite_url: st
     assert ping(live)[0] == 0
 
 
-def test_a_worker_is_alive_and_not_ready_while_it_ends(visible: LiveEnv) -> None:
-    worker = visible.start_worker()
-    run = visible.hold_now()
-    visible.wait_for_execution(run)
+def test_a_worker_is_alive_and_not_ready_while_it_ends(live: LiveEnv) -> None:
+    worker = live.start_worker()
+    run = live.hold_now()
+    live.wait_for_execution(run)
 
     worker.signal(signal.SIGTERM)
 
-    wait_until(lambda: "is about to end" in ping(visible)[1], timeout=SOON, what="an end that is told")
-    assert (ping(visible)[0], ping(visible, "--ready")[0]) == (0, 1)
-    visible.open_gate()
+    wait_until(lambda: "is about to end" in ping(live)[1], timeout=SOON, what="an end that is told")
+    assert (ping(live)[0], ping(live, "--ready")[0]) == (0, 1)
+    live.open_gate()
     assert worker.popen.wait(SOON) == 0
 
 
@@ -197,10 +189,10 @@ def stopped(process: Process) -> Iterator[None]:
 
 
 @pytest.fixture
-def systemd(visible: LiveEnv) -> Iterator[socket.socket]:
+def systemd(live: LiveEnv) -> Iterator[socket.socket]:
     """systemd's end of the socket that processes find in their environment."""
-    path = visible.folder / "notify"
-    visible.environment |= {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"}
+    path = live.folder / "notify"
+    live.environment |= {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"}
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
         listening.bind(str(path))
         listening.settimeout(SOON)
@@ -221,9 +213,9 @@ def hear(listening: socket.socket, state: str) -> list[str]:
     ids=["worker", "dispatcher", "web", "several-webs"],
 )
 def test_systemd_is_told_of_a_start_that_it_lives_and_of_its_end(
-    visible: LiveEnv, systemd: socket.socket, words: list[str]
+    live: LiveEnv, systemd: socket.socket, words: list[str]
 ) -> None:
-    process = visible.start(rqsched_command(*words))
+    process = live.start(rqsched_command(*words))
 
     assert set(hear(systemd, "READY=1")) <= {"WATCHDOG=1", "READY=1"}
     hear(systemd, "WATCHDOG=1")
@@ -234,8 +226,8 @@ def test_systemd_is_told_of_a_start_that_it_lives_and_of_its_end(
     assert process.popen.wait(SOON) in {0, -signal.SIGTERM}
 
 
-def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(visible: LiveEnv, systemd: socket.socket) -> None:
-    worker = visible.start_worker()
+def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(live: LiveEnv, systemd: socket.socket) -> None:
+    worker = live.start_worker()
     hear(systemd, "READY=1")
     with stopped(worker):
         wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED, what="a stop")
@@ -250,11 +242,11 @@ def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(visible: Live
     hear(systemd, "WATCHDOG=1")
 
 
-def test_a_run_cannot_speak_to_systemd_in_the_name_of_its_worker(visible: LiveEnv, systemd: socket.socket) -> None:
-    schedule = visible.scheduler.create("env", "os.getenv", Every("24h"), args=["NOTIFY_SOCKET", "none"])
+def test_a_run_cannot_speak_to_systemd_in_the_name_of_its_worker(live: LiveEnv, systemd: socket.socket) -> None:
+    schedule = live.scheduler.create("env", "os.getenv", Every("24h"), args=["NOTIFY_SOCKET", "none"])
     run = schedule.trigger().run
     assert run is not None
 
-    visible.start_worker()
+    live.start_worker()
 
-    assert visible.wait_for_status(run, "succeeded", timeout=SOON).result == "none"
+    assert live.wait_for_status(run, "succeeded", timeout=SOON).result == "none"

@@ -19,7 +19,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.store import schema_version
 from rqsched.store.database import Database
-from tests.support.processes import BIN, Process, is_gone, process_tree, wait_until
+from tests.support.processes import BIN, Process, is_gone, kill_all, process_tree, wait_until
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
@@ -49,27 +49,6 @@ def start_rq(live: LiveEnv, *words: str) -> Process:
     """RQ's own command, told its Redis by RQ's own option; both queues are named."""
     command: Sequence[str | Path] = [BIN / "rq", *words, "--url", live.environment["RQSCHED_REDIS_URL"]]
     return live.start([*command, "rqsched", "default"])
-
-
-def named(worker: Process, name: str) -> list[psutil.Process]:
-    """Descendants that show this name (the kernel keeps 15 characters)."""
-    found = []
-    for process in process_tree(worker.pid):
-        try:
-            if process.name() == name[:15] and not is_gone(process):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def wait_for(worker: Process, name: str, *, other_than: int = 0) -> psutil.Process:
-    def found() -> psutil.Process | None:
-        return next((process for process in named(worker, name) if process.pid != other_than), None)
-
-    process = wait_until(found, timeout=SOON, what=f"{name}, not {other_than}:\n{worker.log()}")
-    assert process is not None
-    return process
 
 
 def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
@@ -103,28 +82,40 @@ def test_the_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv) -> No
 @pytest.mark.parametrize("kind", ["fork", "simple", "spawn"])
 def test_a_dispatcher_or_keeper_that_dies_comes_back(live: LiveEnv, kind: str, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    worker = start_rq(live, *KINDS[kind])
+    start_rq(live, *KINDS[kind])
     wait_for_fires(schedule)
-    killed = wait_for(worker, name)
+    killed = live.wait_beside_rq(name)
 
     killed.kill()
 
-    wait_for(worker, name, other_than=killed.pid)
+    live.wait_beside_rq(name, other_than=killed.pid)
     wait_for_fires(schedule)
-    wait_until(lambda: len(named(worker, "rqsched-dispatcher")) == 1, timeout=SOON, what="one dispatcher")
+    wait_until(lambda: len(live.beside_rq("rqsched-dispatcher")) == 1, timeout=SOON, what="one dispatcher")
     schedule.pause()
     live.check()
 
 
+@pytest.mark.parametrize("kind", ["fork", "simple"])
+def test_a_dispatcher_and_its_keeper_that_die_at_once_come_back(live: LiveEnv, kind: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    start_rq(live, *KINDS[kind])
+    killed = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
+
+    kill_all(killed)
+
+    wait_for_fires(schedule)
+    assert live.wait_beside_rq("rqsched-dispatcher") not in killed
+
+
 def test_a_keeper_that_dies_during_a_run_comes_back_before_the_run_has_ended(live: LiveEnv) -> None:
-    worker = start_rq(live, *KINDS["fork"])
+    start_rq(live, *KINDS["fork"])
     run = live.hold_now()
     live.wait_for_execution(run)
-    killed = wait_for(worker, "rqsched-keeper")
+    killed = live.wait_beside_rq("rqsched-keeper")
 
     killed.kill()
 
-    wait_for(worker, "rqsched-keeper", other_than=killed.pid)
+    live.wait_beside_rq("rqsched-keeper", other_than=killed.pid)
     assert run.refresh().status == "running"
     live.open_gate()
     live.wait_for_status(run, "succeeded", timeout=SOON)
@@ -133,11 +124,11 @@ def test_a_keeper_that_dies_during_a_run_comes_back_before_the_run_has_ended(liv
 @pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
 def test_schedules_fire_while_a_simple_worker_executes_whoever_dies(live: LiveEnv, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    worker = start_rq(live, *KINDS["simple"])
+    start_rq(live, *KINDS["simple"])
     run = live.hold_now()
     live.wait_for_execution(run)
 
-    wait_for(worker, name).kill()
+    live.wait_beside_rq(name).kill()
 
     skipped = schedule.refresh().skipped_count
     wait_until(lambda: schedule.refresh().skipped_count > skipped + 3, timeout=SOON, what="fires, skipped by overlap")
@@ -150,8 +141,8 @@ def test_keeper_and_dispatcher_end_with_their_worker(live: LiveEnv, kind: str, e
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
     worker = start_rq(live, *KINDS[kind])
     wait_for_fires(schedule)
-    wait_for(worker, "rqsched-keeper")
-    kept = [*named(worker, "rqsched-keeper"), *named(worker, "rqsched-dispatcher")]
+    live.wait_beside_rq("rqsched-keeper")
+    kept = [*live.beside_rq("rqsched-keeper"), *live.beside_rq("rqsched-dispatcher")]
     workers = [worker.pid] if kind != "pool" else [one.pid for one in psutil.Process(worker.pid).children()]
     assert len(kept) >= 2
 

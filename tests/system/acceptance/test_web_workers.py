@@ -30,8 +30,7 @@ LIST = "/api/v1/schedules/"
 
 
 @pytest.fixture
-def port(live: LiveEnv) -> int:
-    live.environment["RQSCHED_RUN_DIR"] = str(live.folder / "run")
+def port() -> int:
     return free_port()
 
 

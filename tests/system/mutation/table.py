@@ -655,11 +655,34 @@ RECONCILE = (
         _ACCEPTANCE + "worker_supervisor.py::test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on",
     ),
     _edit(
-        "a dispatcher's keeper is not started again",
+        "a dispatcher whose keeper has died takes no notice",
+        "processes/keeper.py",
+        "        if os.getppid() != keeper:\n",
+        "        if False:\n",
+        _ACCEPTANCE + "preload.py::test_schedules_fire_beside_a_long_job_whoever_dies[rqsched-keeper-simple]",
+    ),
+    _edit(
+        "a dispatcher and its keeper are not started again",
         "rq.py",
         "            self._kept.keep()\n",
         "            pass\n",
-        _ACCEPTANCE + "rq_workers.py::test_a_dispatcher_or_keeper_that_dies_comes_back[simple-rqsched-keeper]",
+        _ACCEPTANCE + "rq_workers.py::test_a_dispatcher_and_its_keeper_that_die_at_once_come_back[simple]",
+    ),
+    _edit(
+        "a keeper that found no place does not wait for one",
+        "processes/waiting_keeper.py",
+        "        if ending.poll(_LOOK_MILLISECONDS):\n",
+        "        if True:\n",
+        _ACCEPTANCE + "preload.py::"
+        "test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_one_that_dies[preload]",
+    ),
+    _edit(
+        "every worker of a machine has a dispatcher",
+        "processes/waiting_keeper.py",
+        "        except BlockingIOError:\n            continue\n",
+        "        except BlockingIOError:\n            pass\n",
+        _ACCEPTANCE + "preload.py::"
+        "test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_one_that_dies[preload]",
     ),
     _edit(
         "reconcile drains nothing",

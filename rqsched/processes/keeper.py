@@ -1,0 +1,100 @@
+"""The keeper: a child process of an RQ worker that keeps a dispatcher as its own child, and ends with its worker.
+
+The two watch each other: the keeper starts another dispatcher, and a dispatcher whose keeper has died becomes one. A
+keeper that is started anew imports nothing of what a dispatcher does. docs/adr/0013 says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from rqsched.processes.supervisor import DISPATCHER_SILENCE, Progress, Role, Supervisor, show_name
+from rqsched.processes.vital_signs import run_for
+
+_log = logging.getLogger(__name__)
+
+KEEPER = "rqsched-keeper"
+"""What `ps` shows."""
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Post(NamedTuple):
+    """What a keeper and its dispatcher hand on to those who take their place."""
+
+    life: int
+    """The descriptor that is at its end when the worker is gone."""
+    worker: int
+    """The pid of the worker."""
+    log_level: str | int
+    """For what is logged to standard error."""
+    run_dir: str | None
+    """The folder of the sockets that answer pings, None for the default."""
+
+    @property
+    def command(self) -> list[str]:
+        """The keeper as a command, without its last argument: the descriptor of its place, or -1."""
+        return python(__name__, f"be_keeper({tuple(self)!r})")
+
+
+def python(module: str, call: str) -> list[str]:
+    """Return the command that calls a function of a module in a Python of its own, with the paths of this one."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
+
+
+def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
+    """Return whether nobody has the other end, which never says anything; waits so long for that."""
+    ending = select.poll()
+    ending.register(descriptor, select.POLLIN)
+    return bool(ending.poll(seconds * 1000))
+
+
+def be_keeper(post: tuple[int, int, str | int, str | None]) -> None:
+    """Be the keeper in a Python of its own, whose last argument is the descriptor of its place."""
+    show_name(KEEPER)
+    keep(Post(*post), int(sys.argv[-1]))
+
+
+def keep(post: Post, place: int) -> None:
+    """Keep a dispatcher until the worker is gone; `place` is a descriptor whose lock lives as long as either of both.
+
+    It answers pings for its worker, which has no moment for them while a job executes.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=post.log_level, format=_LOG_FORMAT)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+    main = partial(_be_dispatcher, post=post, place=place, keeper=os.getpid())
+    supervisor = Supervisor([Role("dispatcher", main, DISPATCHER_SILENCE)], life=post.life)
+    run_for(post.worker, supervisor, "rq", Path(post.run_dir) if post.run_dir else None)
+
+
+def _be_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:
+    """Be a dispatcher until its end, and the keeper when that one has died."""
+    from rqsched.config import export  # noqa: PLC0415 - see above
+    from rqsched.processes.worker import dispatch, open_runtime  # noqa: PLC0415
+
+    def turn() -> None:
+        progress.turn()
+        if os.getppid() != keeper:
+            signal.raise_signal(signal.SIGTERM)  # the loop finishes its batch
+
+    try:
+        dispatch(open_runtime(), on_turn=turn)
+    except Exception:
+        if os.getppid() == keeper:
+            raise
+        _log.exception("the dispatcher has failed", extra={"action": "dispatcher_failed"})
+    if os.getppid() == keeper or is_at_end(post.life):
+        return
+    _log.warning("the dispatcher's keeper has died; taking its place", extra={"action": "keeper_replaced"})
+    export()
+    for descriptor in {post.life, place} - {-1}:
+        os.set_inheritable(descriptor, True)
+    command = [*post.command, str(place)]
+    os.execv(command[0], command)  # noqa: S606 - of this process no thread and no connection may be left

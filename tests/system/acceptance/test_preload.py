@@ -1,0 +1,240 @@
+"""`rq worker -c rqsched.preload`: RQ's own classes, with a dispatcher beside them whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from redis import Redis
+from rq import Worker
+
+from rqsched import Every
+from rqsched.api.schedule_handle import ScheduleHandle
+from tests.support.processes import BIN, Process, is_gone, process_tree, wait_until
+from tests.system.acceptance.live import LiveEnv
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+SECOND = timedelta(seconds=1)
+SOON = 60.0
+BOOT = 5.0 + 15.0
+"""The bound of a boot, and what Python may take to start on a busy machine."""
+FLUSH = 20.0
+REPLACED = 30.0
+END = 5.0
+PRELOAD = ("worker", "-c", "rqsched.preload")
+KINDS = {
+    "fork": PRELOAD,
+    "scheduler": (*PRELOAD, "--with-scheduler"),
+    "simple": (*PRELOAD, "-w", "rq.SimpleWorker"),
+    "spawn": (*PRELOAD, "-w", "rq.worker.SpawnWorker"),
+    "pool": ("worker-pool", "-c", "rqsched.preload", "-n", "2"),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def start_rq(live: LiveEnv, *words: str) -> Process:
+    command: Sequence[str | Path] = [BIN / "rq", *words, "rqsched", "default"]
+    return live.start(command)
+
+
+def fires(schedule: ScheduleHandle) -> int:
+    """How often it came to fire; with a run that holds the worker these are skipped by overlap."""
+    schedule.refresh()
+    return schedule.run_count + schedule.skipped_count
+
+
+def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
+    fired = fires(schedule)
+    wait_until(lambda: fires(schedule) >= fired + more, timeout=timeout, what=f"fires of {schedule}")
+
+
+def dispatchers(workers: Sequence[Process]) -> list[psutil.Process]:
+    """The dispatchers below these workers, and keepers of their own, whether they answer pings or not."""
+    return [one for worker in workers for one in process_tree(worker.pid) if _is_dispatcher(one)]
+
+
+def _is_dispatcher(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "rqsched-dispatcher"[:15] and not is_gone(process)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@each_kind
+def test_schedules_fire_again_at_once_after_a_kill_of_the_whole_group_and_after_a_flush(
+    live: LiveEnv, kind: str
+) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    killed = start_rq(live, *KINDS[kind])
+    wait_for_fires(schedule)
+    kept = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
+    os.killpg(killed.pid, signal.SIGKILL)
+    wait_until(lambda: all(is_gone(one) for one in kept), timeout=BOOT, what=f"the end of {kept}")
+
+    start_rq(live, *KINDS[kind])
+
+    wait_for_fires(schedule, timeout=BOOT)
+    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
+        redis.flushall()
+    wait_for_fires(schedule, timeout=FLUSH)
+    succeeded = schedule.refresh().state.success_count
+    wait_until(lambda: schedule.refresh().state.success_count > succeeded, timeout=SOON, what="a run")
+    schedule.pause()
+    live.check()
+
+
+@pytest.mark.parametrize("kind", ["fork", "simple"])
+@pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
+def test_schedules_fire_beside_a_long_job_whoever_dies(live: LiveEnv, kind: str, name: str) -> None:
+    """Nothing in the worker has a moment for it: keeper and dispatcher watch each other."""
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    worker = start_rq(live, *KINDS[kind])
+    run = live.hold_now()
+    live.wait_for_execution(run)
+    wait_for_fires(schedule)
+
+    for _ in range(2):
+        killed = live.wait_beside_rq(name)
+        killed.kill()
+        live.wait_beside_rq(name, other_than=killed.pid, timeout=REPLACED)
+        wait_for_fires(schedule, more=3)
+
+    assert run.refresh().status == "running"
+    assert len(live.beside_rq("rqsched-keeper")) == len(live.beside_rq("rqsched-dispatcher")) == 1
+    kept = [*live.beside_rq("rqsched-keeper"), *live.beside_rq("rqsched-dispatcher")]
+    worker.kill_tree()
+    wait_until(lambda: all(is_gone(one) for one in kept), timeout=BOOT, what=f"the end of {kept}")
+
+
+@each_kind
+def test_everything_ends_with_a_worker_that_is_asked_to(live: LiveEnv, kind: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    worker = start_rq(live, *KINDS[kind])
+    run = live.hold_now()
+    live.wait_for_execution(run)
+    kept = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
+
+    worker.signal(signal.SIGTERM)
+
+    wait_for_fires(schedule)
+    live.open_gate()
+    assert worker.popen.wait(SOON) == 0
+    wait_until(lambda: all(is_gone(one) for one in kept), timeout=END, what=f"the end of {kept}")
+    assert run.refresh().status == "succeeded"
+
+
+SETTINGS = "REDIS_URL = {url!r}\nfrom rqsched.preload import *\n"
+
+
+@pytest.mark.parametrize("given", ["--url", "RQ_REDIS_URL", "REDIS_URL", "module"])
+def test_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv, given: str, tmp_path: Path) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    url = live.environment["RQSCHED_REDIS_URL"]
+    live.environment |= {"RQSCHED_REDIS_URL": "", "RQSCHED_DATA_DIR": str(tmp_path / "embedded")}
+    (tmp_path / "rq_settings.py").write_text(SETTINGS.format(url=url))
+    words = [*PRELOAD] if given != "module" else ["worker", "-c", "rq_settings", "-P", str(tmp_path)]
+    if given == "--url":
+        words += ["--url", url]
+    elif given != "module":
+        live.environment[given] = url
+
+    start_rq(live, *words)
+
+    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    assert not (tmp_path / "embedded").exists()
+
+
+def test_worker_without_a_database_says_what_to_set_and_starts_nothing(live: LiveEnv, tmp_path: Path) -> None:
+    url = live.environment["RQSCHED_REDIS_URL"]
+    live.environment |= {
+        "RQSCHED_REDIS_URL": "",
+        "RQSCHED_DATABASE_URL": "",
+        "RQSCHED_DATA_DIR": str(tmp_path / "embedded"),
+    }
+
+    worker = start_rq(live, *PRELOAD, "--url", url)
+
+    assert worker.popen.wait(SOON) == 1
+    assert "RQSCHED_DATABASE_URL is unset" in worker.log()
+    assert "Traceback" not in worker.log()
+    assert not (tmp_path / "embedded").exists()
+
+
+@pytest.mark.parametrize("words", [PRELOAD, KINDS["pool"]], ids=["worker", "pool"])
+def test_burst_makes_one_pass_and_keeps_nothing(live: LiveEnv, words: Sequence[str]) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+    first_at = schedule.next_run_at
+    assert first_at is not None
+    wait_until(lambda: live.scheduler.runtime.now() > first_at, timeout=SOON, what="the first due time")
+    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
+        redis.flushall()
+
+    worker = start_rq(live, *words, "--burst")
+
+    assert worker.popen.wait(SOON) == 0
+    assert schedule.refresh().run_count >= 1
+    assert len(live.executions()) == schedule.run_count
+    assert not Path(live.environment["RQSCHED_RUN_DIR"]).exists()
+
+
+def test_commands_of_rq_that_are_no_workers_start_nothing(live: LiveEnv) -> None:
+    live.note_every("tick", Every(SECOND), overlap="allow_all")
+    command: list[str | Path] = [BIN / "rq", "info", "-c", "rqsched.preload"]
+
+    subprocess.run(command, env={**os.environ, **live.environment}, check=True, timeout=SOON, stdout=subprocess.DEVNULL)
+
+    assert not Path(live.environment["RQSCHED_RUN_DIR"]).exists()
+
+
+@pytest.mark.parametrize("name", ["Worker", "SimpleWorker"])
+def test_class_that_has_a_dispatcher_gets_no_second_one(live: LiveEnv, name: str) -> None:
+    schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
+
+    worker = start_rq(live, *PRELOAD, "-w", f"rqsched.rq.{name}")
+
+    wait_for_fires(schedule)
+    assert len(dispatchers([worker])) == 1
+
+
+@pytest.mark.parametrize("words", [PRELOAD, ("worker", "-w", "rqsched.rq.Worker")], ids=["preload", "class"])
+def test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_one_that_dies(
+    live: LiveEnv, words: Sequence[str]
+) -> None:
+    live.environment["RQ_REDIS_URL"] = live.environment["RQSCHED_REDIS_URL"]
+    schedule = live.note_every("tick", Every(SECOND), overlap="skip")
+    workers = [start_rq(live, *words) for _ in range(4)]
+    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
+        wait_until(lambda: len(Worker.all(redis)) == len(workers), timeout=SOON, what="all workers")
+    wait_until(lambda: len(dispatchers(workers)) == 2, timeout=SOON, what="two dispatchers")
+    with_one = [worker for worker in workers if dispatchers([worker])]
+    assert len(with_one) == 2
+
+    os.killpg(with_one[0].pid, signal.SIGKILL)
+
+    began = time.monotonic()
+    others = [worker for worker in workers if worker not in with_one]
+    wait_until(lambda: dispatchers(others), timeout=BOOT, what="a dispatcher in its place")
+    print(f"another has a dispatcher after {time.monotonic() - began:.1f} s")
+    wait_for_fires(schedule)
+    with_one[1].kill_tree()
+    wait_until(lambda: len(dispatchers(others)) == 2, timeout=BOOT, what="a dispatcher in the place of the other")
+    wait_for_fires(schedule)
+    schedule.pause()
+    live.check()
+
+
+def test_workers_that_dispatch_something_else_have_places_of_their_own(live: LiveEnv) -> None:
+    workers = [start_rq(live, *PRELOAD) for _ in range(2)]
+    wait_until(lambda: len(dispatchers(workers)) == 2, timeout=SOON, what="two dispatchers")
+    live.environment["RQSCHED_CONTROL_QUEUE"] = "other"
+
+    worker = start_rq(live, *PRELOAD)
+
+    wait_until(lambda: dispatchers([worker]), timeout=SOON, what="a third one")
