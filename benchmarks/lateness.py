@@ -25,7 +25,7 @@ from rqsched import Every
 from rqsched.chain.runtime import Runtime
 from rqsched.store.tables import runs
 
-PLAIN = ["-c", "rqsched.preload", "--with-scheduler"]
+PLAIN = ["--with-scheduler"]
 APSCHEDULER = """
 import json, sys, time
 from datetime import datetime, timedelta, timezone
