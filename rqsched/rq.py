@@ -21,6 +21,7 @@ from rq import Queue
 from rq.job import Job
 
 from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.chain.time_limit import end_by_itself
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
@@ -52,6 +53,7 @@ class _WithDispatcher(PatientWorker):
         if self._spawns:
             export()
         self.runtime = _open_runtime(self.connection)
+        self.runtime.watch = end_by_itself  # where a horse executes, this worker watches that
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
         end_scheduler_with(self)
         with using(self.runtime):  # for the work horses, which inherit it

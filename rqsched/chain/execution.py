@@ -25,6 +25,7 @@ from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, publish_end
+from rqsched.chain.time_limit import KILL_AFTER, OVERDUE, Lose
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -72,7 +73,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     owed = claim.owed or start_pings.write(runtime, claim.schedule, claim.run)
     try:
         with start_pings.told(runtime, owed):
-            result = _perform(runtime, claim, *found)
+            result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
     except RunCancelled as signal:
         _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
         _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
@@ -113,6 +114,11 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
     failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=names_of(error))
     if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
+        _mark_failed(rq_job)
+
+
+def _lose(runtime: Runtime, job: RunJobId, claim: Claim, rq_job: Job | None) -> None:
+    if has_failed_finally(settling.lose_run(runtime, job, OVERDUE, token=claim.token), claim.run.uid):
         _mark_failed(rq_job)
 
 
@@ -172,14 +178,15 @@ def write_claim(
     return claim
 
 
-def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None) -> Any:
+def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None, lose: Lose) -> Any:
     timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
     heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
+    alarm = get_default_death_penalty_class()(timeout, JobTimeoutException)
     try:
-        with heartbeats, get_default_death_penalty_class()(timeout, JobTimeoutException):
+        with heartbeats, runtime.watch(timeout + KILL_AFTER, lose), alarm:
             if resolver is not None:
                 return name_targets(runtime, claim.run, resolver, context.checkpoint)
             return workflow(action["args"], action["kwargs"])

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from rqsched.chain.claim import ParentWorker
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_ends
+from rqsched.chain.time_limit import Watch, watch_horse
 from rqsched.clock import Clock, DatabaseClock, HostClock, Measurement, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
@@ -85,6 +86,8 @@ class Runtime:
         self._database_id: str | None = None
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
+        self.watch: Watch = watch_horse
+        """Sees to the end of code of the application that goes on beyond its timeout."""
         self.parent: ParentWorker | None = None
         """The worker that forked this process, where it writes to SQL for it."""
         self.runs_of_targets: dict[tuple[str, int], tuple[Schedule, Run]] = {}

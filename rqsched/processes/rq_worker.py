@@ -28,11 +28,12 @@ from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 from rqsched.chain import settling
 from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.time_limit import OVERDUE
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.horse_watch import wait_for_end
+from rqsched.processes.horse_watch import Deadline, wait_for_end
 from rqsched.processes.sparing import SparingWorker, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
@@ -43,6 +44,8 @@ from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)
 
+DIED = "its work horse died"
+"""The error of a run whose work horse died, nobody knows why."""
 STOPPED = "stopped by RQ's command"
 """The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
@@ -68,6 +71,8 @@ class PatientWorker(SparingWorker):
             self.job_class = make_job_class(self.job_class)
         limit_waiting(self.connection)
         self._horse_status: int | None = 0
+        self._deadline = Deadline()
+        self._why_died = DIED
         self._is_waiting = False
         self._waits_for_job = False
         self._revive_at = 0.0
@@ -158,7 +163,8 @@ class PatientWorker(SparingWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Execute a job; with Redis away at its end this worker goes on, and a run whose horse died is settled."""
-        self._horse_status = 0
+        self._horse_status, self._why_died = 0, DIED
+        self._deadline.clear()
         self.jobs_done += 1
         try:
             with ForkGuard():  # whatever forks meanwhile, a callback of RQ's too, leaves no second worker
@@ -175,7 +181,7 @@ class PatientWorker(SparingWorker):
         if not self._is_waiting and self.horse_pid:
             self._is_waiting = True  # a signal that kills the horse waits for it again, in the middle of this
             try:
-                wait_for_end(self.horse_pid, self.beside_horse)
+                wait_for_end(self.horse_pid, self.beside_horse, self._look_after_horse)
             finally:
                 self._is_waiting = False
         pid, self._horse_status, usage = super().wait_for_horse()
@@ -185,10 +191,18 @@ class PatientWorker(SparingWorker):
         """What to call when which descriptor is readable while a horse works."""
         return {}
 
+    def _look_after_horse(self) -> None:
+        """Kill a horse in which the application's code has taken far too long, whatever RQ's timeout of its job is."""
+        if self._deadline.is_over:
+            self._why_died = OVERDUE
+            _log.warning("a work horse ends: %s", OVERDUE, extra={"action": "horse_killed"})
+            self.kill_horse()
+            self._deadline.clear()
+
     def handle_work_horse_killed(self, job: Job, *arguments: Any) -> None:
         """Settle the run of a horse that died, and tell the handlers of the application."""
         if self.runtime is not None:
-            horse_died(self.runtime, job)
+            horse_died(self.runtime, job, self._why_died)
         super().handle_work_horse_killed(job, *arguments)  # type: ignore[no-untyped-call]
 
     def subscribe(self) -> None:
@@ -269,6 +283,8 @@ class WritesForHorse(PatientWorker):
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         """Be the horse."""
         try:
+            if self.runtime is not None:
+                self.runtime.watch = self._deadline.watch
             if self._for_horse is not None:
                 self._for_horse.be_horse()
         except BaseException:  # noqa: BLE001 - nothing may return from here into a second worker
@@ -362,7 +378,7 @@ def _die_with_worker(worker: HasPid) -> None:
 def horse_died(
     runtime: Runtime,
     job: Job,
-    reason: str = "its work horse died",
+    reason: str = DIED,
     *,
     token: str | None = None,
     is_stopped: bool = False,

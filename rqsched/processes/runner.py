@@ -16,7 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -32,6 +33,7 @@ from rq.utils import now
 from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.time_limit import Lose
 from rqsched.processes.horse_starter import BeHorse, HorseStarter
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
@@ -41,7 +43,8 @@ from rqsched.processes.supervisor import Progress
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
-"""Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed."""
+"""Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed. The
+application's code has a deadline of its own."""
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
 """An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
@@ -147,6 +150,18 @@ class Runner(PatientWorker):
     def on_claim(self, token: str) -> None:
         """Note under which token the run is about to be claimed."""
         self._note(token=token)
+
+    @contextmanager
+    def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
+        """Note when the application's code has taken far too long: the supervisor kills this process then."""
+        del lose  # the runner that takes its place does
+        job, pid = self.slot.job, os.getpid()
+        self._note(kill_at=time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            if os.getpid() == pid:
+                self._note(kill_at=None if job is None else job.kill_at)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
         """Have a work horse for a job that is not ours."""
@@ -273,7 +288,7 @@ def prepare_runner(worker: Worker, slot: Slot, progress: Progress, runtime: Runt
     """Give a runner its slot, and let it bury the one before."""
     runner = cast("Runner", worker)
     runner.slot, runner.progress, runner.runtime = slot, progress, runtime
-    runtime.on_claim = runner.on_claim
+    runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
     random.seed()  # a fork inherits the state of its parent
     runner.bury()
     return runner

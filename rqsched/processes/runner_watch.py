@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rqsched.chain.time_limit import OVERDUE
 from rqsched.processes.runner_slot import Cause, Job, Slot
 from rqsched.processes.supervisor import Watch
 
@@ -39,8 +40,8 @@ class RunnerWatch(Watch):
             self._obeyed = request["number"]
             self._obey(pid, request)
         job = self._slot.job
-        if job is not None and job.pid == pid and job.kill_at is not None and time.monotonic() > job.kill_at:
-            self._end_job(pid, job.id, "it took far longer than its timeout and was killed")
+        if job is not None and job.pid == pid and _is_overdue(job):
+            self._end_job(pid, job.id, OVERDUE, is_so=_is_overdue)
 
     def kill(self, pid: int, why: str) -> None:
         """Kill the runner and what its run has started; the work horse of another job goes on, as RQ's does."""
@@ -81,14 +82,22 @@ class RunnerWatch(Watch):
         elif command in {"stop-job", "stop-execution"} and request.get("job_id"):
             self._end_job(pid, request["job_id"], "stopped by RQ's command", is_stopped=True)
 
-    def _end_job(self, pid: int, job_id: str, why: str, *, is_stopped: bool = False) -> None:
+    def _end_job(
+        self,
+        pid: int,
+        job_id: str,
+        why: str,
+        *,
+        is_stopped: bool = False,
+        is_so: Callable[[Job], bool] = lambda _: True,
+    ) -> None:
         with _stopped(pid):
             job = self._slot.job
             if job is None or job.id != job_id or job.pid != pid:
                 _log.info("%s is not executed here, or not any more", job_id, extra={"action": "runner_command_late"})
                 return
-            if not job.is_ours and job.horse_pid is None:
-                return  # its work horse is about to begin, or has ended
+            if not is_so(job) or (not job.is_ours and job.horse_pid is None):
+                return  # the application's code has ended; or its work horse has, or is about to begin
             self._note_cause(pid, why, is_stopped=is_stopped)
             _log.warning("%s ends: %s", job_id, why, extra={"action": "runner_killed"})
             _kill_group(pid if job.horse_pid is None else job.horse_pid)
@@ -96,6 +105,10 @@ class RunnerWatch(Watch):
     def _note_cause(self, pid: int, why: str, *, is_stopped: bool = False) -> None:
         job: Job | None = self._slot.job
         self._slot.cause = Cause(pid, why, None if job is None else job.id, is_stopped)
+
+
+def _is_overdue(job: Job) -> bool:
+    return job.kill_at is not None and time.monotonic() > job.kill_at
 
 
 def _describe(status: int | None) -> str:

@@ -93,7 +93,7 @@ class Horse:
             return {} if self.side.descriptor is None else {self.side.descriptor: answer}
 
         try:
-            wait_for_end(self.process.pid, beside)
+            wait_for_end(self.process.pid, beside, lambda: None)
         except StopIteration:
             return
 

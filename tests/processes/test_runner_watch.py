@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.context import ForkProcess
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_a_runner_whose_job_takes_far_too_long_is_killed(runner: ForkProcess) ->
     assert runner.exitcode == -signal.SIGKILL
     assert slot.cause is not None
     assert slot.cause.why == "it took far longer than its timeout and was killed"
+
+
+def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkProcess) -> None:
+    """It writes the end of its attempt by then, for which it has longer."""
+    overdue = job_of(runner, kill_at=time.monotonic() - 1)
+
+    class Noted(Slot):
+        """What the runner notes, each time that it is looked at."""
+
+        notes = iter([overdue, replace(overdue, kill_at=time.monotonic() + 600)])
+
+        @property  # type: ignore[misc]  # nothing is noted here by hand
+        def job(self) -> Job | None:
+            return next(self.notes, None)
+
+    slot = Noted("here")
+    look(slot, runner)
+    os.kill(overdue.pid, signal.SIGTERM)
+
+    runner.join(30)
+    assert runner.exitcode == -signal.SIGTERM
+    assert slot.cause is None
 
 
 def test_what_the_runner_before_left_in_the_slot_kills_nobody(runner: ForkProcess) -> None:

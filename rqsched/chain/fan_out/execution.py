@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +18,7 @@ from rqsched.chain.fan_out.jobs import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name
+from rqsched.chain.time_limit import KILL_AFTER, OVERDUE
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
@@ -77,7 +80,7 @@ def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
     workflow = runtime.resolve(target.workflow)
     if workflow.each is None:
         return _call(runtime, workflow, claimed, token)
-    with get_default_death_penalty_class()(target.timeout, _OutOfTimeError), surroundings():
+    with _time_limit(runtime, target, token), surroundings():
         return bool(call_in_this_process(workflow.each, target.target_id))
 
 
@@ -102,11 +105,19 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) ->
     )
     entered = enter_run(context)
     try:
-        with get_default_death_penalty_class()(target.timeout, _OutOfTimeError):
+        with _time_limit(runtime, target, token):
             workflow(args, action["kwargs"])
     finally:
         leave_run(entered)
     return True
+
+
+@contextmanager
+def _time_limit(runtime: Runtime, target: Target, token: str) -> Iterator[None]:
+    gone = partial(lose, runtime, target.job_id, OVERDUE, token=token)
+    alarm = get_default_death_penalty_class()(target.timeout, _OutOfTimeError)
+    with runtime.watch(target.timeout + KILL_AFTER, gone), alarm:
+        yield
 
 
 def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, Run] | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -20,6 +19,7 @@ from rqsched.chain.error_text import describe_error
 from rqsched.chain.notifications import receivers
 from rqsched.chain.notifications.notifier import LEASE_SECONDS
 from rqsched.chain.runtime import Runtime, process_name
+from rqsched.chain.time_limit import KILL_AFTER
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
 from rqsched.store import deliveries
@@ -90,12 +90,24 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
 
 def _deliver(runtime: Runtime, delivery: Delivery, *, is_beside: bool) -> None:
     seconds = runtime.notifier.seconds(delivery)
+    if is_beside:
+        _send(runtime, delivery, seconds)
+        return
+    # What its process dies with is attempted again when its lease is over.
+    with runtime.watch(seconds + KILL_AFTER, _leave), get_default_death_penalty_class()(seconds, _OutOfTimeError):
+        _send(runtime, delivery, seconds)
+
+
+def _send(runtime: Runtime, delivery: Delivery, seconds: int) -> None:
     message = json.loads(delivery.payload)
-    with nullcontext() if is_beside else get_default_death_penalty_class()(seconds, _OutOfTimeError):
-        if delivery.kind is DeliveryKind.WORKFLOW:
-            runtime.workflows.resolve(delivery.destination)([message], {})
-        else:
-            receivers.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
+    if delivery.kind is DeliveryKind.WORKFLOW:
+        runtime.workflows.resolve(delivery.destination)([message], {})
+    else:
+        receivers.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
+
+
+def _leave() -> None:
+    """Record nothing."""
 
 
 def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> DeliveryStatus:

@@ -20,6 +20,8 @@ HOLD = "acceptance.hold"
 DEAFEN = "acceptance.deafen"
 HOLD_INTERPRETER = "acceptance.hold-interpreter"
 FAIL = "acceptance.fail"
+OVERRUN = "acceptance.overrun"
+OVERRUN_TARGET = "acceptance.overrun-target"
 TELL = "acceptance.tell"
 TOLD = "ACCEPTANCE_TOLD"
 """The variable that names the file of what `tell` was told."""
@@ -66,6 +68,27 @@ def hold_interpreter(log: str, gate: str) -> None:
     note(log)
     PyDLL(None).sleep(250)
     Path(gate).exists()
+
+
+@workflow(OVERRUN)
+def overrun(log: str, gate: str, how: str) -> None:
+    """Leave a line, then go on beyond any timeout: in Python that catches everything, or in C where no signal comes."""
+    note(log)
+    if how == "in C":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        PyDLL(None).sleep(250)
+    while not Path(gate).exists():
+        try:
+            wait_until(Path(gate).exists, timeout=250)
+        except:  # noqa: E722 - as people write it
+            continue
+
+
+@workflow(OVERRUN_TARGET, targets=lambda **_: ["one"])
+def overrun_target(target: str, **options: str) -> None:
+    """Do as `overrun`, for a target."""
+    del target
+    overrun(**options)
 
 
 @workflow(FAIL)

@@ -140,7 +140,7 @@ def write_for_horse(env: CrashEnv) -> None:
         execution.execute(env.runtime, job)
         os._exit(0)
     worker.be_worker()
-    wait_for_end(horse, lambda: {} if worker.descriptor is None else {worker.descriptor: worker.answer})
+    wait_for_end(horse, lambda: {} if worker.descriptor is None else {worker.descriptor: worker.answer}, lambda: None)
     os.waitpid(horse, 0)
     worker.close()
 

@@ -215,6 +215,28 @@ FENCES = (
         _PROCESSES + "runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
     ),
     _edit(
+        "a runner is killed although its code has ended",
+        "processes/runner_watch.py",
+        "if not is_so(job) or (",
+        "if (",
+        _PROCESSES + "runner_watch.py::test_a_runner_whose_code_has_ended_before_it_is_held_lives_on",
+    ),
+    _edit(
+        "code in a horse may go on beyond its timeout",
+        "processes/horse_watch.py",
+        "return 0.0 < at < time.monotonic()",
+        "return False",
+        _ACCEPTANCE + "overrun.py::test_code_beyond_its_timeout_is_killed_by_who_watches_it_and_its_run_is_lost"
+        "[fork-in C]",
+    ),
+    _edit(
+        "the end of an attempt has no longer than its code",
+        "processes/horse_watch.py",
+        "            if os.getpid() == pid:\n                self.clear()",
+        "            pass",
+        _ACCEPTANCE + "overrun.py::test_silence_of_sql_while_the_end_is_written_is_no_overrun[fork]",
+    ),
+    _edit(
         "half a note is read",
         "processes/runner_slot.py",
         "if number % 2 == 0 and",
