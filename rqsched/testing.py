@@ -6,13 +6,14 @@
 ...     run_due(rqsched_scheduler)
 ...     assert rqsched_scheduler.get("nightly").run_count == 1
 
-The pytest fixtures are in `rqsched.pytest_plugin`, which pytest loads by itself.
+The pytest fixtures are in `rqsched.pytest_plugin`, which pytest loads by itself; docs/testing.md shows their use.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -20,18 +21,22 @@ from typing import Any, Self
 from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
+from sqlalchemy import select
 
+from rqsched.api.declarations import Declarations, of_process
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import using
 from rqsched.clock import Clock
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import ConfigError, InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
-from rqsched.store import machine_states
+from rqsched.store import machine_states, schema_version
+from rqsched.store.database import Connection, Database
+from rqsched.store.tables import database_metadata, metadata
 from rqsched.transport.client import for_rq
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
-"""The scheduler of the fixture `rqsched_scheduler` while a test uses it; `machine_test` does too."""
+"""The scheduler of the fixtures while a test uses one; `machine_test` does too."""
 
 
 class ManualClock(Clock):
@@ -63,6 +68,65 @@ def _as_utc(instant: datetime) -> datetime:
     if instant.tzinfo is None:
         raise ValueError(f"{instant.isoformat()} is naive; pass an aware datetime, such as one with tzinfo=UTC.")
     return instant.astimezone(UTC)
+
+
+@contextmanager
+def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
+    """Open a scheduler for one test: on a database that has no schedules, on an empty Redis, on a clock of the test.
+
+    At the end the database is as it was: rows are deleted, and tables that were made here are dropped. Redis is flushed
+    at the beginning. `sync()` brings about what the application's own scheduler declares, too.
+
+    Raises ConfigError, with nothing changed, when rqsched's tables hold rows: they are not a test's to delete.
+    """
+    with tables_in(database_url), _emptied(database_url), Redis.from_url(redis_url) as redis:
+        redis.flushdb()
+        with Scheduler.from_env(database_url=database_url, redis_url=redis_url, clock=clock) as scheduler:
+            scheduler.declarations = Declarations(scheduler.runtime.workflows, of_process)
+            before = of_test.set(scheduler)
+            try:
+                yield scheduler
+            finally:
+                of_test.reset(before)
+
+
+@contextmanager
+def tables_in(database_url: str) -> Iterator[None]:
+    """Have rqsched's tables in a database: those that were made here are dropped at the end, with what they hold."""
+    with closing(Database(database_url)) as database:
+        are_new = schema_version.status(database).current is None
+        schema_version.upgrade(database)
+        database.close()
+        yield
+        if are_new:
+            database.transact(schema_version.drop)
+
+
+@contextmanager
+def _emptied(database_url: str) -> Iterator[None]:
+    """Require that tables are empty, and leave them so, with the facts of the database as they were."""
+    with closing(Database(database_url)) as database:
+        facts = database.read(_facts_of_empty)
+        database.close()
+        yield
+
+        def restore(connection: Connection) -> None:
+            for table in reversed(metadata.sorted_tables):
+                connection.execute(table.delete())
+            if facts:
+                connection.execute(database_metadata.insert(), facts)
+
+        database.transact(restore)
+
+
+def _facts_of_empty(connection: Connection) -> list[dict[str, Any]]:
+    for table in metadata.sorted_tables:
+        if table is not database_metadata and connection.execute(select(table).limit(1)).first() is not None:
+            raise ConfigError(
+                f"{table.name} of the test's database holds rows, which a test would delete: give it a database that "
+                "holds no schedules. If a test that was killed left them, drop the tables that begin with rqsched_."
+            )
+    return [dict(row) for row in connection.execute(select(database_metadata)).mappings()]
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:

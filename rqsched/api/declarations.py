@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack, cast
@@ -71,14 +72,15 @@ class Declarations:
     They are in the order of declaration, after those that the registry has; the newest of an id wins.
     """
 
-    def __init__(self, workflows: Registry) -> None:
+    def __init__(self, workflows: Registry, beside: Declarations | None = None) -> None:
+        """Declare for one scheduler; those that it has `beside` its own are read and not changed."""
         self._workflows = workflows
-        self._declared: dict[str, Declaration] = {}
+        self._declared: ChainMap[str, Declaration] = ChainMap({}, *([beside._declared] if beside else []))
 
     def all(self) -> list[Declaration]:
         """Return every declaration."""
         registered = {id_: Declaration(id_, *declared) for id_, declared in self._workflows.declared().items()}
-        return list((registered | self._declared).values())
+        return list({**registered, **self._declared}.values())
 
     def add(self, declaration: Declaration) -> None:
         """Add a declaration."""

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from rq import Queue
 
-from rqsched import Cron, Every, current_run
+from rqsched import Cron, Declaration, Every, current_run
+from rqsched.api.declarations import of_process
 from rqsched.api.scheduler import Scheduler
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError
-from rqsched.testing import ManualClock, assert_has_schedule, execute_pending, run_due, run_schedule
+from rqsched.errors import ConfigError, InvalidInputError, ScheduleNotFoundError
+from rqsched.store.database import Database
+from rqsched.store.tables import database_metadata, metadata
+from rqsched.testing import (
+    ManualClock,
+    assert_has_schedule,
+    empty_scheduler,
+    execute_pending,
+    run_due,
+    run_schedule,
+)
 from tests.support.env import MINUTE, NOON, Env, MakeEnv, module_level, newest, statuses
 
 pytest_plugins = ["pytester"]
@@ -59,8 +73,106 @@ def test_a_users_schedule(rqsched_scheduler, rqsched_clock):
 
 def test_a_users_own_test_file_passes_with_the_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(APPLICATION)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")  # in process it would take modules from ours
     result.assert_outcomes(passed=1)
+
+
+ON_ITS_OWN_DATABASE = """
+from datetime import UTC, datetime, timedelta
+import pytest
+import sqlalchemy as sa
+from rqsched import Cron, workflow
+from rqsched.testing import run_due
+
+@workflow
+def tidy_up(): ...
+
+def test_it_fires_by_a_clock_that_is_set(rqsched_application_scheduler, rqsched_clock, rqsched_database_url):
+    used = rqsched_application_scheduler
+    rqsched_clock.set(datetime(2027, 1, 1, 2, tzinfo=UTC))
+    with sa.create_engine(rqsched_database_url.replace("postgresql:", "postgresql+psycopg:")).begin() as own:
+        own.execute(sa.text("CREATE TABLE orders (id INTEGER)"))
+        used.create("order-1", tidy_up, Cron("0 4 * * *"), session=own)
+    rqsched_clock.advance(timedelta(hours=3))
+    assert [row["outcome"] for row in run_due(used)] == ["triggered"]
+    assert used.get("order-1").runs().items[0].status == "succeeded"
+
+def test_it_is_empty_again(rqsched_application_scheduler, rqsched_scheduler):
+    assert rqsched_application_scheduler.list().items == rqsched_scheduler.list().items == []
+    assert rqsched_application_scheduler.runtime.now().year == 2026
+"""
+
+
+def tables_of(url: str) -> set[str]:
+    with closing(Database(url)) as database:
+        return set(database.read(lambda connection: sa.inspect(connection).get_table_names()))
+
+
+@pytest.fixture
+def bare_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database that nobody has made tables in."""
+    if database_kind == "sqlite":
+        yield f"sqlite:///{tmp_path / 'own.db'}"
+        return
+    server = request.getfixturevalue("postgres_server")
+    url = server.create_database()
+    yield url
+    server.drop_database(url)
+
+
+def test_a_fixture_works_on_the_applications_own_database_and_leaves_nothing_there(
+    pytester: pytest.Pytester, bare_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", bare_url)
+    pytester.makepyfile(ON_ITS_OWN_DATABASE)
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+
+    result.assert_outcomes(passed=2)
+    assert tables_of(bare_url) == {"orders"}
+
+
+def test_tables_that_were_there_stay_with_the_facts_of_their_database(database_url: str, redis_url: str) -> None:
+    clock = ManualClock(NOON)
+    with closing(Database(database_url)) as database:
+        before = database.read(lambda connection: connection.execute(sa.select(database_metadata)).all())
+
+        with empty_scheduler(database_url, redis_url=redis_url, clock=clock) as scheduler:
+            scheduler.create("greet", "tests.support.env.module_level", Every("1h"), args=["you"])
+            scheduler.recover()
+
+        assert database.read(lambda connection: connection.execute(sa.select(database_metadata)).all()) == before
+        assert [table for table in metadata.sorted_tables if has_rows(database, table)] == [database_metadata]
+
+
+def test_what_the_application_declares_is_synced_in_tests_and_what_tests_declare_is_not_kept(
+    rqsched_scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = {name: Declaration(name, "tests.support.env.module_level", Every("1h")) for name in ("ours", "own")}
+    monkeypatch.setitem(of_process._declared, "ours", declared["ours"])
+    rqsched_scheduler.declarations.add(declared["own"])
+
+    assert rqsched_scheduler.sync().created[-2:] == ["ours", "own"]
+    assert declared["ours"] in of_process.all()
+    assert declared["own"] not in of_process.all()
+
+
+def has_rows(database: Database, table: sa.Table) -> bool:
+    return database.read(lambda connection: connection.execute(sa.select(table).limit(1)).first()) is not None
+
+
+def test_a_database_that_holds_schedules_is_refused_and_keeps_them(any_env: Env, redis_url: str) -> None:
+    any_env.create("precious")
+    url = str(any_env.scheduler.settings.database_url)
+
+    with (
+        pytest.raises(ConfigError, match=r"rqsched_\w+ of the test's database holds rows"),
+        empty_scheduler(url, redis_url=redis_url, clock=any_env.clock),
+    ):
+        pass
+
+    assert any_env.scheduler.get("precious").status == "active"
+    assert len(any_env.armed()) == 1
 
 
 def test_a_manual_clock_moves_only_when_told() -> None:

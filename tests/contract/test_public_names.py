@@ -46,9 +46,11 @@ TESTING_NAMES = {
     "ManualClock",
     "assert_has_schedule",
     "assert_state",
+    "empty_scheduler",
     "execute_pending",
     "run_due",
     "run_schedule",
+    "tables_in",
 }
 
 
