@@ -21,18 +21,16 @@ from typing import Any, Self
 from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
-from sqlalchemy import select
 
 from rqsched.api.declarations import Declarations, of_process
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import using
 from rqsched.clock import Clock
-from rqsched.errors import ConfigError, InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
-from rqsched.store import machine_states, schema_version
-from rqsched.store.database import Connection, Database
-from rqsched.store.tables import database_metadata, metadata
+from rqsched.store import emptying, machine_states, schema_version
+from rqsched.store.database import Database
 from rqsched.transport.client import for_rq
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
@@ -97,36 +95,23 @@ def tables_in(database_url: str) -> Iterator[None]:
         are_new = schema_version.status(database).current is None
         schema_version.upgrade(database)
         database.close()
-        yield
-        if are_new:
-            database.transact(schema_version.drop)
+        try:
+            yield
+        finally:
+            if are_new:
+                database.transact(emptying.drop)
 
 
 @contextmanager
 def _emptied(database_url: str) -> Iterator[None]:
-    """Require that tables are empty, and leave them so, with the facts of the database as they were."""
+    """Require that tables are empty, and leave them so, with the database's named values as they were."""
     with closing(Database(database_url)) as database:
-        facts = database.read(_facts_of_empty)
+        kept = database.read(emptying.values_of_empty)
         database.close()
-        yield
-
-        def restore(connection: Connection) -> None:
-            for table in reversed(metadata.sorted_tables):
-                connection.execute(table.delete())
-            if facts:
-                connection.execute(database_metadata.insert(), facts)
-
-        database.transact(restore)
-
-
-def _facts_of_empty(connection: Connection) -> list[dict[str, Any]]:
-    for table in metadata.sorted_tables:
-        if table is not database_metadata and connection.execute(select(table).limit(1)).first() is not None:
-            raise ConfigError(
-                f"{table.name} of the test's database holds rows, which a test would delete: give it a database that "
-                "holds no schedules. If a test that was killed left them, drop the tables that begin with rqsched_."
-            )
-    return [dict(row) for row in connection.execute(select(database_metadata)).mappings()]
+        try:
+            yield
+        finally:
+            database.transact(lambda connection: emptying.empty(connection, kept))
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:

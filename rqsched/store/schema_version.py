@@ -73,12 +73,6 @@ def upgrade(database: Database) -> str | None:
     return database.transact(_upgrade)
 
 
-def drop(connection: Connection) -> None:
-    """Drop every table of rqsched with what it holds; for databases of tests."""
-    metadata.drop_all(connection)
-    connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")
-
-
 def _upgrade(connection: Connection) -> str | None:
     with without_limits(connection):
         return _upgrade_in_turn(connection)

@@ -132,14 +132,18 @@ def test_a_fixture_works_on_the_applications_own_database_and_leaves_nothing_the
     assert tables_of(bare_url) == {"orders"}
 
 
-def test_tables_that_were_there_stay_with_the_facts_of_their_database(database_url: str, redis_url: str) -> None:
+def test_tables_that_were_there_stay_with_the_named_values_of_their_database(database_url: str, redis_url: str) -> None:
     clock = ManualClock(NOON)
     with closing(Database(database_url)) as database:
         before = database.read(lambda connection: connection.execute(sa.select(database_metadata)).all())
 
-        with empty_scheduler(database_url, redis_url=redis_url, clock=clock) as scheduler:
+        with (
+            pytest.raises(ZeroDivisionError),
+            empty_scheduler(database_url, redis_url=redis_url, clock=clock) as scheduler,
+        ):
             scheduler.create("greet", "tests.support.env.module_level", Every("1h"), args=["you"])
             scheduler.recover()
+            raise ZeroDivisionError("the test fails")
 
         assert database.read(lambda connection: connection.execute(sa.select(database_metadata)).all()) == before
         assert [table for table in metadata.sorted_tables if has_rows(database, table)] == [database_metadata]
