@@ -75,6 +75,7 @@ bench: $(VENV)/.dev ## every benchmark; one JSON object each
 
 docs: $(VENV)/.dev ## build the documentation into site/
 	$(BIN)/python docs/diagrams.py
+	$(BIN)/python docs/options.py
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 

@@ -26,9 +26,10 @@ from rqsched.chain import operations, upserting
 from rqsched.chain.operations import Named, Request
 from rqsched.core.model import Schedule
 from rqsched.core.model import ScheduleStatus as Status
+from rqsched.core.options import is_id, require_id
 from rqsched.core.payload import ARGUMENT_BYTES, json_text, loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.schedule_options import define, is_id, require_id
+from rqsched.core.schedule_options import define
 from rqsched.errors import (
     InvalidInputError,
     InvalidTypeError,

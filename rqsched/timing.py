@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
+from rqsched.core.options import Options
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.schedule_options import Options
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.duration import SpanLike, require_interval
 from rqsched.spec.spec import Cron, Every, Member, Spec, SpecLike

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack, cast
 
-from rqsched.core.schedule_options import Options, define, require_id, require_note
+from rqsched.core.options import Options, require_id, require_note
+from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidInputError
 from rqsched.spec.duration import SpanLike
 from rqsched.spec.spec import Cron, Every

@@ -12,9 +12,9 @@ from rqsched.chain.fan_out.progress import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run
+from rqsched.core.options import require_note
 from rqsched.core.overlap import StartResult
 from rqsched.core.page import Page
-from rqsched.core.schedule_options import require_note
 from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RunNotFoundError

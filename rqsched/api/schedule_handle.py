@@ -31,10 +31,11 @@ from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import Delivery, require_delivery_status
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
+from rqsched.core.options import require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.schedule_options import define, require_known, require_note
+from rqsched.core.schedule_options import define, require_known
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike

@@ -35,18 +35,11 @@ from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
+from rqsched.core.options import Options, is_id, require_id, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.quota import Usage
 from rqsched.core.retention import Retention
-from rqsched.core.schedule_options import (
-    Options,
-    define,
-    dies_by_default,
-    is_id,
-    require_id,
-    require_known,
-    require_note,
-)
+from rqsched.core.schedule_options import define, dies_by_default, require_known
 from rqsched.errors import (
     BackendUnavailableError,
     ConfigError,

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.completion import schedule_ids
+from rqsched.core.options import METADATA, POLICY
 from rqsched.core.policy import OverlapPolicy
 
 Texts = list[str] | None
-WHEN, WHAT, POLICY, METADATA, TOLD = "When", "What", "Policy", "Metadata", "Who is told"
-"""The headings under which `--help` lists the options."""
 
 NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="The id, unique in its namespace.")]
 ScheduleId = Annotated[

@@ -44,14 +44,6 @@ def span(option: str, text: str | float) -> timedelta:
         raise InvalidDurationError(option, error.reason) from error
 
 
-def seconds(option: str, text: str) -> int:
-    """Read a length as whole seconds."""
-    length = span(option, text)
-    if length % timedelta(seconds=1):
-        raise InvalidDurationError(option, f"{text!r} is not a whole number of seconds")
-    return int(length.total_seconds())
-
-
 def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
     """Read JSON of one of the kinds (list, dict)."""
     forms = " or a JSON ".join(_FORMS[kind.__name__] for kind in kinds)

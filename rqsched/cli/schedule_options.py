@@ -1,21 +1,20 @@
-"""The options of create, upsert and update, in groups: when, what, policies, and metadata."""
+"""The options of create, upsert and update: when it happens, and flags made from the table of options."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Annotated, Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
 from rqsched.cli import parsing
-from rqsched.cli.arguments import METADATA, POLICY, TOLD, WHAT, WHEN, Overlap, Texts
+from rqsched.cli.arguments import Texts
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, RetryPolicy
-from rqsched.core.schedule_options import Options
+from rqsched.core.options import OPTIONS, WHAT, WHEN, Kind, Option, Options, help_of
+from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError, InvalidPayloadError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
@@ -61,9 +60,6 @@ class Timing:
     end_at: Annotated[
         str | None, typer.Option("--end-at", help="No occurrence from this instant on.", rich_help_panel=WHEN)
     ] = None
-    jitter: Annotated[
-        str | None, typer.Option("--jitter", help="The most a fire is delayed, such as 30s.", rich_help_panel=WHEN)
-    ] = None
 
     def spec(self) -> Spec:
         """Return the declared spec; raises InvalidInputError when there is no timing option."""
@@ -85,10 +81,6 @@ class Timing:
             None if "start-at" in unset else start_at or current.start_at,
             None if "end-at" in unset else end_at or current.end_at,
         )
-
-    def options(self) -> Options:
-        """Return the options of this group that are not part of the spec."""
-        return {} if self.jitter is None else {"jitter": parsing.span("--jitter", self.jitter)}
 
     def _members(self) -> list[Cron | Every | Once]:
         offset = None if self.offset is None else parsing.span("--offset", self.offset)
@@ -114,16 +106,70 @@ class Timing:
         return start_at, None if self.end_at is None else parsing.instant("--end-at", self.end_at)
 
 
-@dataclass(frozen=True)
-class Action:
-    """The options that say what a run executes, and where."""
+_PARTS: dict[str, dict[str, tuple[str, Any, str]]] = {
+    "retry": {
+        "max_retries": ("--max-retries", int, "Attempts after the first; default 3."),
+        "then": ("--then", str, f"What follows a failed run: {', '.join(Exhausted)}."),
+        "base": ("--backoff-base", str, "The first delay of a retry."),
+        "factor": ("--backoff-factor", float, "How much each delay grows; default 2."),
+        "cap": ("--backoff-cap", str, "The longest delay; default 10 times the base."),
+        "max_consecutive_failures": (
+            "--max-consecutive-failures", int, "The schedule is dead after so many failed runs in a row.",
+        ),
+    },
+    "target_retry": {
+        "max_retries": ("--target-retries", int, "Attempts of a target after the first."),
+        "base": ("--target-backoff-base", str, "The first delay of a target's retry."),
+        "factor": ("--target-backoff-factor", float, "How much each delay grows; default 2."),
+        "cap": ("--target-backoff-cap", str, "The longest delay; default 10 x base."),
+    },
+    "notifications": {
+        "webhook": ("--webhook", str, "The URL that events are posted to."),
+        "events": ("--event", list[str], "An event the webhook gets; may be repeated."),
+        "heartbeat": ("--heartbeat", str, "The URL that is pinged by starts and ends of runs."),
+        "sentry": ("--sentry", str, "The slug of the monitor in Sentry."),
+    },
+}  # fmt: skip
+"""The options that are objects: a flag for each of their fields."""
+_REPEATED = frozenset({Kind.NAMES, Kind.LABELS, Kind.ATTRIBUTES})
 
-    args: Annotated[
-        str | None, typer.Option("--args", help="Positional arguments, a JSON list.", rich_help_panel=WHAT)
-    ] = None
-    kwargs: Annotated[
-        str | None, typer.Option("--kwargs", help="Keyword arguments, a JSON object.", rich_help_panel=WHAT)
-    ] = None
+
+def flags_of(name: str) -> tuple[str, ...]:
+    """Return the flags of an option."""
+    parts = tuple(flag for flag, _, _ in _PARTS.get(name, {}).values())
+    return parts or OPTIONS[name].flags or (f"--{name.replace('_', '-')}",)
+
+
+def _flags() -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, type and default of each flag, as the fields of a dataclass are made from them."""
+    for name, option in OPTIONS.items():
+        if name == "timezone":  # it belongs to the timing
+            continue
+        for field, (flag, kind, line) in _PARTS.get(name, {}).items():
+            yield f"{name}__{field}", _flag(kind, (flag,), line, option.group), None
+        if name not in _PARTS:
+            kind = int if option.kind is Kind.COUNT else list[str] if option.kind in _REPEATED else str
+            yield name, _flag(kind, flags_of(name), _line(option), option.group, option.choices), None
+
+
+def _flag(kind: Any, flags: tuple[str, ...], line: str, group: str, choices: tuple[str, ...] = ()) -> Any:
+    complete = (lambda: list(choices)) if choices else None
+    return Annotated[kind | None, typer.Option(*flags, help=line, rich_help_panel=group, autocompletion=complete)]
+
+
+def _line(option: Option) -> str:
+    forms = {Kind.ARGUMENTS: " A JSON list.", Kind.OBJECT: " A JSON object.", Kind.NAMES: " May be repeated."}
+    forms |= {Kind.LABELS: " name=value; may be repeated.", Kind.ATTRIBUTES: " name=value, JSON or text; repeatable."}
+    return help_of(option) + forms.get(option.kind, "")
+
+
+_Flags: Any = make_dataclass("_Flags", _flags(), frozen=True)
+
+
+@dataclass(frozen=True)
+class Given(_Flags):  # type: ignore[misc] # made from the table of options
+    """The options of a schedule beside its timing."""
+
     input_file: Annotated[
         typer.FileText | None,
         typer.Option(
@@ -133,259 +179,65 @@ class Action:
             rich_help_panel=WHAT,
         ),
     ] = None
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue of its runs.", rich_help_panel=WHAT)] = (
-        None
-    )
-    connection: Annotated[
-        str | None, typer.Option("--connection", help="The named Redis of its runs.", rich_help_panel=WHAT)
-    ] = None
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", help="The longest an attempt may take.", rich_help_panel=WHAT)
-    ] = None
-    priority: Annotated[
-        int | None, typer.Option("--priority", help="Above 0: runs go to the front of the queue.", rich_help_panel=WHAT)
-    ] = None
-    executor: Annotated[str | None, typer.Option("--executor", help="`rq` or `external`.", rich_help_panel=WHAT)] = None
-
-    def options(self) -> Options:
-        """Return the options that were given."""
-        return given(
-            **self._arguments(),
-            queue=self.queue,
-            connection=self.connection,
-            timeout=None if self.timeout is None else parsing.seconds("--timeout", self.timeout),
-            priority=self.priority,
-            executor=self.executor,
-        )
-
-    def _arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "args": self.args and parsing.json_of("--args", self.args, list),
-            "kwargs": self.kwargs and parsing.json_of("--kwargs", self.kwargs, dict),
-        }
-        if self.input_file is None:
-            return found
-        option = "--input-file"
-        try:
-            content = parsing.json_of(option, self.input_file.read(), list, dict)
-        except UnicodeDecodeError:
-            raise InvalidPayloadError(option, "is not UTF-8") from None
-        name = "args" if isinstance(content, list) else "kwargs"
-        if found[name] is not None:
-            raise InvalidInputError(option, f"contradicts --{name}; give one of them")
-        return found | {name: content}
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The options about overlap, missed occurrences, failures and limits."""
-
-    overlap: Overlap = None
-    """What a fire does while an earlier run is unfinished; None leaves it as it is."""
-    buffer_limit: Annotated[
-        int | None, typer.Option("--buffer-limit", help="The most runs that wait.", rich_help_panel=POLICY)
-    ] = None
-    missed: Annotated[
-        str | None,
-        typer.Option(
-            "--missed", help=f"What to do about missed occurrences: {', '.join(MissedPolicy)}.", rich_help_panel=POLICY
-        ),
-    ] = None
-    catch_up_window: Annotated[
-        str | None,
-        typer.Option("--catch-up-window", help="Occurrences later than this are missed.", rich_help_panel=POLICY),
-    ] = None
-    catch_up_limit: Annotated[
-        int | None,
-        typer.Option(
-            "--catch-up-limit", help="The most runs one fire starts under --missed all.", rich_help_panel=POLICY
-        ),
-    ] = None
-    catch_up: Annotated[
-        str | None,
-        typer.Option("--catch-up", help=f"Where resume continues: {', '.join(CatchUp)}.", rich_help_panel=POLICY),
-    ] = None
-    max_runs: Annotated[
-        int | None, typer.Option("--max-runs", help="How many runs may start.", rich_help_panel=POLICY)
-    ] = None
-    on_exhausted: Annotated[
-        str | None,
-        typer.Option("--on-exhausted", help="What follows --max-runs: done or delete.", rich_help_panel=POLICY),
-    ] = None
-    total_repeats: Annotated[
-        int | None,
-        typer.Option("--total-repeats", help="The schedule is done after so many successes.", rich_help_panel=POLICY),
-    ] = None
-    environment: Annotated[
-        Texts,
-        typer.Option("--environment", help="Fire only in this RQSCHED_ENV; may be repeated.", rich_help_panel=POLICY),
-    ] = None
-    retention: Annotated[
-        str | None,
-        typer.Option(
-            "--retention",
-            help="How much history is kept: 90d, 1000 (runs), '90d 1000', or 0 for all.",
-            rich_help_panel=POLICY,
-        ),
-    ] = None
-    max_retries: Annotated[
-        int | None, typer.Option("--max-retries", help="Attempts after the first; default 3.", rich_help_panel=POLICY)
-    ] = None
-    then: Annotated[
-        str | None,
-        typer.Option("--then", help=f"What follows a failed run: {', '.join(Exhausted)}.", rich_help_panel=POLICY),
-    ] = None
-    backoff_base: Annotated[
-        str | None, typer.Option("--backoff-base", help="The first delay of a retry.", rich_help_panel=POLICY)
-    ] = None
-    backoff_factor: Annotated[
-        float | None,
-        typer.Option("--backoff-factor", help="How much each delay grows; default 2.", rich_help_panel=POLICY),
-    ] = None
-    backoff_cap: Annotated[
-        str | None,
-        typer.Option("--backoff-cap", help="The longest delay; default 10 times the base.", rich_help_panel=POLICY),
-    ] = None
-    max_consecutive_failures: Annotated[
-        int | None,
-        typer.Option(
-            "--max-consecutive-failures",
-            help="The schedule is dead after so many failed runs in a row.",
-            rich_help_panel=POLICY,
-        ),
-    ] = None
-
-    def options(self, retry: RetryPolicy | None = None) -> Options:
-        """Return the options that were given; those about retries change `retry`."""
-        changes = self._retry()
-        return given(
-            overlap=self.overlap,
-            buffer_limit=self.buffer_limit,
-            missed=self.missed,
-            catch_up_window=span("--catch-up-window", self.catch_up_window),
-            catch_up_limit=self.catch_up_limit,
-            catch_up=self.catch_up,
-            max_runs=self.max_runs,
-            on_exhausted=self.on_exhausted,
-            total_repeats=self.total_repeats,
-            environments=self.environment,
-            retention=self.retention,
-            retry=replace(retry or RetryPolicy(), **changes) if changes else None,
-        )
-
-    def _retry(self) -> dict[str, Any]:
-        said = {
-            "max_retries": self.max_retries,
-            "then": self.then,
-            "base": span("--backoff-base", self.backoff_base),
-            "factor": self.backoff_factor,
-            "cap": span("--backoff-cap", self.backoff_cap),
-            "max_consecutive_failures": self.max_consecutive_failures,
-        }
-        return {name: value for name, value in said.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """Data about the schedule; runs get copies of labels, memo and search attributes."""
-
-    label: Annotated[
-        Texts, typer.Option("--label", "-l", help="name=value; may be repeated.", rich_help_panel=METADATA)
-    ] = None
-    memo: Annotated[str | None, typer.Option("--memo", help="A JSON object.", rich_help_panel=METADATA)] = None
-    search_attribute: Annotated[
-        Texts,
-        typer.Option("--search-attribute", help="name=value, JSON or text; repeatable.", rich_help_panel=METADATA),
-    ] = None
-    description: Annotated[
-        str | None, typer.Option("--description", help="What it is for.", rich_help_panel=METADATA)
-    ] = None
-    owner: Annotated[
-        str | None, typer.Option("--owner", help="Who owns it; `list` filters by it.", rich_help_panel=METADATA)
-    ] = None
-
-    def options(self) -> Options:
-        """Return the options that were given."""
-        attributes = self.search_attribute
-        return given(
-            labels=self.label and parsing.pairs("--label", self.label),
-            memo=self.memo and parsing.json_of("--memo", self.memo, dict),
-            search_attributes=attributes and parsing.json_pairs("--search-attribute", attributes),
-            description=self.description,
-            owner=self.owner,
-        )
-
-
-@dataclass(frozen=True)
-class Telling:
-    """Who is told of failures, and of a success that does not come."""
-
-    on_failure: Annotated[
-        str | None, typer.Option("--on-failure", help="The workflow that is told of failures.", rich_help_panel=TOLD)
-    ] = None
-    on_recovery: Annotated[
-        str | None,
-        typer.Option("--on-recovery", help="The one that is told of the first success after.", rich_help_panel=TOLD),
-    ] = None
-    expect_success_within: Annotated[
-        str | None,
-        typer.Option(
-            "--expect-success-within", help="Overdue without a success for so long, such as 26h.", rich_help_panel=TOLD
-        ),
-    ] = None
-    webhook: Annotated[
-        str | None, typer.Option("--webhook", help="The URL that events are posted to.", rich_help_panel=TOLD)
-    ] = None
-    event: Annotated[
-        Texts, typer.Option("--event", help="An event the webhook gets; may be repeated.", rich_help_panel=TOLD)
-    ] = None
-    heartbeat: Annotated[
-        str | None,
-        typer.Option("--heartbeat", help="The URL that is pinged by starts and ends of runs.", rich_help_panel=TOLD),
-    ] = None
-    sentry: Annotated[
-        str | None, typer.Option("--sentry", help="The slug of the monitor in Sentry.", rich_help_panel=TOLD)
-    ] = None
 
     def options(self, current: Notifications | None = None) -> Options:
-        """Return the options that were given; those about `notifications` change the current ones."""
-        said = {"webhook": self.webhook, "events": self.event, "heartbeat": self.heartbeat, "sentry": self.sentry}
-        changes = {name: value for name, value in said.items() if value}
-        kept = {name: getattr(current, name) for name in TARGETS} if current else {}
-        return given(
-            on_failure=self.on_failure,
-            on_recovery=self.on_recovery,
-            expect_success_within=span("--expect-success-within", self.expect_success_within),
-            notifications={**kept, **changes} if changes else None,
-        )
+        """Return the options that were given; the fields of `notifications` change the current ones."""
+        found: dict[str, Any] = {}
+        for name, option in OPTIONS.items():
+            if name in _PARTS:
+                parts = {field: getattr(self, f"{name}__{field}") for field in _PARTS[name]}
+                value: Any = {field: one for field, one in parts.items() if one not in (None, [])}
+            else:
+                value = getattr(self, name, None)
+            if value not in (None, [], {}):
+                found[name] = _read(option, f"--{name.replace('_', '-')}", value)
+        if self.input_file is not None:
+            found |= _arguments_in(self.input_file, found)
+        if current is not None and "notifications" in found:
+            found["notifications"] = {name: getattr(current, name) for name in TARGETS} | found["notifications"]
+        return cast("Options", found)
 
 
-_BLANK: dict[str, Any] = {
-    "queue": None, "connection": None, "timeout": None, "priority": 0, "max-runs": None, "total-repeats": None,
-    "buffer-limit": None, "catch-up-window": None, "environments": (), "retry": None, "jitter": timedelta(0),
-    "retention": None,
-    "targets": None, "target-retry": None, "target-timeout": None, "max-parallel": None,
-    "labels": {}, "memo": {}, "search-attributes": {}, "description": None, "owner": None,
-    "args": [], "kwargs": {},
-    "on-failure": None, "on-recovery": None, "expect-success-within": None, "notifications": None,
-}  # fmt: skip
+def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
+    flag = "--input-file"
+    try:
+        content = parsing.json_of(flag, file.read(), list, dict)
+    except UnicodeDecodeError:
+        raise InvalidPayloadError(flag, "is not UTF-8") from None
+    name = "args" if isinstance(content, list) else "kwargs"
+    if name in found:
+        raise InvalidInputError(flag, f"contradicts --{name}; give one of them")
+    return {name: content}
+
+
+def _read(option: Option, flag: str, value: Any) -> Any:
+    match option.kind:
+        case Kind.LENGTH:
+            return parsing.span(flag, value)
+        case Kind.ARGUMENTS:
+            return parsing.json_of(flag, value, list)
+        case Kind.OBJECT:
+            return parsing.json_of(flag, value, dict)
+        case Kind.LABELS:
+            return parsing.pairs("--label", value)
+        case Kind.ATTRIBUTES:
+            return parsing.json_pairs("--search-attribute", value)
+        case _:
+            return value
+
+
 _OF_SPEC = ("start-at", "end-at")
 
 
 def blanked(unset: Sequence[str]) -> Options:
-    """Return the blank value of each named option; raises InvalidInputError for one that cannot be blank."""
+    """Return the default of each named option; raises InvalidInputError for one that cannot be blank."""
+    blank = {
+        name.replace("_", "-"): option.default
+        for name, option in OPTIONS.items()
+        if name != "timezone" and not option.is_fixed and option.kind is not Kind.CHOICE
+    }
     for name in unset:
-        if name not in _BLANK and name not in _OF_SPEC:
-            known = ", ".join(sorted([*_BLANK, *_OF_SPEC]))
+        if name not in blank and name not in _OF_SPEC:
+            known = ", ".join(sorted([*blank, *_OF_SPEC]))
             raise InvalidInputError("--unset", f"{name!r} is not one of {known}")
-    return cast("Options", {name.replace("-", "_"): _BLANK[name] for name in unset if name in _BLANK})
-
-
-def given(**said: Any) -> Options:
-    """Return the options that were given."""
-    return cast("Options", {name: value for name, value in said.items() if value is not None})
-
-
-def span(option: str, text: str | None) -> timedelta | None:
-    """Read a length of time, if one was given."""
-    return None if text is None else parsing.span(option, text)
+    return cast("Options", {name.replace("-", "_"): blank[name] for name in unset if name in blank})

@@ -9,10 +9,9 @@ import typer
 from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
-from rqsched.cli.schedule_options import Action, Metadata, Policy, Telling, Timing, blanked
+from rqsched.cli.schedule_options import Given, Timing, blanked
 from rqsched.cli.session import Session
-from rqsched.cli.target_options import FanOut
-from rqsched.core.schedule_options import Options
+from rqsched.core.options import Options
 from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)
@@ -29,25 +28,20 @@ def create(
     schedule_id: NewId,
     workflow: Workflow,
     timing: Timing,
-    action: Action,
-    policy: Policy,
-    targets: FanOut,
-    metadata: Metadata,
-    telling: Telling,
+    given: Given,
     note: Note = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule; refused when its id is taken."""
-    spec, options = timing.spec(), _options(timing, action, (policy, targets), metadata, telling)
     handle = session.scheduler.create(
         schedule_id,
         workflow,
-        spec,
+        timing.spec(),
         note=note,
         namespace=session.namespace,
         paused=paused,
         context=session.context,
-        **options,
+        **given.options(),
     )
     session.report(handle, "created")
 
@@ -58,43 +52,24 @@ def upsert(
     schedule_id: ScheduleId,
     workflow: Workflow,
     timing: Timing,
-    action: Action,
-    policy: Policy,
-    targets: FanOut,
-    metadata: Metadata,
-    telling: Telling,
+    given: Given,
     note: Note = None,
     paused: Annotated[
         bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
     ] = None,
 ) -> None:
     """Create a schedule, or change the existing one to exactly these options."""
-    spec, options = timing.spec(), _options(timing, action, (policy, targets), metadata, telling)
     handle, outcome = session.scheduler.upsert(
         schedule_id,
         workflow,
-        spec,
+        timing.spec(),
         note=note,
         namespace=session.namespace,
         paused=paused,
         context=session.context,
-        **options,
+        **given.options(),
     )
     session.report(handle, outcome)
-
-
-def _options(
-    timing: Timing, action: Action, policies: tuple[Policy, FanOut], metadata: Metadata, telling: Telling
-) -> Options:
-    policy, targets = policies
-    return {
-        **timing.options(),
-        **action.options(),
-        **policy.options(),
-        **targets.options(),
-        **metadata.options(),
-        **telling.options(),
-    }
 
 
 @command(app)
@@ -102,11 +77,7 @@ def update(
     session: Session,
     schedule_id: ScheduleId,
     timing: Timing,
-    action: Action,
-    policy: Policy,
-    targets: FanOut,
-    metadata: Metadata,
-    telling: Telling,
+    given: Given,
     note: Note = None,
     workflow: Annotated[
         str | None,
@@ -124,15 +95,7 @@ def update(
     blank = blanked(unset or ())
     handle = session.schedule(schedule_id)
     before = handle.state.version
-    options: Options = {
-        **blank,
-        **timing.options(),
-        **action.options(),
-        **policy.options(handle.state.policies.retry),
-        **targets.options(handle.state.policies.target_retry),
-        **metadata.options(),
-        **telling.options(handle.state.definition.parsed_notifications),
-    }
+    options: Options = {**blank, **given.options(handle.state.definition.parsed_notifications)}
     spec = timing.changed(handle.state.spec, unset or ())
     if not options and spec is None and workflow is None and note is None and paused is None:
         raise InvalidInputError("update", "has nothing to change; give at least one option, such as --cron or --note")

@@ -11,17 +11,14 @@ import json
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
 from rqsched.core.did_you_mean import did_you_mean
-from rqsched.core.policy import RetryPolicy, no_retry
-from rqsched.core.schedule_options import OPTIONS_KNOWN, Options
-from rqsched.errors import InvalidInputError, InvalidPolicyError
+from rqsched.core.options import OPTIONS, Options
+from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
 _log = logging.getLogger(__name__)
@@ -35,9 +32,7 @@ _ALIASES = {
 }
 _WHEN = ("cron", "interval", "once", "spec", "offset", "from_completion", "timezone", "start_at", "end_at")
 _OWN = ("id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
-_OPTIONS = OPTIONS_KNOWN - {"managed_by", "surface"}
 _ENTRIES = "schedules"
-_RETRY_SPANS = ("base", "cap", "jitter")
 
 
 def read(path: Path) -> list[Declaration]:
@@ -86,12 +81,9 @@ def _declaration(fields: Mapping[str, Any]) -> Declaration:
         if not isinstance(fields.get(name), str):
             raise InvalidInputError(name, "is missing, or is not a text")
     options = {name: value for name, value in fields.items() if name not in _OWN}
-    for name in sorted(set(options) - _OPTIONS):
-        known = {*_OPTIONS, *_OWN, *_ALIASES}
+    for name in sorted(set(options) - set(OPTIONS)):
+        known = {*OPTIONS, *_OWN, *_ALIASES}
         raise InvalidInputError(name, f"is not an option{did_you_mean(name, known) or '; docs/cli.md lists them'}")
-    for name, base in (("retry", RetryPolicy()), ("target_retry", no_retry())):
-        if name in options:
-            options[name] = _retry(name, options[name], base)
     if not isinstance(fields.get("paused"), bool | None):
         raise InvalidInputError("paused", "must be true or false")
     return Declaration(
@@ -131,18 +123,3 @@ def _several(fields: Mapping[str, Any], name: str) -> list[Any]:
 def _interval(fields: Mapping[str, Any], value: Any) -> Every:
     offset = None if "offset" not in fields else parsing.span("offset", fields["offset"])
     return Every(parsing.span("interval", value), offset=offset, from_completion=fields.get("from_completion", False))
-
-
-def _retry(option: str, value: object, base: RetryPolicy) -> RetryPolicy:
-    if not isinstance(value, Mapping):
-        raise InvalidPolicyError(option, f"is a {type(value).__name__}; write an object such as {{max_retries = 3}}")
-    fields: dict[str, Any] = {name: _retry_value(option, name, one) for name, one in value.items()}
-    if unknown := set(fields) - set(RetryPolicy.__dataclass_fields__):
-        known = ", ".join(RetryPolicy.__dataclass_fields__)
-        raise InvalidPolicyError(f"{option}.{sorted(unknown)[0]}", f"is not known; known are {known}")
-    return replace(base, **fields)
-
-
-def _retry_value(option: str, name: str, value: Any) -> Any:
-    is_span = name in _RETRY_SPANS and not isinstance(value, timedelta | None)
-    return parsing.span(f"{option}.{name}", value) if is_span else value

@@ -15,7 +15,7 @@ from rqsched.chain import operations
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
-from rqsched.dashboard import notification_fields
+from rqsched.dashboard import notification_fields, option_fields
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.spec.spec import Cron, Every, Once, Spec
@@ -30,7 +30,8 @@ KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep":
 
 def new(visit: Visit) -> Response:
     """Show an empty form."""
-    return _form(visit, {"kind": "cron", "timing": "0 2 * * *", "timezone": visit.zone.key}, None)
+    values = {"kind": "cron", "timing": "0 2 * * *", "timezone": visit.zone.key, **option_fields.shown(None)}
+    return _form(visit, values, None)
 
 
 def edit(visit: Visit) -> Response:
@@ -61,11 +62,10 @@ def create(visit: Visit) -> Response:
     """Create what the form says; shows it again, with the problem, when something is refused."""
     form = visit.form
     try:
-        options = _options(form) | notification_fields.options_of(visit, form, None)
         workflow = _registered(visit, form.get("workflow", ""))
         handle = visit.scheduler.create(
             form.get("schedule_id", "").strip(), workflow, _spec(visit, form), namespace=visit.namespace,
-            paused="paused" in form, context=visit.context, **options,
+            paused="paused" in form, context=visit.context, **_options(visit, form, None),
         )  # fmt: skip
     except RqschedError as error:
         return _form(visit, form, None, error)
@@ -81,7 +81,7 @@ def update(visit: Visit) -> Response:
         handle.update(
             _registered(visit, form.get("workflow", "")), spec, context=visit.context,
             if_version=int(version) if version.isdigit() else None,
-            **_options(form), **notification_fields.options_of(visit, form, handle.state),
+            **_options(visit, form, handle.state),
         )  # fmt: skip
     except RqschedError as error:
         return _form(visit, form, handle.state, error)
@@ -92,10 +92,12 @@ def _form(
     visit: Visit, values: Mapping[str, str], schedule: Schedule | None, error: RqschedError | None = None
 ) -> Response:
     refused = error.field if isinstance(error, InvalidInputError) else ""
+    groups = option_fields.groups(is_new=schedule is None)
     return visit.page(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
-        missed=list(MissedPolicy), zones=sorted(known_timezones()),
+        missed=list(MissedPolicy), zones=sorted(known_timezones()), groups=groups,
+        more={field.name for fields in groups.values() for field in fields},
     )  # fmt: skip
 
 
@@ -110,7 +112,8 @@ def _values(schedule: Schedule) -> dict[str, str]:
         "timeout": str(definition.timeout or ""), "queue": definition.queue or "",
         "description": definition.description or "", "owner": definition.owner or "",
         "jitter": f"{definition.jitter.total_seconds():g}" if definition.jitter else "",
-        "max_runs": str(definition.max_runs or ""), **notification_fields.shown(schedule),
+        "max_runs": str(definition.max_runs or ""),
+        **option_fields.shown(schedule), **notification_fields.shown(schedule),
     }  # fmt: skip
 
 
@@ -145,7 +148,14 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
     return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
-def _options(form: Mapping[str, str]) -> Any:
+def _options(visit: Visit, form: Mapping[str, str], schedule: Schedule | None) -> Any:
+    listed = option_fields.options_of(form, schedule)
+    if (targets := listed.get("targets")) and not operations.is_registered(visit.scheduler.runtime, targets):
+        raise InvalidInputError("targets", f"no workflow named {targets[:64]!r} is registered; choose one of the list")
+    return {**_laid_out(form), **listed, **notification_fields.options_of(visit, form, schedule)}
+
+
+def _laid_out(form: Mapping[str, str]) -> dict[str, Any]:
     text = {name: form.get(name, "").strip() for name in form}
     options: dict[str, Any] = {
         "args": _json(text, "args", list, []),

@@ -25,7 +25,7 @@ def shown(schedule: Schedule) -> dict[str, str]:
     told = schedule.definition.parsed_notifications
     urls = {name: hidden(url) if (url := getattr(told, name)) else "" for name in URLS}
     others = {name: getattr(told, name) or "" for name in (*WORKFLOWS, "sentry")}
-    return {**others, **urls, "expect_success_within": _length(told.expect_success_within)}
+    return {**others, **urls, "expect_success_within": length(told.expect_success_within)}
 
 
 def options_of(visit: Visit, form: Mapping[str, str], schedule: Schedule | None) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _kept(schedule: Schedule | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _length(span: timedelta | None) -> str:
+def length(span: timedelta | None) -> str:
     """Return a length as people write it, `26h`; one of parts of a second in ISO 8601."""
     if span is None:
         return ""

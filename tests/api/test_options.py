@@ -13,7 +13,7 @@ from redis import Redis
 
 from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.schedule_options import Options
+from rqsched.core.options import Options
 from rqsched.errors import (
     InvalidDurationError,
     InvalidIdError,
@@ -397,7 +397,8 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "an unknown policy": ({"overlap": "maybe"}, InvalidPolicyError),
     "policies that contradict": ({"missed": "all"}, InvalidPolicyError),
     "a buffer limit without a buffer": ({"buffer_limit": 3}, InvalidPolicyError),
-    "a retry that is no policy": ({"retry": {"max_retries": 3}}, InvalidPolicyError),
+    "a retry that is no policy": ({"retry": 3}, InvalidPolicyError),
+    "a retry with an unknown field": ({"retry": {"max_retry": 3}}, InvalidPolicyError),
     "environments in one text": ({"environments": "production"}, InvalidPolicyError),
     "an environment that is no text": ({"environments": [1]}, InvalidPolicyError),
     "jitter over a day": ({"jitter": timedelta(days=2)}, InvalidInputError),

@@ -50,7 +50,7 @@ INVALID = {
     "a jitter that is none": ([*HOURLY, "--jitter", "-5s"], "--jitter"),
     "a jitter too long": ([*HOURLY, "--jitter", "P2D"], "jitter"),
     "no runs at all": ([*HOURLY, "--max-runs", "0"], "max_runs"),
-    "a timeout of half a second": ([*HOURLY, "--timeout", "0.5"], "--timeout"),
+    "a timeout of half a second": ([*HOURLY, "--timeout", "0.5"], "timeout: must be whole seconds"),
     "fewer than no retries": ([*HOURLY, "--max-retries", "-1"], "max_retries"),
     "an unknown end of retries": ([*HOURLY, "--then", "shrug"], "retry.then"),
     "an unknown executor": ([*HOURLY, "--executor", "pigeon"], "executor"),

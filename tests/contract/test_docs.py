@@ -24,14 +24,23 @@ CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
 LOADED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']((?:https?:)?//[^"']+)""")
 
 
-@pytest.fixture(scope="module")
-def diagrams() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("diagrams", DOCS / "diagrams.py")
+def script(name: str) -> ModuleType:
+    """A script of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["diagrams"] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def diagrams() -> ModuleType:
+    return script("diagrams")
+
+
+def test_the_page_of_options_is_that_of_their_table() -> None:
+    assert (DOCS / "options.md").read_text() == script("options").page(), "run python docs/options.py"
 
 
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_another_host(tmp_path: Path) -> None:

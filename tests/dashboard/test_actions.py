@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rqsched import Cron, Every
+from rqsched import Cron, Every, RetryPolicy
 from rqsched.chain.backfill import Range
 from rqsched.dashboard import session
 from rqsched.testing import execute_pending
@@ -466,3 +466,44 @@ def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Page
     start, end = (f"{env.clock.now() - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (600, 0))
     assert "it continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
     wait_until(lambda: "600 occurrences: 600 started" in pages.get("/schedules/hourly"), timeout=120, what="the rest")
+
+
+def test_the_form_lists_every_option_and_changes_only_what_was_edited(pages: Pages) -> None:
+    scheduler = pages.env.scheduler
+    handle = scheduler.create(
+        "report", "note", Every("1h"), retry={"max_retries": 1, "base": "30s"}, memo={"a": [1]},
+        environments=["x", "y"], overlap="buffer_all", buffer_limit=3, target_timeout="2m",
+    )  # fmt: skip
+    shown = pages.get("/schedules/report/edit")
+    for text in (
+        'name="retry.base" value="30s"',
+        'name="environments" value="x, y"',
+        'name="target_timeout" value="120"',
+    ):
+        assert text in shown
+    before = handle.state.definition
+    fields = {"workflow": "note", "kind": "keep", "version": str(handle.state.version), "overlap": "buffer_all"}
+
+    pages.do("/schedules/report/edit", **fields, **{"retry.base": "2m", "priority": "-3", "memo": ""})
+
+    assert handle.refresh().state.policies.retry == RetryPolicy(max_retries=1, base=timedelta(minutes=2))
+    assert (handle.state.definition.priority, handle.state.definition.memo) == (-3, "{}")
+    assert handle.state.policies.buffer_limit == before.parsed_policies.buffer_limit == 3
+    assert handle.state.policies.environments == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("priority", "high"), ("search_attributes", "tier=3"), ("retry.factor", "two"), ("targets", "os.system")],
+)
+def test_a_field_of_more_options_that_is_refused_is_named_and_nothing_is_written(
+    pages: Pages, field: str, value: str
+) -> None:
+    fields = {"schedule_id": "report", "workflow": "note", "kind": "cron", "timing": "0 2 * * *", "timezone": "UTC"}
+
+    answer = pages.send("/schedules", **fields | {field: value})
+
+    assert answer.status_code == 422
+    assert f'name="{field}" value="{value}"' in answer.text
+    assert "<details open>" in answer.text
+    assert list(pages.env.scheduler.iter()) == []

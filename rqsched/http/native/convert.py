@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from rqsched.core.model import Schedule
+from rqsched.core.options import OPTIONS, Options
 from rqsched.core.payload import loads
-from rqsched.core.policy import CatchUp, RetryPolicy, no_retry
-from rqsched.core.schedule_options import Options
+from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import (
     DeclareRequest,
     DefinitionRequest,
     NotificationsRequest,
     RetryRequest,
-    TargetRetryRequest,
     TimingRequest,
 )
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec
 
+_RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
-    "args": [], "kwargs": {}, "overlap": "skip", "buffer_limit": None, "missed": "fire_once", "catch_up_window": None,
-    "catch_up_limit": 100, "catch_up": "next", "jitter": timedelta(0), "max_runs": None, "on_exhausted": "done",
-    "total_repeats": None, "environments": (), "timeout": None, "queue": None, "connection": None, "priority": 0,
-    "fan_out": "any_failed", "overlap_until": "finished", "targets": None, "target_timeout": None,
-    "max_parallel": None,
-    "retention": None, "labels": {}, "memo": {}, "search_attributes": {}, "description": None,
-    "owner": None, "executor": "rq",
-    "on_failure": None, "on_recovery": None, "expect_success_within": None, "notifications": None,
-}  # fmt: skip
-"""What null means in a change."""
+    name: option.default for name, option in OPTIONS.items() if name not in {"timezone", *_RETRIES}
+}
+"""What null means in a change; a policy of retries is changed field by field."""
 _ALIASES = {
     "kwargs": "trigger_payload",
     "overlap": "overlap_policy",
@@ -72,8 +65,7 @@ def declaration_of(body: DeclareRequest) -> Declaration:
     options = {name: value for name, value in _options(body).items() if value is not None}
     if body.interval_seconds is not None:
         options.setdefault("catch_up", CatchUp.FROM_NOW)  # resume as the Pipelit document says
-    retries = {"retry": _retry(body, RetryPolicy()), "target_retry": _target_retry(body, no_retry())}
-    return Declaration(workflow, _spec(body, None), _typed(options | retries, _surface(body, {})))
+    return Declaration(workflow, _spec(body, None), _typed(options | _retries(body), _surface(body, {})))
 
 
 def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
@@ -81,14 +73,7 @@ def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
     options = {name: DEFAULTS[name] if value is None else value for name, value in _options(body).items()}
     if (body.has("workflow") or body.has("workflow_id")) and _value(body, "workflow") is None:
         raise InvalidInputError("workflow", "cannot be null")
-    has_retry = body.has("retry") or body.has("max_retries")
-    is_reset = body.has("retry") and body.retry is None
-    if has_retry:
-        options["retry"] = _retry(body, RetryPolicy() if is_reset else current.policies.retry)
-    if body.has("target_retry"):
-        options["target_retry"] = _target_retry(
-            body, current.policies.target_retry if body.target_retry else no_retry()
-        )
+    options |= _retries(body)
     has_surface = body.has("name") or body.has("trigger_node_id")
     surface = _surface(body, loads(current.definition.surface)) if has_surface else None
     spec = _spec(body, current.spec) if any(map(body.has, (*_MEMBERS, *_WINDOW, "timezone"))) else None
@@ -120,23 +105,16 @@ def _plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True) if isinstance(value, NotificationsRequest) else value
 
 
-def _retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:
-    given = body.retry or RetryRequest()
-    changes = {name: getattr(given, name) for name in given.model_fields_set}
+def _retries(body: DefinitionRequest) -> dict[str, Any]:
+    """Return the policies of retries that the body names: the fields that it names, null for the default of all."""
+    given = {name: getattr(body, name) for name in _RETRIES if body.has(name)}
+    said: dict[str, Any] = {name: one and one.model_dump(exclude_unset=True) for name, one in given.items()}
     if body.max_retries is not None:
-        if changes.get("max_retries", body.max_retries) != body.max_retries:
+        changes = said.get("retry") or (dict.fromkeys(RetryRequest.model_fields) if "retry" in said else {})
+        if changes.get("max_retries") not in {None, body.max_retries}:
             raise InvalidInputError("max_retries", "contradicts retry.max_retries; send one of them")
-        changes["max_retries"] = body.max_retries
-    return _changed(base, RetryPolicy(), changes)
-
-
-def _target_retry(body: DefinitionRequest, base: RetryPolicy) -> RetryPolicy:
-    given = body.target_retry or TargetRetryRequest()
-    return _changed(base, no_retry(), {name: getattr(given, name) for name in given.model_fields_set})
-
-
-def _changed(base: RetryPolicy, blank: RetryPolicy, changes: Mapping[str, Any]) -> RetryPolicy:
-    return replace(base, **{name: getattr(blank, name) if v is None else v for name, v in changes.items()})
+        said["retry"] = changes | {"max_retries": body.max_retries}
+    return said
 
 
 def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:

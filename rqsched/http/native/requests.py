@@ -1,11 +1,12 @@
 """What the native surface is sent: its parameters, its bodies, and the kinds of values they hold, with their limits.
 
-The meaning of a body's fields is that of `rqsched.core.schedule_options.Options`.
+The fields of options are made from the table `rqsched.core.options.OPTIONS`, which says what each means.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -18,12 +19,13 @@ from pydantic import (
     Field,
     ValidationError,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rqsched.core.options import OPTIONS, Kind, Option, help_of
 from rqsched.core.page import MAX_PAGE
-from rqsched.core.schedule_options import MAX_PARALLEL
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
 
@@ -86,7 +88,8 @@ Span = Annotated[timedelta, BeforeValidator(read_span), WithJsonSchema(_SPAN_SCH
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 Id = Annotated[str, Field(pattern=rf"^{ID.pattern}$")]
 """A schedule id, or a name of the same alphabet."""
-Name = Annotated[str, Field(min_length=1, max_length=255)]
+MAX_NAME = 255
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 _NUMBERED = {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "integer"}]}
 NumberedName = Annotated[Name, BeforeValidator(_text_of_number), WithJsonSchema(_NUMBERED)]
 """A name, or the number by which another system knows it."""
@@ -113,7 +116,6 @@ Instants = Annotated[
 ]
 """One instant, or several."""
 Count = Annotated[int, Field(ge=1, le=2**53)]
-Repeats = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[int, Field(ge=1, le=86_400 * 30)]
 Retries = Annotated[int, Field(ge=0, le=1_000_000)]
 JsonObject = dict[str, Any]
@@ -211,71 +213,66 @@ class TimingRequest(RequestBody):
     end_at: Instant | None = Field(default=None, description="No occurrence at or after this instant.")
 
 
-class DefinitionRequest(TimingRequest):
-    """The definition of a schedule without its id."""
+_REQUESTS: Mapping[str, Any] = {
+    "retry": RetryRequest,
+    "target_retry": TargetRetryRequest,
+    "notifications": NotificationsRequest,
+}
+"""The options that are objects of known fields."""
+_KINDS: Mapping[Kind, Any] = {
+    Kind.CHOICE: Name,
+    Kind.LENGTH: Span,
+    Kind.NAMES: Annotated[list[Name], Field(max_length=100)],
+    Kind.ARGUMENTS: list[Any],
+    Kind.OBJECT: JsonObject,
+    Kind.LABELS: Labels,
+    Kind.ATTRIBUTES: JsonObject,
+}
+
+
+def _type_of(name: str, option: Option) -> Any:
+    if name in _REQUESTS:
+        return _REQUESTS[name]
+    if option.kind is Kind.COUNT:
+        return Annotated[int, Field(ge=option.least, le=option.most)]
+    if option.kind is Kind.TEXT:
+        least = 0 if option.most_characters > MAX_NAME else 1
+        text = Annotated[str, Field(min_length=least, max_length=option.most_characters)]
+        return NumberedName if option.is_number_allowed else text
+    return _KINDS[option.kind]
+
+
+def _fields(*, is_fixed: bool) -> dict[str, Any]:
+    """Return the fields of the options that may be changed, or of those that are fixed at the create."""
+    return {
+        name: (_type_of(name, option) | None, Field(default=None, description=help_of(option)))
+        for name, option in OPTIONS.items()
+        if option.is_fixed is is_fixed and name != "timezone"  # it belongs to the timing
+    }
+
+
+_Options: Any = create_model("_Options", __base__=TimingRequest, **_fields(is_fixed=False))
+_FixedOptions: Any = create_model("_FixedOptions", __base__=RequestBody, **_fields(is_fixed=True))
+
+
+class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made from the table of options
+    """The definition of a schedule without its id: its timing, its options, and the words of other documents."""
 
     name: Name | None = Field(default=None, description="A display name; also the default id when it is a valid id.")
     workflow: NumberedName | None = Field(default=None, description="The name of a registered workflow.")
     workflow_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} workflow.")
     trigger_node_id: Name | None = Field(default=None, description="Kept for the caller (Pipelit document).")
-    args: list[Any] | None = None
-    kwargs: JsonObject | None = None
     trigger_payload: JsonObject | None = Field(default=None, description=f"{_PIPELIT} kwargs.")
-    overlap: Name | None = Field(default=None, description="skip, buffer_one, buffer_all, allow_all, cancel_other ...")
     overlap_policy: Name | None = Field(default=None, description="The same as overlap.")
-    buffer_limit: Count | None = None
-    missed: Name | None = Field(default=None, description="fire_once, skip or all.")
-    catch_up_window: Span | None = None
-    catch_up_limit: Count | None = None
-    catch_up: Name | None = Field(default=None, description="How resume continues: next, once or from_now.")
-    jitter: Span | None = None
-    max_runs: Count | None = None
-    on_exhausted: Name | None = Field(default=None, description="done or delete.")
-    total_repeats: Repeats | None = Field(default=None, description="Done after this many successes; 0 means no limit.")
-    environments: Annotated[list[Name], Field(max_length=100)] | None = None
-    retry: RetryRequest | None = None
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
-    fan_out: Name | None = Field(
-        default=None, description="When a run with targets fails: any_failed, all_failed or never."
-    )
-    overlap_until: Name | None = Field(
-        default=None, description="How long overlap sees a run with targets: finished or dispatched."
-    )
-    targets: Name | None = Field(
-        default=None, description="A registered workflow that returns the ids to call the workflow for, a job each."
-    )
-    target_retry: TargetRetryRequest | None = Field(
-        default=None, description="How failed attempts of a target are repeated; default: not at all."
-    )
-    target_timeout: Span | None = Field(default=None, description="What a target may take; default: as a run.")
-    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] | None = Field(
-        default=None, description="The most targets of one run that are handled at once, over all workers."
-    )
-    retention: NumberedName | None = Field(
-        default=None, description="History kept: 90d, 1000 (runs), both, or 0 for all."
-    )
-    timeout: Span | None = None
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
-    queue: Name | None = None
-    connection: Name | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
-    labels: Labels | None = None
-    memo: JsonObject | None = None
-    search_attributes: JsonObject | None = None
-    description: Note | None = None
-    owner: NumberedName | None = None
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")
     note: Note | None = Field(default=None, description="A note for the next operator.")
-    on_failure: Name | None = Field(default=None, description="The registered workflow that is told of failures.")
-    on_recovery: Name | None = Field(default=None, description="The one that is told of the first success after them.")
-    expect_success_within: Span | None = Field(default=None, description="Overdue without a success for so long.")
-    notifications: NotificationsRequest | None = None
 
 
-class DeclareRequest(DefinitionRequest):
+class DeclareRequest(DefinitionRequest, _FixedOptions):  # type: ignore[misc] # the same
     """A complete declaration: absent or null fields take their default (PUT)."""
 
-    executor: Name | None = Field(default=None, description="rq (default) or external.")
     paused: bool | None = Field(
         default=None, description="Absent: an existing schedule keeps its status, a new one is active."
     )

@@ -14,10 +14,11 @@ from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.options import require_id
 from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads
-from rqsched.core.schedule_options import dies_by_default, require_id
+from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_allowed_hosts
 from rqsched.http.native.conditions import AdminAlways, OperateAlways, version_of

@@ -1,0 +1,399 @@
+"""The options of a schedule: one table, from which every surface makes what it accepts, shows and documents.
+
+To add an option is one entry of `Options`, a column or a field of Policies to keep it in, and the code that obeys it.
+The HTTP models, the flags of the commands, the sync file, the client, the dashboard's form and docs/options.md follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
+
+from rqsched.core.notifications import workflow_name
+from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
+from rqsched.core.policy import (
+    DEFAULT_CATCH_UP_LIMIT,
+    MAX_CATCH_UP_LIMIT,
+    CatchUp,
+    FanOutPolicy,
+    MissedPolicy,
+    OverlapPolicy,
+    OverlapUntil,
+    RetryPolicy,
+)
+from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
+from rqsched.spec.duration import SpanLike, to_span
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
+EXECUTORS = ("rq", "external")
+"""What may execute a schedule's runs."""
+MAX_JITTER = timedelta(days=1)
+"""The longest jitter."""
+MAX_COUNT = 2**53
+"""The greatest number without a bound of its own: every JSON reader holds it exactly."""
+MAX_TIMEOUT = 30 * 86_400
+"""The longest timeout in seconds: 30 days."""
+MAX_PARALLEL = 10_000
+"""The greatest `max_parallel`; leave it out for more."""
+MAX_PRIORITY = 1_000
+"""The greatest priority, and below zero the least."""
+MAX_ENVIRONMENT = 255
+"""Characters of the name of an environment."""
+
+WHEN, WHAT, POLICY, TARGETS, METADATA, TOLD = "When", "What", "Policy", "Targets", "Metadata", "Who is told"
+"""The groups in which the options are listed."""
+
+
+class Kind(StrEnum):
+    """What the value of an option is: a surface has one way to read and show each kind."""
+
+    TEXT = "text"
+    """A text."""
+    CHOICE = "choice"
+    """One of `choices`."""
+    COUNT = "count"
+    """A whole number from `least` to `most`."""
+    LENGTH = "length"
+    """A length of time: a timedelta, seconds, or text such as `30m` or `PT30M`."""
+    NAMES = "names"
+    """A list of names."""
+    ARGUMENTS = "arguments"
+    """A JSON list."""
+    OBJECT = "object"
+    """A JSON object."""
+    LABELS = "labels"
+    """An object of texts."""
+    ATTRIBUTES = "attributes"
+    """An object of JSON values to query by."""
+    RETRY = "retry"
+    """A RetryPolicy, or a mapping of the fields that change."""
+    NOTIFICATIONS = "notifications"
+    """A mapping of `webhook`, `events`, `heartbeat` and `sentry`."""
+
+
+class Option(NamedTuple):
+    """One option, as every surface has it."""
+
+    kind: Kind
+    """What its value is."""
+    help: str
+    """What it does, in one sentence, for `--help`, OpenAPI and the reference."""
+    group: str
+    """Where it is listed."""
+    default: Any = None
+    """What a schedule has that does not name it, and what null in a change over HTTP and `--unset` set."""
+    example: Any = None
+    """A value, as JSON has it."""
+    check: Callable[[str, Any], Any] | None = None
+    """Returns the value as it is kept; raises a kind of InvalidInputError. None: where it is kept it is checked."""
+    policy: str | None = None
+    """The field of Policies that keeps it; None: a field of Definition or Notifications of the option's name."""
+    choices: tuple[str, ...] = ()
+    """The values of a choice."""
+    least: int = 1
+    """The least count."""
+    most: int = MAX_COUNT
+    """The greatest count."""
+    most_characters: int = 255
+    """The longest text."""
+    is_number_allowed: bool = False
+    """Whether a text may be given as the number by which another system knows it."""
+    flags: tuple[str, ...] = ()
+    """The flags of the commands; empty: the option's name with dashes."""
+    is_fixed: bool = False
+    """Whether it is set when the schedule is created and never changed."""
+
+
+def help_of(option: Option) -> str:
+    """Return what the option does, with the values of a choice."""
+    return f"{option.help} One of {', '.join(option.choices)}." if option.choices else option.help
+
+
+def is_id(value: object) -> bool:
+    """Return whether a value is a valid schedule id or namespace."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def require_id(value: object, field: str = "schedule_id") -> str:
+    """Check a schedule id or namespace; raises InvalidIdError."""
+    if isinstance(value, str) and is_id(value):
+        return value
+    raise InvalidIdError(field, f"{value!r} is refused; use 1 to 255 of A-Z a-z 0-9 . _ : -, a letter or digit first")
+
+
+def require_note(value: object, field: str = "note") -> str | None:
+    """Check a note: at most 4 KiB of text; raises InvalidPayloadError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidPayloadError(field, f"must be text, not {type(value).__name__}")
+    json_text(field, value, NOTE_BYTES)
+    return value
+
+
+def timeout_seconds(value: SpanLike | None, field: str = "timeout") -> int | None:
+    """Return the seconds of a timeout, a length as every other; None stays None.
+
+    Raises InvalidDurationError for what is not a length, InvalidInputError for one that is not 1 s to 30 days, whole.
+    """
+    length = _length(field, value)
+    if length is None:
+        return None
+    seconds = length.total_seconds()
+    if not (seconds.is_integer() and 1 <= seconds <= MAX_TIMEOUT):
+        days = MAX_TIMEOUT // 86_400
+        raise InvalidInputError(field, f"must be whole seconds from 1 s to {days} days, such as 90, '10m' or 'PT10M'")
+    return int(seconds)
+
+
+def _timeout(name: str, value: Any) -> int | None:
+    return timeout_seconds(value, name)
+
+
+def _length(name: str, value: Any) -> timedelta | None:
+    return None if value is None else to_span(value, name)
+
+
+def _jitter(name: str, value: Any) -> timedelta:
+    jitter = _length(name, value) or timedelta(0)
+    if not timedelta(0) <= jitter <= MAX_JITTER:
+        raise InvalidInputError(name, f"must be from 0 to {MAX_JITTER.days} day")
+    return jitter
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    option = OPTIONS[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not option.least <= value <= option.most:
+        refused = InvalidInputError if option.policy is None else InvalidPolicyError
+        raise refused(name, f"must be a whole number from {option.least} to {option.most}, or None")
+    return value
+
+
+def _priority(name: str, value: Any) -> int:
+    return _count(name, value) or 0
+
+
+def _repeats(name: str, value: Any) -> Any:
+    return _count(name, value) or None
+
+
+def _queue(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _QUEUE.fullmatch(value):
+        raise InvalidIdError(name, f"{value!r} is refused; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return value
+
+
+def _executor(name: str, value: Any) -> str:
+    if value not in EXECUTORS:
+        raise InvalidInputError(name, f"{value!r} is not one of {', '.join(EXECUTORS)}")
+    return str(value)
+
+
+def require_object(name: str, value: Any) -> str:
+    """Write an object as JSON text; raises InvalidPayloadError for anything else, and above 256 KiB."""
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidPayloadError(name, f"must be an object, not {type(value).__name__}")
+    return json_text(name, dict(value or {}), MEMO_BYTES)
+
+
+def _labels(name: str, value: Any) -> str:
+    del name
+    return require_labels(value)
+
+
+def _description(name: str, value: Any) -> str | None:
+    return require_note(value, name)
+
+
+def _owner(name: str, value: Any) -> str | None:
+    return None if value is None else require_id(value, name)
+
+
+def _environments(name: str, names: Any) -> tuple[str, ...]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
+    if not is_list or not all(isinstance(one, str) and 0 < len(one) <= MAX_ENVIRONMENT for one in names):
+        raise InvalidPolicyError(name, "must be a list of names, such as ['production']")
+    return tuple(names)
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options of a schedule but `connection`, which may name a SQL connection where there is one."""
+
+    timezone: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The IANA timezone of cron expressions that name none.", WHEN, "UTC", "Europe/Berlin",
+               flags=("--timezone", "--tz")),
+    ]  # fmt: skip
+    jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _jitter)]
+    args: Annotated[Sequence[Any], Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2])]
+    kwargs: Annotated[
+        Mapping[str, Any],
+        Option(Kind.OBJECT, "Keyword arguments; args and kwargs together at most 256 KiB.", WHAT, {}, {"region": "eu"}),
+    ]
+    queue: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The queue of its runs; default the workflow's.", WHAT, None, "high", _queue,
+               flags=("--queue", "-q")),
+    ]  # fmt: skip
+    timeout: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "How long an attempt may take, in whole seconds.", WHAT, None, "10m", _timeout),
+    ]
+    priority: Annotated[
+        int,
+        Option(Kind.COUNT, "Above 0: runs go to the front of the queue.", WHAT, 0, 1, _priority,
+               least=-MAX_PRIORITY, most=MAX_PRIORITY),
+    ]  # fmt: skip
+    executor: Annotated[
+        str,
+        Option(Kind.CHOICE, "Who executes its runs: workers of RQ, or external ones of any language.", WHAT, "rq",
+               "external", _executor, choices=EXECUTORS, is_fixed=True),
+    ]  # fmt: skip
+    overlap: Annotated[
+        OverlapPolicy | str,
+        Option(Kind.CHOICE, "What a fire does while an earlier run is unfinished.", POLICY, OverlapPolicy.SKIP.value,
+               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy), flags=("--overlap-policy", "--overlap")),
+    ]  # fmt: skip
+    buffer_limit: Annotated[
+        int | None,
+        Option(Kind.COUNT, "The most runs that wait under buffer_all.", POLICY, None, 10, policy="buffer_limit"),
+    ]
+    missed: Annotated[
+        MissedPolicy | str,
+        Option(Kind.CHOICE, "What a fire does with occurrences whose time has passed.", POLICY,
+               MissedPolicy.FIRE_ONCE.value, "skip", policy="missed", choices=tuple(MissedPolicy)),
+    ]  # fmt: skip
+    catch_up_window: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "Occurrences later than this count as missed.", POLICY, None, "2h", _length,
+               "catch_up_window"),
+    ]  # fmt: skip
+    catch_up_limit: Annotated[
+        int,
+        Option(Kind.COUNT, "The most runs one fire starts when missed is all.", POLICY, DEFAULT_CATCH_UP_LIMIT, 10,
+               policy="catch_up_limit", most=MAX_CATCH_UP_LIMIT),
+    ]  # fmt: skip
+    catch_up: Annotated[
+        CatchUp | str,
+        Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="resume",
+               choices=tuple(CatchUp)),
+    ]  # fmt: skip
+    max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
+    on_exhausted: Annotated[
+        str,
+        Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_exhausted",
+               choices=("done", "delete")),
+    ]  # fmt: skip
+    total_repeats: Annotated[
+        int | None,
+        Option(Kind.COUNT, "Done after so many successes; 0 means no limit.", POLICY, None, 3, _repeats,
+               "max_successes", least=0),
+    ]  # fmt: skip
+    environments: Annotated[
+        Sequence[str],
+        Option(Kind.NAMES, "Fire only where RQSCHED_ENV is one of these.", POLICY, (), ["production"], _environments,
+               "environments", flags=("--environment",)),
+    ]  # fmt: skip
+    retention: Annotated[
+        str | int | None,
+        Option(Kind.TEXT, "How much history is kept: 90d, 1000 (runs), '90d 1000', or 0 for all.", POLICY, None,
+               "90d 1000", policy="retention", is_number_allowed=True),
+    ]  # fmt: skip
+    retry: Annotated[
+        RetryPolicy | Mapping[str, Any] | None,
+        Option(Kind.RETRY, "How failed attempts are repeated.", POLICY, None, {"max_retries": 5, "base": "30s"},
+               policy="retry"),
+    ]  # fmt: skip
+    targets: Annotated[
+        str | Callable[..., Any] | None,
+        Option(Kind.TEXT, "The workflow that returns the ids to call the workflow for, a job each.", TARGETS, None,
+               "list_shops", workflow_name, "targets"),
+    ]  # fmt: skip
+    max_parallel: Annotated[
+        int | None,
+        Option(Kind.COUNT, "The most targets of a run that are handled at once, over all workers.", TARGETS, None, 20,
+               _count, "max_parallel", most=MAX_PARALLEL),
+    ]  # fmt: skip
+    target_timeout: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "How long a target may take, in whole seconds; default as a run.", TARGETS, None, "1m",
+               _timeout, "target_timeout"),
+    ]  # fmt: skip
+    target_retry: Annotated[
+        RetryPolicy | Mapping[str, Any] | None,
+        Option(Kind.RETRY, "How failed attempts of a target are repeated; default: not at all.", TARGETS, None,
+               {"max_retries": 1}, policy="target_retry"),
+    ]  # fmt: skip
+    fan_out: Annotated[
+        FanOutPolicy | str,
+        Option(Kind.CHOICE, "When a run with targets fails.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
+               policy="fan_out", choices=tuple(FanOutPolicy)),
+    ]  # fmt: skip
+    overlap_until: Annotated[
+        OverlapUntil | str,
+        Option(Kind.CHOICE, "How long overlap sees a run with targets.", TARGETS, OverlapUntil.FINISHED.value,
+               "dispatched", policy="overlap_until", choices=tuple(OverlapUntil)),
+    ]  # fmt: skip
+    labels: Annotated[
+        Mapping[str, str],
+        Option(Kind.LABELS, "Up to 64 short texts to filter by.", METADATA, {}, {"team": "billing"}, _labels,
+               flags=("--label", "-l")),
+    ]  # fmt: skip
+    memo: Annotated[
+        Mapping[str, Any],
+        Option(Kind.OBJECT, "JSON values, at most 256 KiB.", METADATA, {}, {"ticket": 7}, require_object),
+    ]
+    search_attributes: Annotated[
+        Mapping[str, Any],
+        Option(Kind.ATTRIBUTES, "JSON values to query by.", METADATA, {}, {"tier": 3}, require_object,
+               flags=("--search-attribute",)),
+    ]  # fmt: skip
+    description: Annotated[
+        str | None,
+        Option(Kind.TEXT, "What it is for.", METADATA, None, "the nightly report", _description, most_characters=4096),
+    ]
+    owner: Annotated[
+        str | None,
+        Option(Kind.TEXT, "Who owns it; lists filter by it.", METADATA, None, "team-billing", _owner,
+               is_number_allowed=True),
+    ]  # fmt: skip
+    on_failure: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The workflow that is run when a run failed or was lost, and when the schedule is overdue.",
+               TOLD, None, "alert_team"),
+    ]  # fmt: skip
+    on_recovery: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The workflow that is run at the first success after that.", TOLD, None, "alert_team"),
+    ]
+    expect_success_within: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "Overdue without a success for so long.", TOLD, None, "26h", _length),
+    ]
+    notifications: Annotated[
+        Mapping[str, Any] | None,
+        Option(Kind.NOTIFICATIONS, "Where else it is told: webhook, events, heartbeat, sentry.", TOLD, None,
+               {"webhook": "https://example.com/hook"}),
+    ]  # fmt: skip
+
+
+class Options(CommonOptions, total=False):
+    """The options of a schedule, besides its id, workflow and spec. Each has a default."""
+
+    connection: Annotated[
+        str | None, Option(Kind.TEXT, "The named Redis of its runs (RQSCHED_CONNECTIONS).", WHAT, None, "eu", _queue)
+    ]
+
+
+OPTIONS: Mapping[str, Option] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()
+}
+"""Every option by name."""
