@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rqsched.cli.schedule_options import flags_of
-from rqsched.core.options import OPTIONS, Kind, Option, help_of
+from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
 from rqsched.spec.duration import format_duration
 
 PAGE = Path(__file__).parent / "options.md"
@@ -19,7 +19,7 @@ Every option of `create`, `upsert` and `update`. It has the name of the first co
 dashboard's form; the commands have flags. Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or
 `PT30M`. An option that is left out has its default; null over HTTP and `--unset NAME` bring it back.
 
-This page is made from the table in `rqsched/core/options.py` by `python docs/options.py`.
+This page is made from the table in `rqsched/core/option_table.py` by `python docs/options.py`.
 """
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}

@@ -26,7 +26,7 @@ from rqsched.chain import operations, upserting
 from rqsched.chain.operations import Named, Request
 from rqsched.core.model import Schedule
 from rqsched.core.model import ScheduleStatus as Status
-from rqsched.core.options import is_id, require_id
+from rqsched.core.option_table import is_id, require_id
 from rqsched.core.payload import ARGUMENT_BYTES, json_text, loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.schedule_options import define

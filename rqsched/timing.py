@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.duration import SpanLike, require_interval

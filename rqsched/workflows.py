@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
-from rqsched.core.options import Options, timeout_seconds
+from rqsched.core.option_table import Options, timeout_seconds
 from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
 from rqsched.fork_guard import ForkGuard, call_in_this_process
 from rqsched.spec.duration import SpanLike

@@ -11,7 +11,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
-from rqsched.core.options import require_note
+from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.errors import ConflictError, InvalidInputError, InvalidLimitError, NotFoundError
 from rqsched.store import listing

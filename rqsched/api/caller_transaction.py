@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rqsched.core.options import CommonOptions
+from rqsched.core.option_table import CommonOptions
 from rqsched.store.caller_transaction import (
     CallerTransaction,
     ConnectionLike,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack, cast
 
-from rqsched.core.options import Options, require_id, require_note
+from rqsched.core.option_table import Options, require_id, require_note
 from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidInputError
 from rqsched.spec.duration import SpanLike

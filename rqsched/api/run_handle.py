@@ -12,7 +12,7 @@ from rqsched.chain.fan_out.progress import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run
-from rqsched.core.options import require_note
+from rqsched.core.option_table import require_note
 from rqsched.core.overlap import StartResult
 from rqsched.core.page import Page
 from rqsched.core.settle_decision import AttemptOutcome

@@ -31,7 +31,7 @@ from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import Delivery, require_delivery_status
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
-from rqsched.core.options import require_note
+from rqsched.core.option_table import require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun

@@ -35,7 +35,7 @@ from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
-from rqsched.core.options import Options, is_id, require_id, require_note
+from rqsched.core.option_table import Options, is_id, require_id, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.quota import Usage
 from rqsched.core.retention import Retention

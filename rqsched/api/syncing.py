@@ -13,7 +13,7 @@ from rqsched.chain import quotas, upserting
 from rqsched.chain.operations import Request
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Definition, Schedule
-from rqsched.core.options import require_note
+from rqsched.core.option_table import require_note
 from rqsched.core.schedule_options import with_arguments
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec

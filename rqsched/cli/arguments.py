@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.completion import schedule_ids
-from rqsched.core.options import METADATA, POLICY
+from rqsched.core.option_table import METADATA, POLICY
 from rqsched.core.policy import OverlapPolicy
 
 Texts = list[str] | None

@@ -13,7 +13,7 @@ from rqsched.cli import parsing
 from rqsched.cli.arguments import Texts
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.options import OPTIONS, WHAT, WHEN, Kind, Option, Options, help_of
+from rqsched.core.option_table import OPTIONS, WHAT, WHEN, Kind, Option, Options, help_of
 from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError, InvalidPayloadError
 from rqsched.spec.spec import Cron, Every, Once, Spec

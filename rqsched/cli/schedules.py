@@ -11,7 +11,7 @@ from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
 from rqsched.cli.schedule_options import Given, Timing, blanked
 from rqsched.cli.session import Session
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
 from rqsched.core.did_you_mean import did_you_mean
-from rqsched.core.options import OPTIONS, Options
+from rqsched.core.option_table import OPTIONS, Options
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 

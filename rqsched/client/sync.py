@@ -33,7 +33,7 @@ from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
-    from rqsched.core.options import Options
+    from rqsched.core.option_table import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rqsched.core.model import Schedule
-from rqsched.core.options import METADATA, OPTIONS, POLICY, TARGETS, WHAT, Kind, help_of
+from rqsched.core.option_table import METADATA, OPTIONS, POLICY, TARGETS, WHAT, Kind, help_of
 from rqsched.core.payload import loads
 from rqsched.core.policy import Exhausted, RetryPolicy
 from rqsched.dashboard import notification_fields

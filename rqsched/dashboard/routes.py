@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rqsched.core.options import require_id
+from rqsched.core.option_table import require_id
 from rqsched.dashboard import actions, backfills, editor, live, login, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import run as run_page

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from starlette.requests import HTTPConnection
 
 from rqsched.config import Settings
-from rqsched.core.schedule_options import is_id
+from rqsched.core.option_table import is_id
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets

@@ -20,7 +20,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import refused_url
-from rqsched.core.options import is_id, require_id
+from rqsched.core.option_table import is_id, require_id
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError

@@ -13,7 +13,7 @@ from statemachine import StateChart
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import operations
 from rqsched.core.ids import new_uid
-from rqsched.core.options import require_id
+from rqsched.core.option_table import require_id
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch

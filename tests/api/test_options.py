@@ -13,7 +13,7 @@ from redis import Redis
 
 from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from rqsched.errors import (
     InvalidDurationError,
     InvalidIdError,

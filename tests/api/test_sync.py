@@ -15,7 +15,7 @@ from rqsched import Cron, Every
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.model import Schedule
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from rqsched.errors import InvalidInputError
 from tests.support.env import SECOND, Env, last, link_id
 

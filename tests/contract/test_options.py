@@ -17,7 +17,7 @@ import pytest
 
 from rqsched import RetryPolicy
 from rqsched.core.model import Definition
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from rqsched.testing import ManualClock
 from tests.cli.conftest import cli
 from tests.client.test_client import client_of

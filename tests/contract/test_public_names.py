@@ -7,7 +7,7 @@ from pathlib import Path
 
 import rqsched
 from rqsched import RunHandle, ScheduleHandle, Scheduler, machines, testing
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 
 PUBLIC_NAMES = {
     "BackfillResult",

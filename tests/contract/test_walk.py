@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 from tests.support.processes import REPOSITORY
-from tests.support.walk import walk
+from tests.support.walk import Walk, read
 
 FUNCTION = re.compile(r"`([\w/]+\.py:[\w.]+)`")
 MOST_FILES_NAMED = 20
@@ -25,22 +27,33 @@ def named_functions() -> list[str]:
     return list(dict.fromkeys(FUNCTION.findall(section.partition("\n## ")[0])))
 
 
+@pytest.fixture(scope="module")
+def walks() -> dict[tuple[str, str], Walk]:
+    """Every walk, taken in a process of its own: threads that other tests have left here would be seen, too."""
+    command = [sys.executable, "-m", "tests.support.walk", "--json"]
+    taken = subprocess.run(command, cwd=REPOSITORY, check=True, text=True, stdout=subprocess.PIPE)
+    return read(taken.stdout)
+
+
 def test_the_architecture_names_functions_of_the_walk_in_the_order_of_their_first_call(
-    sqlite_url: str, redis_url: str
+    walks: dict[tuple[str, str], Walk],
 ) -> None:
     named = named_functions()
     assert len(named) > 15
     assert len({name.partition(":")[0] for name in named}) <= MOST_FILES_NAMED
 
-    taken = [str(step) for step in walk(sqlite_url, redis_url).steps]
+    taken = [str(step) for step in walks["sqlite", "simple"].steps]
 
     assert [name for name in named if name not in taken] == []
     assert named == sorted(named, key=taken.index)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @pytest.mark.parametrize("executor", MOST)
-def test_the_walk_of_an_ordinary_fire_stays_within_its_bounds(database_url: str, redis_url: str, executor: str) -> None:
-    taken = walk(database_url, redis_url, executor)
+def test_the_walk_of_an_ordinary_fire_stays_within_its_bounds(
+    walks: dict[tuple[str, str], Walk], kind: str, executor: str
+) -> None:
+    taken = walks[kind, executor]
 
     most_files, most_functions, deepest = MOST[executor]
     assert len(taken.files) <= most_files

@@ -8,6 +8,7 @@ not. What only an application's process has, the breaker, is left out.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -78,7 +79,7 @@ class Walk(NamedTuple):
 
 
 def main() -> None:
-    """Print each walk as a count, and that of a SimpleWorker over SQLite in full."""
+    """Print each walk as a count, and that of a SimpleWorker over SQLite in full; with `--json` all of each."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         valkey, postgres = stack.enter_context(servers.valkey(folder)), stack.enter_context(servers.postgres())
@@ -89,6 +90,9 @@ def main() -> None:
                 schema_version.upgrade(database)
             Redis.from_url(valkey.url).flushall()  # another database may not use what belongs to the first
             walks |= {(kind, by): walk(url, valkey.url, by) for by in EXECUTORS}
+    if "--json" in sys.argv:
+        print(json.dumps([[kind, by, taken] for (kind, by), taken in walks.items()]))
+        return
     whole = walks["sqlite", "simple"]
     for number, file in enumerate(dict.fromkeys(step.file for step in whole.steps), 1):
         names = [step.function for step in whole.steps if step.file == file]
@@ -96,6 +100,14 @@ def main() -> None:
     print(f"\nthe deepest stack ({len(whole.deepest)}): {', '.join(step.function for step in whole.deepest)}\n")
     for (kind, by), taken in walks.items():
         print(f"{kind}, {by}: {len(taken.files)} files, {len(taken.steps)} functions")
+
+
+def read(text: str) -> dict[tuple[str, str], Walk]:
+    """Read what `--json` printed, by database and executor."""
+    return {
+        (kind, by): Walk([Step(*step) for step in steps], [Step(*step) for step in deepest])
+        for kind, by, (steps, deepest) in json.loads(text)
+    }
 
 
 def walk(database_url: str, redis_url: str, executor: str = "simple") -> Walk:

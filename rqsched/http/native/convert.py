@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from rqsched.core.model import Schedule
-from rqsched.core.options import OPTIONS, Options
+from rqsched.core.option_table import OPTIONS, Options
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError, InvalidSpecError

@@ -1,6 +1,6 @@
 """What the native surface is sent: its parameters, its bodies, and the kinds of values they hold, with their limits.
 
-The fields of options are made from the table `rqsched.core.options.OPTIONS`, which says what each means.
+The fields of options are made from the table `rqsched.core.option_table.OPTIONS`, which says what each means.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from rqsched.core.options import OPTIONS, Kind, Option, help_of
+from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
 from rqsched.core.page import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span

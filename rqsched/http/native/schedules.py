@@ -14,7 +14,7 @@ from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.options import require_id
+from rqsched.core.option_table import require_id
 from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rqsched import Every, RetryPolicy, Scheduler
-from rqsched.core.options import Options
+from rqsched.core.option_table import Options
 from tests.support.processes import rq_worker_command, rqsched_command, wait_until
 from tests.support.receiver import HANG, Receiver, receiver
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE, TELL, TOLD
