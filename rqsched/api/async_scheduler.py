@@ -7,22 +7,34 @@ AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from itertools import islice
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rqsched.api.caller_transaction import is_async
+from rqsched.api.run_handle import RunHandle, RunView, TriggerResult
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
-from rqsched.core.audit import AuditRecord
-from rqsched.core.model import Schedule
-from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.model import Run, Schedule
+from rqsched.core.page import Page
+
+
+class HasRuntime(Protocol):
+    """A scheduler, or a handle of one."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """What its process holds."""
+        ...
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S", bound=HasRuntime)
 Awaited = Coroutine[Any, Any, T]
 
 
@@ -49,50 +61,95 @@ async def _run_in(runtime: Runtime, call: Callable[P, T], *args: P.args, **kwarg
     return cast("T", await given.run_sync(operate))
 
 
-def _of_handle(
-    call: Callable[Concatenate[ScheduleHandle, P], T],
-) -> Callable[Concatenate[AsyncSchedule, P], Awaited[T]]:
+class _Async(Generic[S]):
+    """What awaits the operations of a scheduler or handle."""
+
+    def __init__(self, blocking: S) -> None:
+        self._blocking = blocking
+
+
+A = TypeVar("A", bound=_Async[Any])
+
+
+def _awaited(
+    call: Callable[Concatenate[S, P], T], convert: Callable[[T], R]
+) -> Callable[Concatenate[_Async[S], P], Awaited[R]]:
     @wraps(call)
-    async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _run_in(self.handle.runtime, call, self.handle, *args, **kwargs)
+    async def method(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return convert(await _run_in(self._blocking.runtime, call, self._blocking, *args, **kwargs))
 
     return method
 
 
-def _changing(
-    call: Callable[Concatenate[ScheduleHandle, P], ScheduleHandle],
-) -> Callable[Concatenate[AsyncSchedule, P], Awaited[AsyncSchedule]]:
+def _changing(call: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[A, P], Awaited[A]]:
+    """Await an operation that changes its handle and returns it."""
+
     @wraps(call)
-    async def method(self: AsyncSchedule, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSchedule:
-        await _run_in(self.handle.runtime, call, self.handle, *args, **kwargs)
+    async def method(self: A, /, *args: P.args, **kwargs: P.kwargs) -> A:
+        await _run_in(self._blocking.runtime, call, self._blocking, *args, **kwargs)
         return self
 
     return method
 
 
-def _of_scheduler(
-    call: Callable[Concatenate[Scheduler, P], T], convert: Callable[[T], R]
-) -> Callable[Concatenate[AsyncScheduler, P], Awaited[R]]:
+def _iterated(
+    call: Callable[Concatenate[S, P], Iterator[T]], convert: Callable[[T], R], *, at_once: int = 100
+) -> Callable[Concatenate[_Async[S], P], AsyncIterator[R]]:
+    """Iterate in a thread, a few items at once."""
+
     @wraps(call)
-    async def method(self: AsyncScheduler, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return convert(await _run_in(self.scheduler.runtime, call, self.scheduler, *args, **kwargs))
+    async def method(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
+        left = await run(call, self._blocking, *args, **kwargs)
+        while items := await run(list, islice(left, at_once)):
+            for item in items:
+                yield convert(item)
 
     return method
 
 
-class AsyncSchedule(ScheduleView):
-    """A ScheduleHandle whose operations are awaited; its fields are read without."""
+def _same(value: T) -> T:
+    return value
 
-    def __init__(self, handle: ScheduleHandle) -> None:
-        self.handle = handle
+
+class AsyncRunHandle(_Async[RunHandle], RunView):
+    """A RunHandle whose operations are awaited; its fields are read without."""
 
     def __repr__(self) -> str:
-        return f"<Async {self.handle!r}>"
+        return f"<Async {self._blocking!r}>"
+
+    @property
+    def state(self) -> Run:
+        """The whole row as a frozen value."""
+        return self._blocking.state
+
+    refresh = _changing(RunHandle.refresh)
+    retry = _changing(RunHandle.retry)
+    require_retryable = _awaited(RunHandle.require_retryable, _same)
+    cancel = _changing(RunHandle.cancel)
+    terminate = _changing(RunHandle.terminate)
+    progress = _awaited(RunHandle.progress, _same)
+    targets = _awaited(RunHandle.targets, _same)
+
+
+def _runs(page: Page[RunHandle]) -> Page[AsyncRunHandle]:
+    return page.map(AsyncRunHandle)
+
+
+def _triggered(result: TriggerResult[RunHandle]) -> TriggerResult[AsyncRunHandle]:
+    run = AsyncRunHandle(result.run) if result.run else None
+    return TriggerResult(result.outcome, run, result.reason, result.buffer_depth)
+
+
+class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
+    """A ScheduleHandle whose operations are awaited; its fields are read without."""
+
+    def __repr__(self) -> str:
+        return f"<Async {self._blocking!r}>"
 
     @property
     def state(self) -> Schedule:
         """The whole row as a frozen value."""
-        return self.handle.state
+        return self._blocking.state
 
     refresh = _changing(ScheduleHandle.refresh)
     pause = _changing(ScheduleHandle.pause)
@@ -100,55 +157,62 @@ class AsyncSchedule(ScheduleView):
     restart = _changing(ScheduleHandle.restart)
     update = _changing(ScheduleHandle.update)
     delete = _changing(ScheduleHandle.delete)
-    trigger = _of_handle(ScheduleHandle.trigger)
-    backfill = _of_handle(ScheduleHandle.backfill)
-    describe = _of_handle(ScheduleHandle.describe)
-    history = _of_handle(ScheduleHandle.history)
-    deliveries = _of_handle(ScheduleHandle.deliveries)
-    runs = _of_handle(ScheduleHandle.runs)
-    run = _of_handle(ScheduleHandle.run)
-    upcoming = _of_handle(ScheduleHandle.upcoming)
-
-    async def iter_history(self, after_sequence: int = 0) -> AsyncIterator[AuditRecord]:
-        """Read all audit events from a sequence on, page by page."""
-        while page := await self.history(limit=MAX_PAGE, after_sequence=after_sequence):
-            for event in page:
-                yield event
-            after_sequence = page[-1].sequence
+    trigger = _awaited(ScheduleHandle.trigger, _triggered)
+    backfill = _awaited(ScheduleHandle.backfill, _same)
+    preview_backfill = _iterated(ScheduleHandle.preview_backfill, _same, at_once=1)
+    iter_backfill = _iterated(ScheduleHandle.iter_backfill, _same, at_once=1)
+    resume_backfill = _iterated(ScheduleHandle.resume_backfill, _same, at_once=1)
+    describe = _awaited(ScheduleHandle.describe, _same)
+    history = _awaited(ScheduleHandle.history, _same)
+    iter_history = _iterated(ScheduleHandle.iter_history, _same)
+    deliveries = _awaited(ScheduleHandle.deliveries, _same)
+    runs = _awaited(ScheduleHandle.runs, _runs)
+    run = _awaited(ScheduleHandle.run, AsyncRunHandle)
+    upcoming = _awaited(ScheduleHandle.upcoming, _same)
 
 
-def _page(page: Page[ScheduleHandle]) -> Page[AsyncSchedule]:
-    return Page([AsyncSchedule(handle) for handle in page.items], page.next_cursor)
+def _page(page: Page[ScheduleHandle]) -> Page[AsyncScheduleHandle]:
+    return page.map(AsyncScheduleHandle)
 
 
-def _same(value: T) -> T:
-    return value
+def _upserted(upserted: tuple[ScheduleHandle, str]) -> tuple[AsyncScheduleHandle, str]:
+    return AsyncScheduleHandle(upserted[0]), upserted[1]
 
 
-class AsyncScheduler:
+class AsyncScheduler(_Async[Scheduler]):
     """A Scheduler whose operations are awaited.
 
     >>> schedules = AsyncScheduler(Scheduler.from_env())  # doctest: +SKIP
     >>> nightly = await schedules.create("nightly", "invoice-sync", Cron("0 2 * * *"))  # doctest: +SKIP
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler behind it, for what has nothing to wait for: `on`, `keep_recovering` and the decorators."""
+        return self._blocking
 
-    create = _of_scheduler(Scheduler.create, AsyncSchedule)
-    upsert = _of_scheduler(Scheduler.upsert, lambda upserted: (AsyncSchedule(upserted[0]), upserted[1]))
-    get = _of_scheduler(Scheduler.get, AsyncSchedule)
-    newest = _of_scheduler(Scheduler.newest, AsyncSchedule)
-    list = _of_scheduler(Scheduler.list, _page)
-    sync = _of_scheduler(Scheduler.sync, _same)
-    history = _of_scheduler(Scheduler.history, _same)
-    run = _of_scheduler(Scheduler.run, _same)
-    bulk = _of_scheduler(Scheduler.bulk, _same)
-    retry_failed = _of_scheduler(Scheduler.retry_failed, _same)
-    usage = _of_scheduler(Scheduler.usage, _same)
-    usages = _of_scheduler(Scheduler.usages, _same)
-    recover = _of_scheduler(Scheduler.recover, _same)
-    tick = _of_scheduler(Scheduler.tick, _same)
-    prune = _of_scheduler(Scheduler.prune, _same)
-    prune_history = _of_scheduler(Scheduler.prune_history, _same)
-    close = _of_scheduler(Scheduler.close, _same)
+    async def __aenter__(self) -> AsyncScheduler:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    create = _awaited(Scheduler.create, AsyncScheduleHandle)
+    upsert = _awaited(Scheduler.upsert, _upserted)
+    get = _awaited(Scheduler.get, AsyncScheduleHandle)
+    newest = _awaited(Scheduler.newest, AsyncScheduleHandle)
+    list = _awaited(Scheduler.list, _page)
+    iter = _iterated(Scheduler.iter, AsyncScheduleHandle)
+    sync = _awaited(Scheduler.sync, _same)
+    preview_sync = _awaited(Scheduler.preview_sync, _same)
+    history = _awaited(Scheduler.history, _same)
+    run = _awaited(Scheduler.run, AsyncRunHandle)
+    bulk = _awaited(Scheduler.bulk, _same)
+    retry_failed = _awaited(Scheduler.retry_failed, _same)
+    usage = _awaited(Scheduler.usage, _same)
+    usages = _awaited(Scheduler.usages, _same)
+    recover = _awaited(Scheduler.recover, _same)
+    tick = _awaited(Scheduler.tick, _same)
+    prune = _awaited(Scheduler.prune, _same)
+    prune_history = _awaited(Scheduler.prune_history, _same)
+    close = _awaited(Scheduler.close, _same)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rqsched.chain import retrying, settling
 from rqsched.chain.fan_out.progress import read_progress, read_targets
@@ -21,7 +22,201 @@ from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 
 
-class RunHandle:
+class RunView(ABC):
+    """A run as it was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Run:
+        """The whole row as a frozen value."""
+
+    @property
+    def uid(self) -> str:
+        """The run's uid, a ULID."""
+        return self.state.uid
+
+    @property
+    def schedule_uid(self) -> str:
+        """The incarnation of its schedule."""
+        return self.state.schedule_uid
+
+    @property
+    def number(self) -> int:
+        """1, 2, 3 ... within the schedule."""
+        return self.state.number
+
+    @property
+    def instance_id(self) -> str:
+        """The readable id, unique within the schedule."""
+        return self.state.instance_id
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow it executes."""
+        return self.state.workflow
+
+    @property
+    def occurrence_at(self) -> datetime:
+        """The nominal time; for a manual run the moment of the trigger."""
+        return self.state.occurrence_at
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When its occurrence could fire: nominal plus jitter; None for a manual run."""
+        return self.state.due_at
+
+    @property
+    def attempt(self) -> int:
+        """The number of the newest attempt, from 1."""
+        return self.state.attempt
+
+    @property
+    def worker(self) -> str | None:
+        """Who executes or executed the newest attempt; None before it started."""
+        return self.state.worker
+
+    @property
+    def created_at(self) -> datetime:
+        """When the run was decided."""
+        return self.state.created_at
+
+    @property
+    def queued_at(self) -> datetime | None:
+        """When its job was put on the queue."""
+        return self.state.queued_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the newest attempt started."""
+        return self.state.started_at
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the run ended; None while it has not."""
+        return self.state.ended_at
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When the next attempt is due; None unless the run is `retrying`."""
+        return self.state.retry_at
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self.state.is_blocked
+
+    @property
+    def blocked_at(self) -> datetime | None:
+        """Since when no worker that took it could find its workflow; None unless it is blocked."""
+        return self.state.blocked_at
+
+    @property
+    def blocked_reason(self) -> str | None:
+        """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+        return self.state.blocked_reason
+
+    @property
+    def error(self) -> str | None:
+        """The error of the newest failed attempt."""
+        return self.state.error
+
+    @property
+    def queue(self) -> str | None:
+        """The queue of its job; None is the settings' default queue."""
+        return self.state.queue
+
+    @property
+    def connection(self) -> str | None:
+        """The named Redis of its job; None is the settings' Redis."""
+        return self.state.connection
+
+    @property
+    def timeout(self) -> int | None:
+        """Seconds one attempt may take; None is the settings' run timeout."""
+        return self.state.timeout
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key of the trigger that started it, if one was given."""
+        return self.state.idempotency_key
+
+    @property
+    def backfill_uid(self) -> str | None:
+        """The backfill that started it, if one did."""
+        return self.state.backfill_uid
+
+    @property
+    def dispatched_at(self) -> datetime | None:
+        """When its workflow returned and its targets were open; None unless it has targets."""
+        return self.state.dispatched_at
+
+    @property
+    def target_counts(self) -> dict[str, int] | None:
+        """How many of its targets ended in each status; None until the last one has."""
+        counts: dict[str, int] | None = (
+            None if self.state.target_counts is None else json.loads(self.state.target_counts)
+        )
+        return counts
+
+    @property
+    def status(self) -> str:
+        """`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus."""
+        return self.state.status.value
+
+    @property
+    def kind(self) -> str:
+        """`scheduled`, `manual` or `backfill`."""
+        return self.state.kind.value
+
+    @property
+    def result(self) -> Any:
+        """What the workflow returned; None until it succeeded."""
+        return None if self.state.result is None else json.loads(self.state.result)
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."""
+        ended: list[dict[str, Any]] = json.loads(self.state.attempts)
+        return ended
+
+    @property
+    def args(self) -> list[Any]:
+        """The workflow's positional arguments."""
+        given: list[Any] = json.loads(self.state.action)["args"]
+        return given
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The workflow's keyword arguments."""
+        given: dict[str, Any] = json.loads(self.state.action)["kwargs"]
+        return given
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels it got from its schedule."""
+        copied: dict[str, str] = json.loads(self.state.labels)
+        return copied
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """The memo it got from its schedule."""
+        copied: dict[str, Any] = json.loads(self.state.memo)
+        return copied
+
+    @property
+    def search_attributes(self) -> dict[str, Any]:
+        """The search attributes it got from its schedule."""
+        copied: dict[str, Any] = json.loads(self.state.search_attributes)
+        return copied
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """The ScheduleTriggered event that ties the run to its schedule."""
+        event: dict[str, Any] = json.loads(self.state.lineage)
+        return event
+
+
+class RunHandle(RunView):
     """One run: its fields as they were read last, and everything that can be done to it.
 
     >>> run = scheduler.get("nightly").trigger().run
@@ -39,192 +234,14 @@ class RunHandle:
         return f"<Run {self.instance_id} {self.status}>"
 
     @property
-    def uid(self) -> str:
-        """The run's uid, a ULID."""
-        return self._run.uid
-
-    @property
-    def schedule_uid(self) -> str:
-        """The incarnation of its schedule."""
-        return self._run.schedule_uid
-
-    @property
-    def number(self) -> int:
-        """1, 2, 3 ... within the schedule."""
-        return self._run.number
-
-    @property
-    def instance_id(self) -> str:
-        """The readable id, unique within the schedule."""
-        return self._run.instance_id
-
-    @property
-    def workflow(self) -> str:
-        """The name of the workflow it executes."""
-        return self._run.workflow
-
-    @property
-    def occurrence_at(self) -> datetime:
-        """The nominal time; for a manual run the moment of the trigger."""
-        return self._run.occurrence_at
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When its occurrence could fire: nominal plus jitter; None for a manual run."""
-        return self._run.due_at
-
-    @property
-    def attempt(self) -> int:
-        """The number of the newest attempt, from 1."""
-        return self._run.attempt
-
-    @property
-    def worker(self) -> str | None:
-        """Who executes or executed the newest attempt; None before it started."""
-        return self._run.worker
-
-    @property
-    def created_at(self) -> datetime:
-        """When the run was decided."""
-        return self._run.created_at
-
-    @property
-    def queued_at(self) -> datetime | None:
-        """When its job was put on the queue."""
-        return self._run.queued_at
-
-    @property
-    def started_at(self) -> datetime | None:
-        """When the newest attempt started."""
-        return self._run.started_at
-
-    @property
-    def ended_at(self) -> datetime | None:
-        """When the run ended; None while it has not."""
-        return self._run.ended_at
-
-    @property
-    def retry_at(self) -> datetime | None:
-        """When the next attempt is due; None unless the run is `retrying`."""
-        return self._run.retry_at
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
-        return self._run.is_blocked
-
-    @property
-    def blocked_at(self) -> datetime | None:
-        """Since when no worker that took it could find its workflow; None unless it is blocked."""
-        return self._run.blocked_at
-
-    @property
-    def blocked_reason(self) -> str | None:
-        """Which worker was the last of them, and what it lacked; None unless it is blocked."""
-        return self._run.blocked_reason
-
-    @property
-    def error(self) -> str | None:
-        """The error of the newest failed attempt."""
-        return self._run.error
-
-    @property
-    def queue(self) -> str | None:
-        """The queue of its job; None is the settings' default queue."""
-        return self._run.queue
-
-    @property
-    def connection(self) -> str | None:
-        """The named Redis of its job; None is the settings' Redis."""
-        return self._run.connection
-
-    @property
-    def timeout(self) -> int | None:
-        """Seconds one attempt may take; None is the settings' run timeout."""
-        return self._run.timeout
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The key of the trigger that started it, if one was given."""
-        return self._run.idempotency_key
-
-    @property
-    def backfill_uid(self) -> str | None:
-        """The backfill that started it, if one did."""
-        return self._run.backfill_uid
-
-    @property
-    def dispatched_at(self) -> datetime | None:
-        """When its workflow returned and its targets were open; None unless it has targets."""
-        return self._run.dispatched_at
-
-    @property
-    def target_counts(self) -> dict[str, int] | None:
-        """How many of its targets ended in each status; None until the last one has."""
-        counts: dict[str, int] | None = None if self._run.target_counts is None else json.loads(self._run.target_counts)
-        return counts
-
-    @property
-    def status(self) -> str:
-        """`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus."""
-        return self._run.status.value
-
-    @property
-    def kind(self) -> str:
-        """`scheduled`, `manual` or `backfill`."""
-        return self._run.kind.value
-
-    @property
-    def result(self) -> Any:
-        """What the workflow returned; None until it succeeded."""
-        return None if self._run.result is None else json.loads(self._run.result)
+    def runtime(self) -> Runtime:
+        """What its process holds: settings, SQL, Redis."""
+        return self._runtime
 
     @property
     def state(self) -> Run:
         """The whole row as a frozen value."""
         return self._run
-
-    @property
-    def attempts(self) -> list[dict[str, Any]]:
-        """The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."""
-        ended: list[dict[str, Any]] = json.loads(self._run.attempts)
-        return ended
-
-    @property
-    def args(self) -> list[Any]:
-        """The workflow's positional arguments."""
-        given: list[Any] = json.loads(self._run.action)["args"]
-        return given
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The workflow's keyword arguments."""
-        given: dict[str, Any] = json.loads(self._run.action)["kwargs"]
-        return given
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels it got from its schedule."""
-        copied: dict[str, str] = json.loads(self._run.labels)
-        return copied
-
-    @property
-    def memo(self) -> dict[str, Any]:
-        """The memo it got from its schedule."""
-        copied: dict[str, Any] = json.loads(self._run.memo)
-        return copied
-
-    @property
-    def search_attributes(self) -> dict[str, Any]:
-        """The search attributes it got from its schedule."""
-        copied: dict[str, Any] = json.loads(self._run.search_attributes)
-        return copied
-
-    @property
-    def lineage(self) -> dict[str, Any]:
-        """The ScheduleTriggered event that ties the run to its schedule."""
-        event: dict[str, Any] = json.loads(self._run.lineage)
-        return event
 
     def refresh(self) -> RunHandle:
         """Read the run again; raises RunNotFoundError when it was purged."""
@@ -291,13 +308,16 @@ class RunHandle:
         return self
 
 
+H = TypeVar("H", bound=RunView)
+
+
 @dataclass(frozen=True, slots=True)
-class TriggerResult:
-    """What a manual trigger did."""
+class TriggerResult(Generic[H]):
+    """What a manual trigger did; its run is a handle of the kind that was triggered."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    run: RunHandle | None = None
+    run: H | None = None
     """The run that was started or buffered; None when nothing was."""
     reason: str | None = None
     """Why nothing was started; None when something was."""
@@ -314,7 +334,7 @@ class TriggerResult:
         return self.run is not None
 
 
-def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult:
+def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult[RunHandle]:
     """Turn the outcome of a trigger into what its caller gets."""
     run = RunHandle(runtime, outcome.run) if outcome.run else None
     return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

@@ -337,7 +337,7 @@ class ScheduleHandle(ScheduleView):
         context: CommandContext | None = None,
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
-    ) -> TriggerResult:
+    ) -> TriggerResult[RunHandle]:
         """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
 
         A paused schedule refuses unless `force`. The same `idempotency_key` returns the same run again.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.api.schedule_handle import TriggerResult
+from rqsched.api.schedule_handle import RunHandle, TriggerResult
 from rqsched.cli.arguments import Note, Overlap, ScheduleId
 from rqsched.cli.command import CONFLICT, command
 from rqsched.cli.output import notice
@@ -104,7 +104,7 @@ def trigger(
         raise typer.Exit(CONFLICT)
 
 
-def _because(result: TriggerResult) -> str:
+def _because(result: TriggerResult[RunHandle]) -> str:
     if result.buffer_depth is not None:
         return f" (waiting, {result.buffer_depth} in line)"
     return f" ({result.reason})" if result.reason else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, get_args
@@ -11,6 +12,8 @@ import pytest
 
 from rqsched import Cron, Every, Once, RetryPolicy, Spec, workflow
 from rqsched.aio import (
+    AsyncRunHandle,
+    AsyncScheduleHandle,
     AsyncScheduler,
     ScheduleInfo,
     ScheduleStatus,
@@ -23,6 +26,8 @@ from rqsched.aio import (
     schedule_workflow,
     use,
 )
+from rqsched.chain.backfill import Range
+from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.testing import run_due
 from rqsched.workflows import make_workflow, registry
@@ -410,6 +415,9 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> N
         assert (await created.run("1")).kind == "manual"
         assert len(await created.upcoming(3)) == 3
         assert len((await created.backfill(NOON - 2 * DAY, NOON, overlap="allow")).rows) == 2
+        wanted = Range(NOON - 3 * DAY, NOON, OverlapPolicy.ALLOW_ALL)
+        assert [len(rows) async for rows in created.preview_backfill(wanted)] == [3]
+        assert [done.started async for done, _ in created.iter_backfill(wanted)] == [1]
         handle, outcome = await schedules.upsert("nightly", "note", Cron("0 2 * * *"))
         assert (handle.uid, outcome) == (created.uid, "updated")
         assert [found.schedule_id for found in (await schedules.list(status="active")).items] == ["nightly"]
@@ -421,6 +429,68 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> N
         return streamed
 
     assert await_(story())[:4] == ["ScheduleCreated", "SchedulePaused", "ScheduleResumed", "ScheduleUpdated"]
+
+
+def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
+    schedules = AsyncScheduler(env.scheduler)
+    cron = Cron("0 2 * * *")
+
+    async def calls() -> dict[type, dict[str, list[object]]]:
+        schedule = await schedules.create("nightly", "note", cron)
+        triggered = await schedule.trigger()
+        run = await schedule.run("1")
+        return {
+            AsyncScheduler: {
+                "create": [schedule],
+                "upsert": [(await schedules.upsert("nightly", "note", cron))[0]],
+                "get": [await schedules.get("nightly")],
+                "newest": [await schedules.newest("nightly")],
+                "list": [*(await schedules.list()).items],
+                "iter": [found async for found in schedules.iter()],
+                "run": [await schedules.run(run.uid)],
+            },
+            AsyncScheduleHandle: {
+                "trigger": [triggered.run],
+                "run": [run],
+                "runs": [*(await schedule.runs()).items],
+                "refresh": [await schedule.refresh()],
+                "update": [await schedule.update(note="n")],
+                "pause": [await schedule.pause()],
+                "resume": [await schedule.resume()],
+                "restart": [await (await _done(env, schedules)).restart()],
+                "delete": [await schedule.delete()],
+            },
+            AsyncRunHandle: {
+                "refresh": [await run.refresh()],
+                "cancel": [await run.cancel()],
+                "terminate": [await run.terminate()],
+                "retry": [await (await schedules.run((await _ended(schedules)).uid)).retry()],
+            },
+        }
+
+    for kind, returned in await_(calls()).items():
+        assert set(returned) == _returning_handles(kind), "each such method is called"
+        for name, found in returned.items():
+            assert {type(one) for one in found} <= {AsyncScheduleHandle, AsyncRunHandle}, name
+            assert found, name
+
+
+async def _done(env: Env, schedules: AsyncScheduler) -> AsyncScheduleHandle:
+    schedule = await schedules.create("once", "note", Every("1h"), max_runs=1)
+    await run(env.run_due, 2 * HOUR)
+    return await schedule.refresh()
+
+
+async def _ended(schedules: AsyncScheduler) -> AsyncRunHandle:
+    triggered = await (await schedules.create("ended", "note", Cron("0 2 * * *"))).trigger()
+    assert triggered.run is not None
+    return await triggered.run.cancel()
+
+
+def _returning_handles(kind: type) -> set[str]:
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    returned = {name: str(inspect.signature(method).return_annotation) for name, method in methods}
+    return {name for name, one in returned.items() if "Handle" in one or "TriggerResult" in one}
 
 
 def test_any_other_operation_is_awaited_by_run(env: Env) -> None:

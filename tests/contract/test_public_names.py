@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import pytest
+
 import rqsched
-from rqsched import RunHandle, ScheduleHandle, Scheduler, machines, testing
+from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, machines, testing
 from rqsched.core.option_table import Options
 
 PUBLIC_NAMES = {
@@ -77,7 +79,7 @@ def test_create_documents_every_argument_and_option_in_one_place() -> None:
 
 
 def test_handles_have_no_untyped_attributes() -> None:
-    for handle in (ScheduleHandle, RunHandle, rqsched.aio.AsyncSchedule):
+    for handle in (ScheduleHandle, RunHandle, aio.AsyncScheduleHandle, aio.AsyncRunHandle):
         assert not hasattr(handle, "__getattr__")
         untyped = [name for name, member in inspect.getmembers(handle, _is_property) if not _returns(member)]
         assert untyped == []
@@ -93,3 +95,23 @@ def _returns(member: property) -> object:
 
 def test_the_package_ships_its_types() -> None:
     assert (Path(rqsched.__file__).parent / "py.typed").exists()
+
+
+NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "on_timing", "scheduler"}
+"""What AsyncScheduler leaves to the scheduler behind it."""
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (Scheduler, aio.AsyncScheduler),
+        (ScheduleHandle, aio.AsyncScheduleHandle),
+        (RunHandle, aio.AsyncRunHandle),
+    ],
+)
+def test_async_handle_has_every_public_name_of_the_blocking_one(blocking: type, awaited: type) -> None:
+    assert _public(blocking) == _public(awaited)
+
+
+def _public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")} - NOTHING_TO_AWAIT - {"runtime"}

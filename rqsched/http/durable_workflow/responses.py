@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rqsched.api.schedule_handle import TriggerResult
+from rqsched.api.schedule_handle import RunHandle, TriggerResult
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
@@ -191,7 +191,7 @@ def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
     return record.payload | {"outcome": outcome}
 
 
-def triggered(schedule_id: str, result: TriggerResult) -> dict[str, Any]:
+def triggered(schedule_id: str, result: TriggerResult[RunHandle]) -> dict[str, Any]:
     """Return the outcome of a trigger."""
     run = result.run
     known = {

@@ -298,7 +298,7 @@ class TriggerResponse(Schema):
     buffer_depth: int | None
 
 
-def trigger_response(result: TriggerResult) -> dict[str, Any]:
+def trigger_response(result: TriggerResult[RunHandle]) -> dict[str, Any]:
     """Return the outcome of a manual trigger, with its run."""
     return {
         "outcome": result.outcome,
