@@ -58,13 +58,17 @@ class BoundedConnection(psycopg.Connection[Any]):
         self._heard_at = monotonic()
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """Wait as psycopg does, but not for ever; a connection that was quiet has to answer an empty query first."""
-        is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        if is_idle and monotonic() - self._heard_at > _QUIET_SECONDS:
-            self.pgconn.send_query(b"")
-            super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
+        """Wait as psycopg does, but not for ever."""
         seconds = math.inf if self.answer_seconds is None else self.answer_seconds
         return super().wait(self._bounded(gen, seconds), *args, **options)
+
+    def ask_if_quiet(self) -> None:
+        """Have a connection that was quiet between two transactions answer an empty query; else it is closed."""
+        is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
+        if is_idle and monotonic() - self._heard_at > _QUIET_SECONDS:
+            with self.lock:
+                self.pgconn.send_query(b"")
+                super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
 
     def _bounded(self, gen: PQGen[T], seconds: float) -> PQGen[T]:
         heard_at = monotonic()
@@ -104,7 +108,16 @@ class _Description(Sequence[Any]):
         return self._columns[at]
 
 
-class _PlainCursor(psycopg.Cursor[Any]):
+class _AskingCursor(psycopg.Cursor[Any]):
+    """A cursor of a bounded connection: here SQLAlchemy takes an error for one of the database, and repeats."""
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Execute one statement, on a connection that lives."""
+        cast("BoundedConnection", self.connection).ask_if_quiet()
+        return super().execute(*args, **options)
+
+
+class _PlainCursor(_AskingCursor):
     """A cursor that says of its columns no more than SQLAlchemy reads."""
 
     @property
@@ -142,7 +155,7 @@ def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
 
 def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
     del dialect, record
-    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None}
+    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, "cursor_factory": _AskingCursor}
     return BoundedConnection.connect(*args, **{**usual, **options})
 
 

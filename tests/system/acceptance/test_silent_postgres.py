@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -113,6 +114,27 @@ def test_call_behind_silent_connections_ends_and_says_so(proxy: Proxy, postgres_
     proxy.is_silent = False
     database.ping()
     database.close()
+
+
+@pytest.mark.parametrize("way", ["read", "transact", "transact_alone", "kept"])
+@pytest.mark.parametrize("end", ["swallow", "cut"])
+def test_quiet_connection_that_is_lost_is_replaced_whatever_is_asked(
+    proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch, way: str, end: str
+) -> None:
+    monkeypatch.setattr(postgres, "_QUIET_SECONDS", 0.0)
+    with closing(Database(proxy.url(postgres_url))) as database:
+        if way == "kept":
+            database.keep_connection()
+        ask = getattr(database, "transact_alone" if way == "kept" else way)
+        first = ask(backend)
+
+        getattr(proxy, end)()
+
+        assert ask(backend) != first
+
+
+def backend(connection: sa.Connection) -> int:
+    return int(connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one())
 
 
 def test_quiet_connection_that_does_not_answer_is_given_up_before_it_has_a_statement(
