@@ -316,7 +316,7 @@ def _find(named: _Registered) -> tuple[str, ScheduleHandle | None]:
 
 def _get(schedule_id: str, namespace: str) -> ScheduleHandle | None:
     try:
-        return _scheduler().get(schedule_id, namespace)
+        return _scheduler().get(schedule_id, namespace=namespace)
     except ScheduleNotFoundError:
         return None
 

@@ -174,7 +174,7 @@ def run_schedule(scheduler: Scheduler, schedule_id: str, *, namespace: str | Non
 
     Raises ScheduleNotFoundError, and InvalidInputError when the trigger started nothing.
     """
-    result = scheduler.get(schedule_id, namespace).trigger(force=True)
+    result = scheduler.get(schedule_id, namespace=namespace).trigger(force=True)
     if result.run is None:
         raise InvalidInputError("schedule_id", f"the trigger of {schedule_id!r} started nothing: {result.reason}")
     execute_pending(scheduler)
@@ -192,7 +192,7 @@ def assert_has_schedule(
 ) -> ScheduleHandle:
     """Assert that a schedule exists and has what is given; return it. The message says what differs."""
     try:
-        handle = scheduler.get(schedule_id, namespace)
+        handle = scheduler.get(schedule_id, namespace=namespace)
     except ScheduleNotFoundError:
         known = ", ".join(repr(one.schedule_id) for one in scheduler.list(namespace=namespace).items) or "none"
         raise AssertionError(f"schedule {schedule_id!r} does not exist; existing schedules: {known}") from None

@@ -307,8 +307,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
     def get(
         self,
         schedule_id: str,
-        namespace: str | None = None,
         *,
+        namespace: str | None = None,
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
@@ -372,13 +372,13 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
     ) -> History:
         """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
-        return self.newest(schedule_id, namespace).history(limit, after_sequence)
+        return self.newest(schedule_id, namespace=namespace).history(limit, after_sequence)
 
-    def newest(self, schedule_id: str, namespace: str | None = None) -> ScheduleHandle:
+    def newest(self, schedule_id: str, *, namespace: str | None = None) -> ScheduleHandle:
         """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
         return self._found(listing.find_newest, schedule_id, namespace)
 
-    def run(self, uid: str, namespace: str | None = None) -> RunHandle:
+    def run(self, uid: str, *, namespace: str | None = None) -> RunHandle:
         """Find a run by its uid, of whichever schedule; raises RunNotFoundError."""
         found = self.runtime.database.read(lambda c: listing.find_run_in(c, self._namespace(namespace), uid))
         if found is None:
@@ -420,10 +420,10 @@ class Scheduler(BulkOperations, Syncing, Declaring):
                 progress(row)
         return rows
 
-    def usage(self, namespace: str | None = None) -> Usage:
+    def usage(self, *, namespace: str | None = None) -> Usage:
         """Count the schedules of a namespace and the bytes they declare, beside what RQSCHED_QUOTAS allows.
 
-        >>> scheduler.usage("acme").limits
+        >>> scheduler.usage(namespace="acme").limits
         Quota(schedules=None, bytes=None)
         """
         return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))

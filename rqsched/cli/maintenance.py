@@ -26,7 +26,7 @@ def usage(
 ) -> None:
     """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
     scheduler = session.scheduler
-    found = scheduler.usages() if every else [scheduler.usage(session.namespace)]
+    found = scheduler.usages() if every else [scheduler.usage(namespace=session.namespace)]
     rows = [{"namespace": one.namespace, "resource": name, **_part(one, name)} for one in found for name in RESOURCES]
     if session.writer.is_lines:
         session.writer.lines(rows)

@@ -85,7 +85,7 @@ def _retry_named(
 ) -> list[RetryRow]:
     """Find every run before any is retried; one that cannot be is a row that says why."""
     handle = None if schedule is None else session.newest(schedule)
-    found = [handle.run(name) if handle else session.scheduler.run(name, session.namespace) for name in names]
+    found = [handle.run(name) if handle else session.scheduler.run(name, namespace=session.namespace) for name in names]
     return [_retry_one(session, run, dry_run=dry_run, failed_targets=failed_targets) for run in found]
 
 

@@ -25,7 +25,9 @@ LOOK_SECONDS = 1.0
 
 def find_run(session: Session, run: str, schedule: str | None) -> RunHandle:
     """Find a run by its uid, or within a schedule by its number or instance id too."""
-    return session.newest(schedule).run(run) if schedule else session.scheduler.run(run, session.namespace)
+    if schedule:
+        return session.newest(schedule).run(run)
+    return session.scheduler.run(run, namespace=session.namespace)
 
 
 @command(app)

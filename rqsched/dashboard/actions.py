@@ -159,7 +159,7 @@ def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
     done, problems = 0, list[str]()
     for schedule_id in chosen:
         try:
-            action.do(visit, visit.scheduler.get(schedule_id, visit.namespace))
+            action.do(visit, visit.scheduler.get(schedule_id, namespace=visit.namespace))
             done += 1
         except RqschedError as error:
             problems.append(f"{schedule_id}: {error}")

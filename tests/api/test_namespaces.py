@@ -49,7 +49,7 @@ def test_the_default_namespace_is_that_of_the_settings(make_env: MakeEnv, databa
     schedule = billing.create()
 
     assert schedule.namespace == "billing"
-    assert default.scheduler.get("report", "billing").uid == schedule.uid
+    assert default.scheduler.get("report", namespace="billing").uid == schedule.uid
     assert default.scheduler.list().items == []
     default.advance()
     assert [row["schedule_id"] for row in default.scheduler.tick()] == ["report"], "who fires serves every namespace"

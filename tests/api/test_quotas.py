@@ -176,4 +176,4 @@ def test_the_usage_is_the_same_awaited_and_has_limits_only_where_they_are_set(li
     assert (usage.namespace, usage.schedules, usage.limits) == ("default", 1, Quota())
     assert usage.bytes > 0
     assert asyncio.run(AsyncScheduler(env.scheduler).usage()) == usage
-    assert env.scheduler.usage("other").limits == Quota(schedules=2)
+    assert env.scheduler.usage(namespace="other").limits == Quota(schedules=2)

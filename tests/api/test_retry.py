@@ -112,7 +112,7 @@ def test_a_run_is_found_by_its_uid_in_its_namespace(env: Env) -> None:
     run = newest(failing(env, "a"))
     assert env.scheduler.run(run.uid.lower()).instance_id == run.instance_id
     with pytest.raises(RunNotFoundError):
-        env.scheduler.run(run.uid, "other")
+        env.scheduler.run(run.uid, namespace="other")
     env.scheduler.run(run.uid).require_retryable()
     run.retry()
     env.scheduler.run(run.uid).require_retryable()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rqsched
-from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, machines, testing
+from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, machines, testing
 from rqsched.core.option_table import Options
 
 PUBLIC_NAMES = {
@@ -95,6 +95,17 @@ def _returns(member: property) -> object:
 
 def test_the_package_ships_its_types() -> None:
     assert (Path(rqsched.__file__).parent / "py.typed").exists()
+
+
+def test_namespace_is_keyword_only_everywhere() -> None:
+    kinds = (Scheduler, ScheduleHandle, RunHandle, aio.AsyncScheduler, client.Client, client.AsyncClient, testing, aio)
+    positional = [
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, call in inspect.getmembers(kind, inspect.isfunction)
+        if (found := inspect.signature(call).parameters.get("namespace")) and found.kind is not found.KEYWORD_ONLY
+    ]
+    assert positional == []
 
 
 NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "on_timing", "scheduler"}

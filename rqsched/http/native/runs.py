@@ -186,7 +186,8 @@ def targets_of_run(
     cursor: Cursor = None,
 ) -> Response:
     """Read the same of a run of whichever schedule, by its uid."""
-    return JSONResponse(targets_response(call.scheduler.run(run_uid.upper(), call.namespace), limit, cursor, status))
+    run = call.scheduler.run(run_uid.upper(), namespace=call.namespace)
+    return JSONResponse(targets_response(run, limit, cursor, status))
 
 
 @router.get("/runs/", response_model=FoundRunsResponse, tags=["runs"])

@@ -36,6 +36,6 @@ class UsageResponse(Schema):
 @router.get("/usage/", response_model=UsageResponse)
 def read_usage(call: Read) -> Response:
     """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
-    usage = call.scheduler.usage(call.namespace)
+    usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return JSONResponse({"namespace": usage.namespace, **pairs})
