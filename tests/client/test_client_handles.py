@@ -38,7 +38,7 @@ def fields(kind: type) -> set[str]:
 
 def test_handles_have_the_fields_of_the_in_process_ones() -> None:
     assert fields(schedule_view.ScheduleView) - OWN - {"schedule_id"} <= fields(ScheduleView)
-    assert fields(run_handle.RunHandle) - OWN - {"result"} <= fields(RunView)
+    assert fields(run_handle.RunView) - OWN - {"result"} <= fields(RunView)
 
 
 def test_the_fields_of_a_schedule_are_those_in_process(client: Client, web: Web) -> None:
@@ -54,7 +54,7 @@ def test_the_fields_of_a_schedule_are_those_in_process(client: Client, web: Web)
 def test_the_fields_of_a_run_are_those_in_process(client: Client, web: Web) -> None:
     client.create("report", "note", Every("1h"), args=["x"], labels={"a": "b"}).trigger()
     (far,), (near,) = client.handle("report").runs().items, web.env.scheduler.get("report").runs().items
-    for name in fields(run_handle.RunHandle) - OWN - {"result"}:
+    for name in fields(run_handle.RunView) - OWN - {"result"}:
         assert getattr(far, name) == getattr(near, name), name
 
 
