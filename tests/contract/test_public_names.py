@@ -103,7 +103,9 @@ def test_namespace_is_keyword_only_everywhere() -> None:
         f"{kind.__name__}.{name}"
         for kind in kinds
         for name, call in inspect.getmembers(kind, inspect.isfunction)
-        if (found := inspect.signature(call).parameters.get("namespace")) and found.kind is not found.KEYWORD_ONLY
+        if not name.startswith("_")
+        and (found := inspect.signature(call).parameters.get("namespace"))
+        and found.kind is not found.KEYWORD_ONLY
     ]
     assert positional == []
 
