@@ -36,7 +36,8 @@ RqschedError
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
 not an error. It derives from BaseException, so that a workflow's `except Exception` does not swallow it.
 
-An error takes data, keeps it as attributes and writes its own message, which says what to do.
+An error takes data, keeps it as attributes and writes its own message, which says what to do. Its class says what it is
+on each surface: `code`, `http_status` and `exit_code`, which its subclasses inherit.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ class RqschedError(Exception):
     """The root: `except RqschedError` catches everything rqsched raises on purpose."""
 
     code = "error"
-    """A stable word for logs, JSON answers and exit codes."""
+    """A stable word for logs and JSON answers."""
+    http_status = 500
+    """The status of an HTTP response; OJS and Durable Workflow have a few of their own."""
+    exit_code = 1
+    """What a command ends with."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling with its message and attributes: RQ and process pools send exceptions between processes."""
@@ -70,6 +75,8 @@ class InvalidInputError(RqschedError, ValueError):
     """
 
     code = "invalid_input"
+    http_status = 422
+    exit_code = 2
 
     def __init__(self, field: str, reason: str) -> None:
         self.field = field
@@ -150,6 +157,8 @@ class NotFoundError(RqschedError, LookupError):
     """Nothing of this identity exists (any more)."""
 
     code = "not_found"
+    http_status = 404
+    exit_code = 3
 
 
 class NamespaceNotFoundError(NotFoundError):
@@ -199,6 +208,8 @@ class ConflictError(RqschedError):
     """The request is well-formed but the state of the schedule or run forbids it; nothing was written."""
 
     code = "conflict"
+    http_status = 409
+    exit_code = 4
 
 
 class ScheduleExistsError(ConflictError):
@@ -245,6 +256,7 @@ class VersionConflictError(ConflictError):
     """The schedule changed since the caller read it (optimistic concurrency)."""
 
     code = "version_conflict"
+    http_status = 412
 
     def __init__(self, schedule_id: str, expected: int, actual: int) -> None:
         self.schedule_id = schedule_id
@@ -282,6 +294,8 @@ class QuotaExceededError(RqschedError):
     """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too."""
 
     code = "quota_exceeded"
+    http_status = 403
+    exit_code = 4
 
     def __init__(self, namespace: str, resource: str, *, limit: int, used: int, wanted: int) -> None:
         self.namespace = namespace
@@ -300,6 +314,7 @@ class ConfigError(RqschedError):
     """A setting is missing, malformed or contradicts another one."""
 
     code = "config_error"
+    exit_code = 2
 
 
 class WrongDatabaseError(ConfigError):
@@ -312,6 +327,8 @@ class SchemaError(RqschedError):
     """The database's tables are not those of this version of rqsched."""
 
     code = "schema_error"
+    http_status = 503
+    exit_code = 5
 
 
 class DatabaseLimitError(RqschedError):
@@ -321,6 +338,8 @@ class DatabaseLimitError(RqschedError):
     """
 
     code = "database_limit"
+    http_status = 503
+    exit_code = 5
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -335,6 +354,8 @@ class BackendUnavailableError(RqschedError):
     """SQL or Redis did not answer within the retries; repeat the call later."""
 
     code = "backend_unavailable"
+    http_status = 503
+    exit_code = 5
 
 
 class DatabaseUnavailableError(BackendUnavailableError):

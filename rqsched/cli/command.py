@@ -15,35 +15,11 @@ from redis.exceptions import RedisError
 
 from rqsched.cli.output import Output, dump
 from rqsched.cli.session import Session
-from rqsched.errors import (
-    BackendUnavailableError,
-    ConfigError,
-    ConflictError,
-    DatabaseLimitError,
-    InvalidInputError,
-    NotFoundError,
-    QuotaExceededError,
-    RqschedError,
-    SchemaError,
-)
+from rqsched.errors import BackendUnavailableError, ConflictError, RqschedError
 from rqsched.store.database import DatabaseError
 
-FAILED, INVALID, NOT_FOUND, CONFLICT, UNAVAILABLE = 1, 2, 3, 4, 5
-"""The exit codes beside 0; docs/cli.md explains them."""
-
-_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (InvalidInputError, INVALID),
-    (ConfigError, INVALID),
-    (NotFoundError, NOT_FOUND),
-    (ConflictError, CONFLICT),
-    (QuotaExceededError, CONFLICT),
-    (BackendUnavailableError, UNAVAILABLE),
-    (DatabaseLimitError, UNAVAILABLE),
-    (SchemaError, UNAVAILABLE),
-    (RqschedError, FAILED),
-    (RedisError, UNAVAILABLE),
-    (DatabaseError, UNAVAILABLE),
-)
+FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
+"""The exit codes of a command that raises no error, but did not do all it was asked; docs/cli.md explains them."""
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -108,22 +84,21 @@ def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
 
 
 def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call the function inside its session; a known error ends the process with its exit code."""
+    """Call the function inside its session; a known error ends the process with its exit code.
+
+    Standard error gets a line for people, or a JSON object for programs.
+    """
     session = next((value for value in arguments.values() if isinstance(value, Session)), None)
     try:
         with session or nullcontext():
             function(**arguments)
-    except tuple(kind for kind, _ in _CODES) as error:
-        _tell(error, session.output if session else Output.TABLE)
-        raise typer.Exit(next(code for kind, code in _CODES if isinstance(error, kind))) from None
-
-
-def _tell(error: Exception, output: Output) -> None:
-    """Write the error to standard error: a line for people, a JSON object for programs."""
-    message = explain(error)
-    code = error.code if isinstance(error, RqschedError) else "backend_unavailable"
-    line = f"Error: {message}" if output is Output.TABLE else dump({"error": code, "message": message})
-    sys.stderr.write(line + "\n")
+    except (RqschedError, RedisError, DatabaseError) as error:
+        known = error if isinstance(error, RqschedError) else BackendUnavailableError()
+        message = explain(error)
+        is_table = session is None or session.output is Output.TABLE
+        line = f"Error: {message}" if is_table else dump({"error": known.code, "message": message})
+        sys.stderr.write(line + "\n")
+        raise typer.Exit(known.exit_code) from None
 
 
 def explain(error: Exception) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
+from rqsched import errors
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RqschedError, UnknownWorkflowError
 
 
@@ -15,19 +16,17 @@ class ResponseError(RqschedError):
 
     code = "response"
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        self.status = status
+    def __init__(self, http_status: int, code: str, detail: str) -> None:
+        self.http_status = http_status
         self.code = code
         super().__init__(detail)
 
 
-def _descendants(kind: type[RqschedError]) -> Iterator[type[RqschedError]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _descendants(child)
-
-
-_KINDS = {kind.code: kind for kind in _descendants(RqschedError) if kind.__module__ == "rqsched.errors"}
+_KINDS = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, RqschedError) and kind is not RqschedError
+}
 
 
 def error_of(response: httpx.Response) -> RqschedError:

@@ -22,18 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from starlette.exceptions import HTTPException
 
-from rqsched.errors import (
-    BackendUnavailableError,
-    ConflictError,
-    DatabaseLimitError,
-    DatabaseUnavailableError,
-    InvalidInputError,
-    NotFoundError,
-    QuotaExceededError,
-    RqschedError,
-    SchemaError,
-    VersionConflictError,
-)
+from rqsched.errors import DatabaseLimitError, DatabaseUnavailableError, InvalidInputError, RqschedError
 from rqsched.store.database import UNREACHABLE
 
 MOST_ERRORS = 20
@@ -48,20 +37,20 @@ RETRY_AFTER = 5
 class HttpError(RqschedError):
     """An error that only exists over HTTP."""
 
-    status = 500
-    """The HTTP status."""
+    retry_after: int | None = None
+    """Seconds after which a caller may try again."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers of the response."""
-        return {}
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
 class UnauthorizedError(HttpError):
     """The token is missing or unknown."""
 
     code = "unauthorized"
-    status = 401
+    http_status = 401
 
     def __init__(self) -> None:
         super().__init__("a valid bearer token is required: send Authorization: Bearer TOKEN.")
@@ -76,21 +65,21 @@ class ForbiddenError(HttpError):
     """The principal is known and may not do this."""
 
     code = "forbidden"
-    status = 403
+    http_status = 403
 
 
 class MalformedError(HttpError):
     """The request cannot be read."""
 
     code = "malformed"
-    status = 400
+    http_status = 400
 
 
 class TooLargeError(HttpError):
     """The body exceeds the limit."""
 
     code = "too_large"
-    status = 413
+    http_status = 413
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -101,7 +90,7 @@ class TooSlowError(HttpError):
     """The body did not arrive in time."""
 
     code = "too_slow"
-    status = 408
+    http_status = 408
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -112,47 +101,34 @@ class BusyError(HttpError):
     """As many bodies of unknown senders are being read as this process reads at once."""
 
     code = "busy"
-    status = 503
+    http_status = 503
+    retry_after = RETRY_AFTER
 
     def __init__(self) -> None:
         super().__init__("too many requests of unknown senders are being read; try again later, or send a token.")
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return when to try again."""
-        return {"Retry-After": str(RETRY_AFTER)}
 
 
 class RateLimitedError(HttpError):
     """The principal exceeds its rate."""
 
     code = "rate_limited"
-    status = 429
+    http_status = 429
 
     def __init__(self, retry_after: int) -> None:
         self.retry_after = retry_after
         super().__init__(f"too many requests; try again in {retry_after} s.")
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return when to try again."""
-        return {"Retry-After": str(self.retry_after)}
 
 
 class TooManyStreamsError(HttpError):
     """As many streams of events are open as this process serves, or it stops."""
 
     code = "too_many_streams"
-    status = 503
+    http_status = 503
+    retry_after = RETRY_AFTER
 
     def __init__(self, most: int) -> None:
         self.most = most
         super().__init__(f"this process serves {most} streams at most, or is stopping; try again later.")
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return when to try again."""
-        return {"Retry-After": str(RETRY_AFTER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +162,6 @@ class Problem:
 
 
 _UNREACHABLE = (*UNREACHABLE, RedisConnectionError, RedisTimeoutError)
-_STATUS: tuple[tuple[type[RqschedError], int], ...] = (
-    (InvalidInputError, 422),
-    (NotFoundError, 404),
-    (VersionConflictError, 412),
-    (ConflictError, 409),
-    (QuotaExceededError, 403),
-    (BackendUnavailableError, 503),
-    (DatabaseLimitError, 503),
-    (SchemaError, 503),
-)
 _TOLD: Mapping[type[RqschedError], str] = {
     DatabaseUnavailableError: "the database does not answer; try again later.",
     DatabaseLimitError: "the database stopped this request because it took too long; ask for less, or try again later.",
@@ -214,7 +180,7 @@ EXPECTED: tuple[type[Exception], ...] = (RqschedError, RequestValidationError, H
 def problem_of(error: BaseException) -> Problem:
     """Map an error; an unexpected one reveals no details."""
     if isinstance(error, HttpError):
-        return Problem(error.status, error.code, str(error), headers=error.headers, error=error)
+        return Problem(error.http_status, error.code, str(error), headers=error.headers, error=error)
     if isinstance(error, RqschedError):
         return _of_rqsched(error)
     if isinstance(error, RequestValidationError):
@@ -228,12 +194,11 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def _of_rqsched(error: RqschedError) -> Problem:
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status == 503:
+    if error.http_status == 503:
         # Not why: a driver names hosts, users and databases, which callers need not know; the log has it.
         detail = next((text for kind, text in _TOLD.items() if isinstance(error, kind)), str(error))
         return _unavailable(error.code, detail, error)
-    if status == 500:
+    if error.http_status == 500:
         return Problem(
             500, "internal_error", "the server is not configured correctly; its log has the reason.", error=error
         )
@@ -241,7 +206,7 @@ def _of_rqsched(error: RqschedError) -> Problem:
     fields: tuple[FieldProblem, ...] = ()
     if isinstance(error, InvalidInputError):
         fields = (FieldProblem(error.field, f"{error.reason}{told}", error.code),)
-    return Problem(status, error.code, f"{error}{told}", fields=fields, error=error)
+    return Problem(error.http_status, error.code, f"{error}{told}", fields=fields, error=error)
 
 
 def _unavailable(code: str, detail: str, error: BaseException) -> Problem:

@@ -232,10 +232,10 @@ def test_an_error_that_only_http_has_is_a_response_error(make_web: MakeWeb) -> N
     web = make_web(tokens=tokens)
     with pytest.raises(ResponseError) as caught:
         client_of(web).list()
-    assert (caught.value.status, caught.value.code) == (401, "unauthorized")
+    assert (caught.value.http_status, caught.value.code) == (401, "unauthorized")
     with pytest.raises(ResponseError) as caught:
         client_of(web, token="0123456789abcdef").create("x", "note", Every("1m"))
-    assert (caught.value.status, caught.value.code) == (403, "forbidden")
+    assert (caught.value.http_status, caught.value.code) == (403, "forbidden")
 
 
 def test_a_client_may_be_bound_to_a_namespace(web: Web) -> None:

@@ -120,7 +120,7 @@ def test_what_will_not_pass_is_raised_at_once(make_web: MakeWeb) -> None:
     with served(web.app) as url:
         with Client(url) as client, pytest.raises(ResponseError) as caught:
             next(client.events(follow=True))
-        assert caught.value.status == 401
+        assert caught.value.http_status == 401
         with Client(url, token="secret-of-a-token", retries=SOON) as client:
             with pytest.raises(ScheduleNotFoundError):
                 next(client.handle("unknown").iter_history(follow=True))

@@ -18,7 +18,7 @@ class ReasonError(HttpError):
     """An error of this surface: a status and a stable reason."""
 
     def __init__(self, status: int, reason: str, message: str, *, field: str | None = None) -> None:
-        self.status = status
+        self.http_status = status
         self.code = reason
         self.field = field
         super().__init__(message)

@@ -91,9 +91,9 @@ def create(call: Admin, body: requests.CreateRequest, request: Request) -> Respo
 
     try:
         make()
-    except ScheduleExistsError as error:
+    except ScheduleExistsError:
         if not _free_done(call, schedule_id, context):
-            raise ReasonError(409, "schedule_already_exists", str(error)) from error
+            raise
         make()
     return _outcome(schedule_id, "created", 201)
 

@@ -22,8 +22,6 @@ _CODES = {
     503: "backend_error",
 }
 """The spec's codes; a status without one has ours, prefixed as the spec asks."""
-_STATUSES = {422: 400}
-"""This surface's status where it differs from the native one."""
 
 
 class OjsResponse(JSONResponse):
@@ -36,7 +34,7 @@ class OjsError(HttpError):
     """An error with a code of the spec."""
 
     def __init__(self, status: int, code: str, message: str, *, details: dict[str, Any] | None = None) -> None:
-        self.status = status
+        self.http_status = status
         self.code = code
         self.details = details
         super().__init__(message)
@@ -50,7 +48,7 @@ def invalid(message: str, **details: Any) -> OjsError:
 def render(problem: Problem, request_id: str) -> Response:
     """Render `{"error": {code, message, retryable, details?, request_id}}`."""
     own = isinstance(problem.error, OjsError)
-    status = problem.status if own else _STATUSES.get(problem.status, problem.status)
+    status = 400 if problem.status == 422 and not own else problem.status
     error: dict[str, Any] = {
         "code": problem.code if own else _code_of(problem, status),
         "message": problem.detail,
