@@ -36,11 +36,10 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 10.0
 """After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
 so that a server that lives always answers first."""
-_QUIET_SECONDS = 2.0
-"""A connection that has heard nothing for so long is asked whether it lives before it is trusted with a statement."""
 _ASK_SECONDS = 2.0
-"""How long it may take to say so: that needs no lock and no work. Processes wait for each other, who executes for who
-fires and a horse for its worker: the first may lose `ANSWER_SECONDS`, those after it this, 15 s in all."""
+"""How long a quiet connection may take to say that it lives: that needs no lock and no work. Processes wait for each
+other, who executes for who fires and a horse for its worker: the first may lose `ANSWER_SECONDS`, those after it this,
+15 s in all."""
 _REFUSED = "startup parameter"
 _OF_PSYCOPG = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"}
 """Options of a connection that psycopg takes itself; the others are libpq's."""
@@ -51,24 +50,41 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     answer_seconds: float | None = ANSWER_SECONDS
     """How long one answer may take to come, or to continue; None for ever."""
+    quiet_seconds: float = 2.0
+    """A connection that has heard nothing for so long is asked whether it lives before it is given a statement."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take what psycopg's connection takes."""
         super().__init__(*args, **options)
         self._heard_at = monotonic()
 
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """Return a cursor for a statement; a connection that was quiet has to answer an empty query first.
+
+        Here SQLAlchemy takes an error for one of the statement, and a closed connection for a lost one. What else waits
+        may be called outside of that, such as the setters of psycopg, which send nothing.
+        """
+        is_quiet = monotonic() - self._heard_at > self.quiet_seconds
+        if is_quiet and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._require_answer()
+        return super().cursor(*args, **options)
+
+    def _require_answer(self) -> None:
+        try:
+            with self.lock:
+                self.pgconn.send_query(b"")
+                results = super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
+        except BaseException:  # also one that a signal raises: an answer that nobody reads must not be the next one's
+            self.pgconn.finish()
+            raise
+        if self.closed:  # the server's reason came as the answer
+            reasons = [result.error_message.decode(errors="replace") for result in results]
+            raise psycopg.OperationalError("".join(reasons) or "the server has ended the connection")
+
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
         """Wait as psycopg does, but not for ever."""
         seconds = math.inf if self.answer_seconds is None else self.answer_seconds
         return super().wait(self._bounded(gen, seconds), *args, **options)
-
-    def ask_if_quiet(self) -> None:
-        """Have a connection that was quiet between two transactions answer an empty query; else it is closed."""
-        is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        if is_idle and monotonic() - self._heard_at > _QUIET_SECONDS:
-            with self.lock:
-                self.pgconn.send_query(b"")
-                super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
 
     def _bounded(self, gen: PQGen[T], seconds: float) -> PQGen[T]:
         heard_at = monotonic()
@@ -84,6 +100,12 @@ class BoundedConnection(psycopg.Connection[Any]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             return cast("T", end.value)
+
+
+class _PooledConnection(BoundedConnection):
+    """A connection to a pooler of transactions: whatever it is asked waits for a session that is free, like a lock."""
+
+    quiet_seconds = math.inf
 
 
 class _Description(Sequence[Any]):
@@ -108,16 +130,7 @@ class _Description(Sequence[Any]):
         return self._columns[at]
 
 
-class _AskingCursor(psycopg.Cursor[Any]):
-    """A cursor of a bounded connection: here SQLAlchemy takes an error for one of the database, and repeats."""
-
-    def execute(self, *args: Any, **options: Any) -> Any:
-        """Execute one statement, on a connection that lives."""
-        cast("BoundedConnection", self.connection).ask_if_quiet()
-        return super().execute(*args, **options)
-
-
-class _PlainCursor(_AskingCursor):
+class _PlainCursor(psycopg.Cursor[Any]):
     """A cursor that says of its columns no more than SQLAlchemy reads."""
 
     @property
@@ -155,8 +168,8 @@ def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
 
 def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
     del dialect, record
-    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, "cursor_factory": _AskingCursor}
-    return BoundedConnection.connect(*args, **{**usual, **options})
+    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None}
+    return _PooledConnection.connect(*args, **{**usual, **options})
 
 
 def _require_known_options(engine: Engine) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
+import sqlalchemy as sa
 
-from rqsched.store.database import Connection, Database
+from rqsched.store.database import Connection, Database, Patience
+from rqsched.store.postgres import BoundedConnection
 from tests.support.servers import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -88,3 +93,20 @@ def test_pooler_of_transactions_is_asked_for_no_options_and_every_transaction_is
 def _limit_and_prepared(connection: Connection) -> tuple[str, int]:
     limit = connection.exec_driver_sql("SHOW statement_timeout").scalar_one()
     return limit, connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
+
+
+def test_quiet_connection_to_a_pooler_of_transactions_waits_for_a_session_as_long_as_any(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all sessions are taken for 3 s it is not given up after 2 s: it lives, and another would wait as long."""
+    monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
+    pid = sa.select(sa.func.pg_backend_pid())
+    with closing(Database(postgres_url, pooler="transaction", patience=Patience(total=timedelta(0)))) as database:
+        session = database.read(lambda connection: connection.execute(pid).scalar_one())
+        os.kill(session, signal.SIGSTOP)
+        goes_on = threading.Timer(3.0, os.kill, (session, signal.SIGCONT))
+        goes_on.start()
+        try:
+            assert database.read(lambda connection: connection.execute(pid).scalar_one()) == session
+        finally:
+            goes_on.join()

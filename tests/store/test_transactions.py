@@ -18,6 +18,7 @@ from rqsched.core import lifecycle
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 from rqsched.store import changes
 from rqsched.store.database import Database, Patience
+from rqsched.store.postgres import BoundedConnection
 from rqsched.store.rows import run_values
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, add_schedule, count, created, run_of, write
@@ -267,6 +268,23 @@ def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
     backend = postgres.read(lambda connection: connection.execute(PID).scalar_one())
     postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
     assert postgres.read(lambda connection: connection.execute(PID).scalar_one()) != backend
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("how", ["read", "transact", "transact_alone"])
+def test_quiet_connection_that_the_server_has_ended_is_an_outage_and_its_call_is_repeated(
+    postgres: Database, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is asked whether it lives where SQLAlchemy sees the answer: an error of psycopg alone is not repeated."""
+    monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
+    call = getattr(postgres, how)
+    for patience in (None, NO_PATIENCE):
+        backend = call(lambda connection: connection.execute(PID).scalar_one())
+        postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
+        if patience is NO_PATIENCE:
+            with pytest.raises(DatabaseUnavailableError):
+                call(lambda connection: connection.execute(PID).scalar_one(), patience=NO_PATIENCE)
+        assert call(lambda connection: connection.execute(PID).scalar_one()) != backend
 
 
 @pytest.mark.postgres

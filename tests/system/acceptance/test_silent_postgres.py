@@ -121,7 +121,7 @@ def test_call_behind_silent_connections_ends_and_says_so(proxy: Proxy, postgres_
 def test_quiet_connection_that_is_lost_is_replaced_whatever_is_asked(
     proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch, way: str, end: str
 ) -> None:
-    monkeypatch.setattr(postgres, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(postgres.BoundedConnection, "quiet_seconds", 0.0)
     with closing(Database(proxy.url(postgres_url))) as database:
         if way == "kept":
             database.keep_connection()
@@ -141,7 +141,7 @@ def test_quiet_connection_that_does_not_answer_is_given_up_before_it_has_a_state
     proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was as quiet while another process waited for the same silence: the two waits are one after the other."""
-    monkeypatch.setattr(postgres, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(postgres.BoundedConnection, "quiet_seconds", 0.0)
     engine = postgres.make_engine(proxy.url(postgres_url))
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
