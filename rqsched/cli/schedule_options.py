@@ -13,8 +13,7 @@ from rqsched.cli import parsing
 from rqsched.cli.arguments import Texts
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.option_table import OPTIONS, WHAT, WHEN, Kind, Option, Options, help_of
-from rqsched.core.policy import Exhausted
+from rqsched.core.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
 from rqsched.errors import InvalidInputError, InvalidPayloadError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
@@ -106,61 +105,41 @@ class Timing:
         return start_at, None if self.end_at is None else parsing.instant("--end-at", self.end_at)
 
 
-_PARTS: dict[str, dict[str, tuple[str, Any, str]]] = {
-    "retry": {
-        "max_retries": ("--max-retries", int, "Attempts after the first; default 3."),
-        "then": ("--then", str, f"What follows a failed run: {', '.join(Exhausted)}."),
-        "base": ("--backoff-base", str, "The first delay of a retry."),
-        "factor": ("--backoff-factor", float, "How much each delay grows; default 2."),
-        "cap": ("--backoff-cap", str, "The longest delay; default 10 times the base."),
-        "max_consecutive_failures": (
-            "--max-consecutive-failures", int, "The schedule is dead after so many failed runs in a row.",
-        ),
-    },
-    "target_retry": {
-        "max_retries": ("--target-retries", int, "Attempts of a target after the first."),
-        "base": ("--target-backoff-base", str, "The first delay of a target's retry."),
-        "factor": ("--target-backoff-factor", float, "How much each delay grows; default 2."),
-        "cap": ("--target-backoff-cap", str, "The longest delay; default 10 x base."),
-    },
-    "notifications": {
-        "webhook": ("--webhook", str, "The URL that events are posted to."),
-        "events": ("--event", list[str], "An event the webhook gets; may be repeated."),
-        "heartbeat": ("--heartbeat", str, "The URL that is pinged by starts and ends of runs."),
-        "sentry": ("--sentry", str, "The slug of the monitor in Sentry."),
-    },
-}  # fmt: skip
-"""The options that are objects: a flag for each of their fields."""
 _REPEATED = frozenset({Kind.NAMES, Kind.LABELS, Kind.ATTRIBUTES})
+
+
+_TYPES: Mapping[Kind, Any] = {Kind.COUNT: int, Kind.NUMBER: float} | dict.fromkeys(_REPEATED, list[str])
+_FORMS = {
+    Kind.ARGUMENTS: " A JSON list.",
+    Kind.OBJECT: " A JSON object.",
+    Kind.NAMES: " May be repeated.",
+    Kind.LABELS: " name=value; may be repeated.",
+    Kind.ATTRIBUTES: " name=value, JSON or text; repeatable.",
+}
+"""How the values of a kind are written, where it is not plain."""
 
 
 def flags_of(name: str) -> tuple[str, ...]:
     """Return the flags of an option."""
-    parts = tuple(flag for flag, _, _ in _PARTS.get(name, {}).values())
+    parts = tuple(part.flag for part in PARTS.get(name, {}).values())
     return parts or OPTIONS[name].flags or (f"--{name.replace('_', '-')}",)
 
 
 def _flags() -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, type and default of each flag, as the fields of a dataclass are made from them."""
     for name, option in OPTIONS.items():
-        if name == "timezone":  # it belongs to the timing
-            continue
-        for field, (flag, kind, line) in _PARTS.get(name, {}).items():
-            yield f"{name}__{field}", _flag(kind, (flag,), line, option.group), None
-        if name not in _PARTS:
-            kind = int if option.kind is Kind.COUNT else list[str] if option.kind in _REPEATED else str
-            yield name, _flag(kind, flags_of(name), _line(option), option.group, option.choices), None
+        if name in PARTS:
+            parts = PARTS[name].items()
+            yield from ((f"{name}__{field}", _flag(part, (part.flag,), option.group), None) for field, part in parts)
+        elif name != "timezone":  # it belongs to the timing
+            yield name, _flag(option, flags_of(name), option.group), None
 
 
-def _flag(kind: Any, flags: tuple[str, ...], line: str, group: str, choices: tuple[str, ...] = ()) -> Any:
-    complete = (lambda: list(choices)) if choices else None
-    return Annotated[kind | None, typer.Option(*flags, help=line, rich_help_panel=group, autocompletion=complete)]
-
-
-def _line(option: Option) -> str:
-    forms = {Kind.ARGUMENTS: " A JSON list.", Kind.OBJECT: " A JSON object.", Kind.NAMES: " May be repeated."}
-    forms |= {Kind.LABELS: " name=value; may be repeated.", Kind.ATTRIBUTES: " name=value, JSON or text; repeatable."}
-    return help_of(option) + forms.get(option.kind, "")
+def _flag(option: Option | Part, flags: tuple[str, ...], group: str) -> Any:
+    complete = (lambda: list(option.choices)) if option.choices else None
+    line = help_of(option) + _FORMS.get(option.kind, "")
+    shown = typer.Option(*flags, help=line, rich_help_panel=group, autocompletion=complete)
+    return Annotated[_TYPES.get(option.kind, str) | None, shown]
 
 
 _Flags: Any = make_dataclass("_Flags", _flags(), frozen=True)
@@ -184,18 +163,23 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
         """Return the options that were given; the fields of `notifications` change the current ones."""
         found: dict[str, Any] = {}
         for name, option in OPTIONS.items():
-            if name in _PARTS:
-                parts = {field: getattr(self, f"{name}__{field}") for field in _PARTS[name]}
-                value: Any = {field: one for field, one in parts.items() if one not in (None, [])}
+            if name in PARTS:
+                parts = PARTS[name].items()
+                said = {field: self._said(f"{name}__{field}", part, part.flag) for field, part in parts}
+                value: Any = {field: one for field, one in said.items() if one is not None} or None
             else:
-                value = getattr(self, name, None)
-            if value not in (None, [], {}):
-                found[name] = _read(option, f"--{name.replace('_', '-')}", value)
+                value = self._said(name, option, flags_of(name)[0])
+            if value is not None:
+                found[name] = value
         if self.input_file is not None:
             found |= _arguments_in(self.input_file, found)
         if current is not None and "notifications" in found:
             found["notifications"] = {name: getattr(current, name) for name in TARGETS} | found["notifications"]
         return cast("Options", found)
+
+    def _said(self, field: str, option: Option | Part, flag: str) -> Any:
+        text = getattr(self, field, None)
+        return None if text in (None, []) else _read(option, flag, text)
 
 
 def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +194,7 @@ def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: content}
 
 
-def _read(option: Option, flag: str, value: Any) -> Any:
+def _read(option: Option | Part, flag: str, value: Any) -> Any:
     match option.kind:
         case Kind.LENGTH:
             return parsing.span(flag, value)
@@ -219,9 +203,9 @@ def _read(option: Option, flag: str, value: Any) -> Any:
         case Kind.OBJECT:
             return parsing.json_of(flag, value, dict)
         case Kind.LABELS:
-            return parsing.pairs("--label", value)
+            return parsing.pairs(flag, value)
         case Kind.ATTRIBUTES:
-            return parsing.json_pairs("--search-attribute", value)
+            return parsing.json_pairs(flag, value)
         case _:
             return value
 

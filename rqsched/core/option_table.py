@@ -18,6 +18,7 @@ from rqsched.core.policy import (
     DEFAULT_CATCH_UP_LIMIT,
     MAX_CATCH_UP_LIMIT,
     CatchUp,
+    Exhausted,
     FanOutPolicy,
     MissedPolicy,
     OverlapPolicy,
@@ -57,6 +58,8 @@ class Kind(StrEnum):
     """One of `choices`."""
     COUNT = "count"
     """A whole number from `least` to `most`."""
+    NUMBER = "number"
+    """A number."""
     LENGTH = "length"
     """A length of time: a timedelta, seconds, or text such as `30m` or `PT30M`."""
     NAMES = "names"
@@ -108,8 +111,8 @@ class Option(NamedTuple):
     """Whether it is set when the schedule is created and never changed."""
 
 
-def help_of(option: Option) -> str:
-    """Return what the option does, with the values of a choice."""
+def help_of(option: Option | Part) -> str:
+    """Return what an option, or a part of one, does, with the values of a choice."""
     return f"{option.help} One of {', '.join(option.choices)}." if option.choices else option.help
 
 
@@ -392,6 +395,48 @@ class Options(CommonOptions, total=False):
         str | None, Option(Kind.TEXT, "The named Redis of its runs (RQSCHED_CONNECTIONS).", WHAT, None, "eu", _queue)
     ]
 
+
+class Part(NamedTuple):
+    """One field of an option that is an object."""
+
+    kind: Kind
+    """What its value is."""
+    help: str
+    """What it does."""
+    flag: str
+    """The flag of the commands."""
+    choices: tuple[str, ...] = ()
+    """The values of a choice."""
+
+
+def _parts_of_retries(prefix: str, default: int) -> dict[str, Part]:
+    return {
+        "max_retries": Part(Kind.COUNT, f"Attempts after the first; default {default}.", f"--{prefix}retries"),
+        "base": Part(Kind.LENGTH, "The first delay; default the interval, 60 s for cron.", f"--{prefix}backoff-base"),
+        "factor": Part(Kind.NUMBER, "How much each delay grows; default 2.", f"--{prefix}backoff-factor"),
+        "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base.", f"--{prefix}backoff-cap"),
+        "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random.", f"--{prefix}backoff-jitter"),
+    }
+
+
+PARTS: Mapping[str, Mapping[str, Part]] = {
+    "retry": {
+        **_parts_of_retries("", 3),
+        "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", "--max-retries"),
+        "then": Part(Kind.CHOICE, "What follows a failed run.", "--then", tuple(Exhausted)),
+        "max_consecutive_failures": Part(
+            Kind.COUNT, "The schedule is dead after so many failed runs in a row.", "--max-consecutive-failures"
+        ),
+    },
+    "target_retry": _parts_of_retries("target-", 0),
+    "notifications": {
+        "webhook": Part(Kind.TEXT, "The URL that events are posted to, signed.", "--webhook"),
+        "events": Part(Kind.NAMES, "The audit events the webhook gets; default: failures and recoveries.", "--event"),
+        "heartbeat": Part(Kind.TEXT, "The URL that is pinged by starts and ends of runs.", "--heartbeat"),
+        "sentry": Part(Kind.TEXT, "The slug of the monitor in Sentry.", "--sentry"),
+    },
+}
+"""The fields of the options that are objects, by the name of the option."""
 
 OPTIONS: Mapping[str, Option] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()

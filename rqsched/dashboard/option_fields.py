@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rqsched.core.model import Schedule
-from rqsched.core.option_table import METADATA, OPTIONS, POLICY, TARGETS, WHAT, Kind, help_of
+from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, help_of
 from rqsched.core.payload import loads
-from rqsched.core.policy import Exhausted, RetryPolicy
 from rqsched.dashboard import notification_fields
 from rqsched.errors import InvalidInputError
 
@@ -19,7 +17,6 @@ _LAID_OUT = {
     "timezone", "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs",
     "description", "owner", "on_failure", "on_recovery", "expect_success_within", "notifications",
 }  # fmt: skip
-_OF_RUNS = ("then", "max_consecutive_failures")
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 
 
@@ -49,17 +46,12 @@ def _fields(name: str) -> Iterator[Field]:
     option = OPTIONS[name]
     label = name.replace("_", " ").capitalize()
     if option.kind is Kind.RETRY:
-        for field in _retry_fields(name):
-            choices = tuple(Exhausted) if field == "then" else ()
-            yield Field(f"{name}.{field}", f"{label}: {field.replace('_', ' ')}", option.help, choices)
+        for field, part in PARTS[name].items():
+            yield Field(f"{name}.{field}", f"{label}: {field.replace('_', ' ')}", part.help, part.choices)
         return
     forms = {Kind.NAMES: " Apart by commas.", Kind.OBJECT: " A JSON object.", Kind.ATTRIBUTES: " A JSON object."}
     hint = option.help if option.choices else help_of(option) + forms.get(option.kind, "")
     yield Field(name, label, hint, option.choices)
-
-
-def _retry_fields(name: str) -> list[str]:
-    return [field.name for field in fields(RetryPolicy) if name == "retry" or field.name not in _OF_RUNS]
 
 
 def shown(schedule: Schedule | None) -> dict[str, str]:
@@ -70,7 +62,7 @@ def shown(schedule: Schedule | None) -> dict[str, str]:
             continue
         value = option.default if schedule is None else _value(name, schedule)
         if option.kind is Kind.RETRY:
-            found |= {f"{name}.{field}": _text(value and getattr(value, field)) for field in _retry_fields(name)}
+            found |= {f"{name}.{field}": _text(value and getattr(value, field)) for field in PARTS[name]}
         else:
             found[name] = _text(value)
     return found
@@ -101,38 +93,33 @@ def options_of(form: Mapping[str, str], schedule: Schedule | None) -> dict[str, 
             continue
         name, _, inner = field.partition(".")
         if inner:
-            found.setdefault(name, {})[inner] = _read_retry(field, inner, text)
+            found.setdefault(name, {})[inner] = _read(field, PARTS[name][inner].kind, text) if text else None
         else:
-            found[name] = _read(name, text)
+            found[name] = _read(name, OPTIONS[name].kind, text) if text else OPTIONS[name].default
     return found
 
 
-def _read_retry(field: str, inner: str, text: str) -> Any:
-    if not text or inner == "then":
-        return text or None
-    if inner == "factor":
-        try:
-            return float(text)
-        except ValueError:
-            raise InvalidInputError(field, f"{text[:32]!r} is not a number") from None
-    return _length(text) if inner in {"base", "cap", "jitter"} else _whole(field, text)
-
-
-def _read(name: str, text: str) -> Any:
-    option = OPTIONS[name]
-    if not text:
-        return option.default
-    match option.kind:
+def _read(field: str, kind: Kind, text: str) -> Any:
+    match kind:
         case Kind.COUNT:
-            return _whole(name, text)
-        case Kind.LENGTH:
-            return _length(text)
+            return _whole(field, text)
+        case Kind.NUMBER:
+            return _number(field, text)
+        case Kind.LENGTH:  # a bare number is seconds, else text such as 2h
+            return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else text
         case Kind.NAMES:
             return [one.strip() for one in text.split(",") if one.strip()]
         case Kind.OBJECT | Kind.ATTRIBUTES:
-            return _object(name, text)
+            return _object(field, text)
         case _:
             return text
+
+
+def _number(field: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError(field, f"{text[:32]!r} is not a number") from None
 
 
 def _whole(field: str, text: str) -> int:
@@ -140,11 +127,6 @@ def _whole(field: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 16:
         raise InvalidInputError(field, f"{text[:32]!r} is not a whole number")
     return int(text)
-
-
-def _length(text: str) -> str | float:
-    """Return a length as text, such as `2h`; a bare number is seconds."""
-    return float(text) if text.replace(".", "", 1).isdigit() and text.isascii() else text
 
 
 def _object(name: str, text: str) -> Any:

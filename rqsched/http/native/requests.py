@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
+from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.core.page import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
@@ -160,38 +160,38 @@ class RequestBody(BaseModel):
         return name in self.model_fields_set
 
 
+def _described(option: str, field: str, least: float | None = None, most: float | None = None) -> Any:
+    return Field(default=None, ge=least, le=most, description=help_of(PARTS[option][field]))
+
+
 class TargetRetryRequest(RequestBody):
     """How failed attempts of a target are repeated; absent fields keep their value, or take the default."""
 
-    max_retries: Retries | None = Field(default=None, description="Attempts after the first.")
-    base: Span | None = Field(default=None, description="The first delay; null takes the interval, 60 s for cron.")
-    factor: float | None = Field(default=None, ge=1, le=1000, description="The factor by which delays grow.")
-    cap: Span | None = Field(default=None, description="The longest delay; null takes 10 x base.")
-    jitter: Span | None = Field(default=None, description="The most that is added to a delay at random.")
+    max_retries: Retries | None = _described("target_retry", "max_retries")
+    base: Span | None = _described("target_retry", "base")
+    factor: float | None = _described("target_retry", "factor", 1, 1000)
+    cap: Span | None = _described("target_retry", "cap")
+    jitter: Span | None = _described("target_retry", "jitter")
 
 
 class RetryRequest(TargetRetryRequest):
     """How failed attempts are repeated; absent fields keep their value, or take the default."""
 
-    then: str | None = Field(default=None, description="What happens when attempts are used up: dead or continue.")
-    max_consecutive_failures: Count | None = Field(
-        default=None, description="The schedule becomes dead only after this many failed runs in a row."
-    )
+    max_retries: Retries | None = _described("retry", "max_retries")
+    then: str | None = _described("retry", "then")
+    max_consecutive_failures: Count | None = _described("retry", "max_consecutive_failures")
 
 
 class NotificationsRequest(RequestBody):
-    """Where else failures, recoveries and runs are told; docs/notifications.md. What is absent follows the settings."""
+    """Where else failures, recoveries and runs are told; docs/notifications.md. What is absent follows the settings.
 
-    webhook: Annotated[str, Field(max_length=2000)] | None = Field(
-        default=None, description="Events are posted here, signed. The host must be in RQSCHED_NOTIFICATION_HOSTS."
-    )
-    events: Annotated[list[Name], Field(max_length=100)] | None = Field(
-        default=None, description="The audit events the webhook gets; absent: failures, recoveries and what is overdue."
-    )
-    heartbeat: Annotated[str, Field(max_length=2000)] | None = Field(
-        default=None, description="Pinged when a run starts (/start), succeeds and fails (/fail). Allowed hosts only."
-    )
-    sentry: Name | None = Field(default=None, description="The slug of the monitor in Sentry that gets check-ins.")
+    Only hosts in RQSCHED_NOTIFICATION_HOSTS are called.
+    """
+
+    webhook: Annotated[str, Field(max_length=2000)] | None = _described("notifications", "webhook")
+    events: Annotated[list[Name], Field(max_length=100)] | None = _described("notifications", "events")
+    heartbeat: Annotated[str, Field(max_length=2000)] | None = _described("notifications", "heartbeat")
+    sentry: Name | None = _described("notifications", "sentry")
 
 
 class TimingRequest(RequestBody):
