@@ -7,6 +7,7 @@ AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, s
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, wraps
 from itertools import islice
@@ -20,6 +21,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
+from rqsched.core.waiting import looks
 
 
 class HasRuntime(Protocol):
@@ -121,6 +123,13 @@ class AsyncRunHandle(_Async[RunHandle], RunView):
     def state(self) -> Run:
         """The whole row as a frozen value."""
         return self._blocking.state
+
+    async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as the other handle has it
+        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        pauses = looks(timeout, time.monotonic)
+        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - what is waited for is in a database
+            await asyncio.sleep(next(pauses))
+        return self
 
     refresh = _changing(RunHandle.refresh)
     retry = _changing(RunHandle.retry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from rqsched.core.overlap import StartResult
 from rqsched.core.page import Page
 from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
+from rqsched.core.waiting import looks
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 
@@ -94,6 +96,11 @@ class RunView(ABC):
     def ended_at(self) -> datetime | None:
         """When the run ended; None while it has not."""
         return self.state.ended_at
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, as it was last read."""
+        return self.ended_at is not None
 
     @property
     def retry_at(self) -> datetime | None:
@@ -249,6 +256,16 @@ class RunHandle(RunView):
         if found is None:
             raise RunNotFoundError(self._run.uid)
         self._run = found
+        return self
+
+    def wait(self, timeout: float | None = None) -> RunHandle:
+        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end).
+
+        >>> scheduler.get("nightly").trigger().run.wait(timeout=60).result  # doctest: +SKIP
+        """
+        pauses = looks(timeout, time.monotonic)  # others execute it, in real time, whatever the scheduler's clock says
+        while not self.refresh().has_ended:
+            time.sleep(next(pauses))
         return self
 
     def progress(self) -> TargetProgress | None:

@@ -26,9 +26,10 @@ from rqsched.client.http import Retries
 from rqsched.client.requests import Request
 from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription
 from rqsched.client.syncing import AsyncSyncing
-from rqsched.client.views import RunView, ScheduleView, looks
+from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
 
 P = ParamSpec("P")
@@ -207,12 +208,6 @@ class AsyncRunHandle(RunView):
         while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - what is waited for is on a server
             await asyncio.sleep(next(pauses))
         return self
-
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - as the other client has it
-        """Wait for its end and return what the workflow returned; raises RunStateError when it has not succeeded."""
-        if not self.has_ended:
-            await self.wait(timeout)
-        return self._returned()
 
     refresh = _awaited(sync.RunHandle.refresh)
     retry = _awaited(sync.RunHandle.retry)

@@ -25,11 +25,12 @@ from rqsched.client.responses import (
     TriggerResult,
 )
 from rqsched.client.syncing import Syncing
-from rqsched.client.views import RunView, ScheduleView, looks
+from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.quota import Usage
 from rqsched.core.target_progress import TargetDescription, TargetProgress
+from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
@@ -311,17 +312,14 @@ class RunHandle(RunView):
         return self._client.send(requests.run(self._schedule_id, self.uid).then(self._keep))
 
     def wait(self, timeout: float | None = None) -> RunHandle:
-        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end).
+
+        >>> run.wait(timeout=60).result  # doctest: +SKIP
+        """
         pauses = looks(timeout, time.monotonic)
         while not self.refresh().has_ended:
             time.sleep(next(pauses))
         return self
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for its end and return what the workflow returned; raises RunStateError when it has not succeeded."""
-        if not self.has_ended:
-            self.wait(timeout)
-        return self._returned()
 
     def retry(self, reason: str | None = None, *, failed_targets: bool = False) -> RunHandle:
         """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated.

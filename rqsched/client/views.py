@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Self
 
 from rqsched.api.description import Description
 from rqsched.client.responses import RunDescription
-from rqsched.errors import RunStateError
-
-ENDED = frozenset({"succeeded", "failed", "cancelled", "terminated", "lost"})
-"""The statuses of a run that has ended."""
-FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
-"""Seconds between two looks at a run that is waited for: they double from the first to the longest."""
-
-
-def looks(timeout: float | None, now: Callable[[], float]) -> Iterator[float]:
-    """Yield how long to sleep before each further look; raises TimeoutError when the time is over."""
-    until, pause = None if timeout is None else now() + timeout, FIRST_LOOK
-    while True:
-        left = pause if until is None else until - now()
-        if left <= 0:
-            raise TimeoutError(f"the run has not ended within {timeout} s; it continues.")
-        yield min(pause, left)
-        pause = min(2 * pause, LONGEST_LOOK)
 
 
 class RunView:
@@ -202,13 +184,11 @@ class RunView:
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, as it was last read."""
-        return self.status in ENDED
+        return self.ended_at is not None
 
-    def _returned(self) -> Any:
-        """Return what the workflow returned; raises RunStateError unless it succeeded."""
-        if self.status != "succeeded":
-            hint = (self.error or "").partition("\n")[0]
-            raise RunStateError(self.uid, self.status, "read the result of", hint)
+    @property
+    def result(self) -> Any:
+        """What the workflow returned; None until it succeeded."""
         return self.description.result
 
     @property

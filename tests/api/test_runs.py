@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rqsched import RunHandle, current_run
+from rqsched.aio import AsyncScheduler
 from rqsched.errors import RqschedError
+from rqsched.testing import execute_pending
 from tests.support.env import Env, block, newest, statuses
 from tests.support.narrow import present
 
@@ -73,3 +77,30 @@ def test_a_blocked_run_says_so_on_its_handle_in_its_list_and_in_the_description(
     assert [found.uid for found in schedule.runs(statuses=("blocked",)).items] == [run.uid]
     assert {found.uid for found in schedule.runs(statuses=("blocked", "pending")).items} == {run.uid, other.uid}
     assert schedule.describe().blocked_reason is None
+
+
+def test_wait_returns_when_the_run_has_ended_elsewhere(any_env: Env) -> None:
+    run = present(any_env.create(workflow="note", args=["x"]).trigger().run)
+    assert (run.has_ended, run.result) == (False, None)
+    with pytest.raises(TimeoutError, match="has not ended within"):
+        run.wait(0.05)
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(run.wait, 60)
+        execute_pending(any_env.scheduler)
+        ended = waiting.result()
+
+    assert (ended.status, ended.has_ended, ended.wait(0).result) == ("succeeded", True, ended.result)
+
+
+def test_awaited_wait_does_not_block_the_loop(env: Env) -> None:
+    env.create()
+
+    async def story() -> str:
+        schedule = await AsyncScheduler(env.scheduler).get("report")
+        run = present((await schedule.trigger()).run)
+        same = await schedule.run(run.uid)
+        ended, _ = await asyncio.gather(run.wait(60), same.cancel())
+        return ended.status
+
+    assert asyncio.run(story()) == "cancelled"
