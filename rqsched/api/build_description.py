@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from rqsched.api.description import Description
+from rqsched.api.description import DeliveryDescription, Description
+from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule, parse_spec
@@ -33,6 +35,18 @@ def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) 
     return {
         name: iso_utc(value) if type(value) is datetime else value for name, value in _fields(schedule, latest).items()
     }
+
+
+def describe_delivery(delivery: Delivery) -> DeliveryDescription:
+    """Describe a notification."""
+    named: dict[str, Any] = {
+        "kind": delivery.kind.value,
+        "status": delivery.status.value,
+        "message": loads(delivery.payload),
+    }
+    named["destination"] = shown_destination(delivery)
+    same = {one.name: getattr(delivery, one.name) for one in fields(DeliveryDescription) if one.name not in named}
+    return DeliveryDescription(**same, **named)
 
 
 def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any]:

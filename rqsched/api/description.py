@@ -140,3 +140,42 @@ class Description:
 
 
 _NAMES = [field.name for field in fields(Description)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryDescription:
+    """One notification: a message to a workflow, a webhook, a heartbeat or Sentry. Instants are aware UTC."""
+
+    uid: str
+    """Its identity."""
+    kind: str
+    """`workflow`, `webhook`, `heartbeat` or `sentry`."""
+    destination: str
+    """The workflow, the monitor, or of a URL, which may hold a secret, only the host."""
+    event_type: str
+    """The audit event, or what a ping says."""
+    run_uid: str | None
+    """The run it is about; None when it is about the schedule only."""
+    status: str
+    """`pending`, `running`, `succeeded` or `failed`."""
+    attempt: int
+    """The current attempt, from 1."""
+    error: str | None
+    """Why the newest attempt failed; None when none has."""
+    message: dict[str, Any]
+    """What is told."""
+    created_at: datetime
+    """When its transaction wrote it."""
+    due_at: datetime
+    """When it is attempted next, while it is pending."""
+    started_at: datetime | None
+    """When the newest attempt began; None before the first."""
+    ended_at: datetime | None
+    """When it arrived or was given up; None before."""
+    worker: str | None
+    """The process of the newest attempt; None before the first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-native values; instants as ISO 8601 UTC."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in values}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
-from rqsched.api.build_description import describe, upcoming
+from rqsched.api.build_description import describe, describe_delivery, upcoming
 from rqsched.api.caller_transaction import (
     CallerTransaction,
     ConnectionLike,
@@ -20,7 +20,7 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.api.description import Description
+from rqsched.api.description import DeliveryDescription, Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations, triggering
@@ -28,8 +28,8 @@ from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
-from rqsched.core.deliveries import Delivery, require_delivery_status
-from rqsched.core.ids import new_uid
+from rqsched.core.deliveries import require_delivery_status
+from rqsched.core.ids import is_uid, new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_note
 from rqsched.core.page import MAX_PAGE, Page
@@ -125,16 +125,21 @@ class ScheduleHandle(ScheduleView):
             yield from page
             after_sequence = page[-1].sequence
 
-    def deliveries(self, limit: int = 100, *, status: str | None = None, before: str | None = None) -> list[Delivery]:
-        """Read what was owed to whom about it (1 to 500), the newest first, those before a uid; works after delete too.
+    def deliveries(
+        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
+    ) -> Page[DeliveryDescription]:
+        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too.
 
         `status` is one of `pending`, `running`, `succeeded` and `failed`.
         """
         listing.require_limit(limit)
         require_delivery_status(status)
-        return self._runtime.database.read(
-            lambda connection: deliveries.newest(connection, self.uid, status=status, before=before, limit=limit)
+        if cursor is not None and not is_uid(cursor):
+            raise InvalidInputError("cursor", "is not the next_cursor of a page of deliveries")
+        found = self._runtime.database.read(
+            lambda connection: deliveries.newest(connection, self.uid, status=status, before=cursor, limit=limit)
         )
+        return Page([describe_delivery(one) for one in found], found[-1].uid if len(found) == limit else None)
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""

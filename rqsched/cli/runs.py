@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rqsched.api.description import DeliveryDescription
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.cli.arguments import ScheduleId
 from rqsched.cli.command import CONFLICT, command
@@ -16,7 +17,7 @@ from rqsched.cli.output import dump
 from rqsched.cli.session import Session
 from rqsched.cli.target_commands import find_run, follow, in_words
 from rqsched.core.audit import AuditRecord
-from rqsched.core.deliveries import Delivery, DeliveryStatus, shown_destination
+from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.model import BLOCKED, Run, RunStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
@@ -78,27 +79,22 @@ def deliveries(
     before: Annotated[str | None, typer.Option("--before", help="Only those before this uid.")] = None,
 ) -> None:
     """Show what a schedule owed to whom, newest first; also after it was deleted."""
-    found = session.newest(schedule_id).deliveries(limit, status=status and status.value, before=before)
+    found = session.newest(schedule_id).deliveries(limit, before, status=status and status.value).items
     writer = session.writer
     if writer.is_lines:
-        writer.lines(_delivery(one) for one in found)
+        writer.lines(one.to_dict() for one in found)
     elif not writer.is_table:
-        writer.json({"deliveries": [_delivery(one) for one in found]})
+        writer.json({"deliveries": [one.to_dict() for one in found]})
     elif not found:
         writer.say("No notifications.")
     else:
         writer.table(DELIVERIES, [_delivery_row(one) for one in found])
 
 
-def _delivery(delivery: Delivery) -> dict[str, Any]:
-    fields = asdict(delivery) | {"kind": delivery.kind.value, "status": delivery.status.value}
-    return fields | {"destination": shown_destination(delivery), "payload": loads(delivery.payload)}
-
-
-def _delivery_row(delivery: Delivery) -> tuple[Any, ...]:
-    where = f"{delivery.kind.value} {shown_destination(delivery)}"
+def _delivery_row(delivery: DeliveryDescription) -> tuple[Any, ...]:
+    where = f"{delivery.kind} {delivery.destination}"
     error = (delivery.error or "").partition("\n")[0]
-    return delivery.created_at, delivery.event_type, where, delivery.status.value, delivery.attempt, error
+    return delivery.created_at, delivery.event_type, where, delivery.status, delivery.attempt, error
 
 
 def _show_events(

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
-from rqsched.api.description import Description
+from rqsched.api.description import DeliveryDescription, Description
 from rqsched.client import responses
 from rqsched.client.responses import (
     BackfillProgress,
@@ -207,10 +207,12 @@ def stream(schedule_id: str | None) -> str:
     return f"{BASE}events/stream/" if schedule_id is None else _path(schedule_id, "history", "stream")
 
 
-def deliveries(schedule_id: str, limit: int, cursor: str | None, status: str | None) -> Request[Page[dict[str, Any]]]:
+def deliveries(
+    schedule_id: str, limit: int, cursor: str | None, status: str | None
+) -> Request[Page[DeliveryDescription]]:
     """Read a page of notifications, newest first."""
     params = _given({"limit": limit, "cursor": cursor, "status": status})
-    return _get(_path(schedule_id, "deliveries"), lambda r: _page(r, dict), params)
+    return _get(_path(schedule_id, "deliveries"), lambda r: _page(r, responses.delivery), params)
 
 
 def upcoming(schedule_id: str, count: int) -> Request[list[datetime]]:

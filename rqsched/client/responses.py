@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
-from rqsched.api.description import Description
+from rqsched.api.description import DeliveryDescription, Description
 from rqsched.core.audit import AuditRecord
 
 T = TypeVar("T")
@@ -248,6 +248,11 @@ def _instants(kind: Any) -> tuple[str, ...]:
 def description(json: Mapping[str, Any]) -> Description:
     """Read a schedule."""
     return read(Description, json)
+
+
+def delivery(json: Mapping[str, Any]) -> DeliveryDescription:
+    """Read a notification."""
+    return read(DeliveryDescription, json)
 
 
 def run(json: Mapping[str, Any]) -> RunDescription:

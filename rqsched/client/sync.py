@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import httpx
 import tenacity
 
-from rqsched.api.description import Description
+from rqsched.api.description import DeliveryDescription, Description
 from rqsched.client import http, requests
 from rqsched.client.errors import error_of
 from rqsched.client.following import Following
@@ -442,9 +442,12 @@ class ScheduleHandle(ScheduleView):
         return self._client.send(requests.history(self.schedule_id, limit, after_sequence))
 
     def deliveries(
-        self, limit: int = 100, cursor: str | None = None, status: str | None = None
-    ) -> Page[dict[str, Any]]:
-        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too."""
+        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
+    ) -> Page[DeliveryDescription]:
+        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too.
+
+        `status` is one of `pending`, `running`, `succeeded` and `failed`.
+        """
         return self._client.send(requests.deliveries(self.schedule_id, limit, cursor, status))
 
     def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> Iterator[AuditRecord]:

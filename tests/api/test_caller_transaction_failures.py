@@ -198,7 +198,7 @@ def test_notifications_of_a_transaction_are_enqueued_after_its_commit(make_env: 
             schedule.resume(connection=connection)
             savepoint.rollback()
             assert app.env.queued() == []
-        (delivery,) = schedule.deliveries()
+        (delivery,) = schedule.deliveries().items
         assert delivery.event_type == "SchedulePaused"
         assert [delivery.uid in job for job in app.env.queued()] == [True]
 

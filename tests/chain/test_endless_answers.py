@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rqsched.api.description import DeliveryDescription
 from rqsched.chain import execution
 from rqsched.chain.notifications import delivering, start_pings
-from rqsched.core.deliveries import Delivery, DeliveryStatus
+from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
 from tests.support.env import ONCE, Env, MakeEnv, job_id
 from tests.support.processes import wait_until
@@ -37,24 +38,24 @@ def env(make_env: MakeEnv) -> Env:
     return make_env(webhook_secret="a key of this test", notification_timeout=1)
 
 
-def owe(env: Env, url: str) -> Delivery:
+def owe(env: Env, url: str) -> DeliveryDescription:
     """Return a webhook that is owed for a run that failed."""
     env.failing = True
     run = env.fire_next(env.create(retry=ONCE, notifications={"webhook": url}))
     with pytest.raises(RuntimeError):
         execution.execute(env.runtime, job_id(run.state))
-    [delivery] = env.scheduler.get("report").deliveries()
+    [delivery] = env.scheduler.get("report").deliveries().items
     return delivery
 
 
-def deliver(env: Env, delivery: Delivery) -> Delivery:
+def deliver(env: Env, delivery: DeliveryDescription) -> DeliveryDescription:
     """Deliver it in a thread, where no signal ends it; returns what is recorded."""
     job = DeliveryJobId(delivery.uid, delivery.attempt)
     thread = threading.Thread(target=lambda: delivering.execute(env.runtime, job, is_beside=True), daemon=True)
     thread.start()
     thread.join(SOON)
     assert not thread.is_alive(), "the delivery goes on"
-    [recorded] = env.scheduler.get("report").deliveries()
+    [recorded] = env.scheduler.get("report").deliveries().items
     return recorded
 
 
@@ -62,7 +63,7 @@ def test_an_answer_is_read_to_its_end_over_tls_too(env: Env, tmp_path: Path, mon
     certificate = make_certificate(tmp_path, "receiver")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.certificate))
     with receiver(tmp_path, certificate) as hook:
-        assert deliver(env, owe(env, hook.url)).status is DeliveryStatus.SUCCEEDED
+        assert deliver(env, owe(env, hook.url)).status == DeliveryStatus.SUCCEEDED
     assert len(hook.got) == 1
 
 
@@ -78,7 +79,7 @@ def test_an_answer_that_drips_is_no_answer_after_the_time_limit(
         hook.answer(how)
         recorded = deliver(env, owe(env, hook.url))
     assert recorded.error == f"no answer: {hook.url}/...: no whole answer within 1 s"
-    assert recorded.status is DeliveryStatus.PENDING
+    assert recorded.status == DeliveryStatus.PENDING
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -53,7 +53,7 @@ def test_runs_check_in_at_the_monitor(make_env: MakeEnv, sentry: Receiver) -> No
     assert (begun, begun_again) == (ended, failed), "the end of a run belongs to its start"
     assert begun != begun_again
     assert found[0]["monitor_config"]["schedule"] == {"type": "crontab", "value": "*/5 * * * *"}
-    assert schedule.deliveries() == []
+    assert schedule.deliveries().items == []
 
 
 @pytest.fixture

@@ -115,14 +115,14 @@ def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
     run_due(cli.scheduler)
     runtime = cli.scheduler.runtime
     for attempt in range(2, 11):
-        [owed] = cli.scheduler.get("told").deliveries()
+        [owed] = cli.scheduler.get("told").deliveries().items
         assert owed.attempt == attempt
         with pytest.raises(TypeError, match="boom"):
             delivering.execute(runtime, DeliveryJobId(owed.uid, attempt))
 
     [shown] = cli("deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
     assert (shown["kind"], shown["destination"], shown["attempt"]) == ("workflow", BOOM, 10)
-    assert shown["payload"]["event"] == "RunFailed"
+    assert shown["message"]["event"] == "RunFailed"
     assert cli("deliveries", "told", "-o", "jsonl").lines == [shown]
     assert "RunFailed" in cli("deliveries", "told").out
     assert cli("deliveries", "told", "--status", "pending").out == "No notifications.\n"

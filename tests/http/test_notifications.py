@@ -160,6 +160,8 @@ def test_what_was_owed_can_be_read_page_by_page(web: Web) -> None:
     first = web.get(at(operation="deliveries/") + "?limit=3").json()
     second = web.get(at(operation="deliveries/") + f"?limit=3&cursor={first['next_cursor']}").json()
     found = [*first["items"], *second["items"]]
+    near, far = (one.get("report").deliveries(3, first["next_cursor"]) for one in (web.env.scheduler, client_of(web)))
+    assert near == far, "the same page of the same records in process and in the client"
     assert [len(first["items"]), second["next_cursor"]] == [3, None]
     assert {(one["kind"], one["destination"], one["event_type"]) for one in found} == {
         ("workflow", "alert", "RunFailed"),

@@ -16,7 +16,6 @@ from rqsched.api.description import Description
 from rqsched.api.schedule_handle import RunHandle, TriggerResult
 from rqsched.chain.retrying import RetryRow
 from rqsched.core.audit import AuditRecord
-from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
@@ -370,14 +369,6 @@ class DeliveryResponse(Schema):
     started_at: datetime | None
     ended_at: datetime | None
     worker: str | None
-
-
-def delivery_response(delivery: Delivery) -> dict[str, Any]:
-    """Return a notification; of a URL, which may hold a secret, only the host."""
-    fields = {name: getattr(delivery, name) for name in DeliveryResponse.model_fields if hasattr(delivery, name)}
-    named = {"kind": delivery.kind.value, "status": delivery.status.value, "message": loads(delivery.payload)}
-    fields |= {"destination": shown_destination(delivery), **named}
-    return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
 class DeliveriesResponse(Schema):

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import Range
-from rqsched.core.ids import is_uid, iso_utc
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
-from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError
+from rqsched.errors import BackfillNotFoundError, InvalidLimitError
 from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Call, Read
 from rqsched.http.native.conditions import OperateAlways
@@ -47,7 +47,6 @@ from rqsched.http.native.responses import (
     TargetsResponse,
     UpcomingResponse,
     backfill_response,
-    delivery_response,
     event_response,
     retry_failed_response,
     run_response,
@@ -96,11 +95,8 @@ def deliveries(
     cursor: Cursor = None,
 ) -> Response:
     """List what was owed to whom about the schedule, newest first."""
-    if cursor is not None and not is_uid(cursor):
-        raise InvalidInputError("cursor", "is not the next_cursor of a page of deliveries")
-    found = call.newest(schedule_id).deliveries(limit, status=status, before=cursor)
-    next_cursor = found[-1].uid if len(found) == limit else None
-    return JSONResponse({"items": [delivery_response(one) for one in found], "next_cursor": next_cursor})
+    page = call.newest(schedule_id).deliveries(limit, cursor, status=status)
+    return JSONResponse({"items": [one.to_dict() for one in page.items], "next_cursor": page.next_cursor})
 
 
 def _sequence(cursor: str) -> int:

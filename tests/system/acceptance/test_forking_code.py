@@ -127,7 +127,7 @@ def test_children_of_a_workflow_that_is_notified_end_with_the_call(forking: Live
     schedule.trigger()
 
     def delivered() -> list[str]:
-        return [one.status for one in schedule.deliveries()]
+        return [one.status for one in schedule.deliveries().items]
 
     wait_until(lambda: delivered() == ["succeeded"], timeout=SOON, what=f"a delivery: {delivered()}")
     wait_for_children(forking, 2)

@@ -94,11 +94,11 @@ def test_a_receiver_that_hangs_holds_neither_runs_nor_fires_up_and_gets_everythi
 
     hook.answer("204")
     wait_until(
-        lambda: {one.status for handle in handles for one in handle.deliveries()} == {"succeeded"},
+        lambda: {one.status for handle in handles for one in handle.deliveries().items} == {"succeeded"},
         timeout=150,
         interval=0.5,
         what="every webhook to arrive",
     )
     arrived = {request["headers"]["rqsched-delivery"] for request in hook.got}
-    assert arrived == {one.uid for handle in handles for one in handle.deliveries()}
+    assert arrived == {one.uid for handle in handles for one in handle.deliveries().items}
     any_live.check()

@@ -51,6 +51,6 @@ def test_a_start_whose_horse_dies_before_it_is_told_is_not_told_after_the_failur
 
         live.wait_for_status(run, "lost", timeout=SOON)
         wait_until(lambda: hook.paths[-1:] == ["/key/fail"], timeout=SOON, what="the ping of the failure")
-        wait_until(lambda: not live.scheduler.get("hold").deliveries(), timeout=SOON, what="nothing left to tell")
+        wait_until(lambda: not live.scheduler.get("hold").deliveries().items, timeout=SOON, what="nothing left to tell")
         assert hook.paths == ["/key/start", "/key/fail"]
     live.check()
