@@ -245,7 +245,7 @@ class Settings(BaseSettings):
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, such as `127.0.0.1,
-    10.0.0.0/8`; by default none."""
+    10.0.0.0/8`, and `unix` for what comes over a UNIX socket; by default none."""
 
     webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
@@ -389,9 +389,10 @@ class Settings(BaseSettings):
     def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for network in value:
             try:
-                ip_network(network)
+                if network != "unix":
+                    ip_network(network)
             except ValueError:
-                raise ValueError("write addresses and networks such as 127.0.0.1, ::1, 10.0.0.0/8") from None
+                raise ValueError("write addresses and networks such as 127.0.0.1, ::1, 10.0.0.0/8, or unix") from None
         return value
 
     @field_validator("tokens")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from starlette.requests import HTTPConnection
@@ -24,11 +23,14 @@ from rqsched.core.option_table import is_id
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
+from rqsched.http.proxies import address_in
 
 PRINCIPAL = "rqsched.principal"
 """Where a request's scope holds its principal, once it is known."""
-_FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
+_FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """What a proxy adds: its own peer, not the one we see, is who asks."""
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]*)?")
+"""The header Host, plainly; parsers read anything else differently."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -81,11 +83,19 @@ class _Entry(BaseModel):
     @field_validator("namespaces", mode="before")
     @classmethod
     def _may_exist(cls, value: object) -> object:
-        names = value if isinstance(value, list) else []
-        if "*" in names:
+        if value is None or value == "*":
+            return value
+        if not isinstance(value, list):
+            raise ValueError('write a list of names, or "*" for all')  # noqa: TRY004 - pydantic reports ValueErrors
+        if not value:
+            raise ValueError("name one at least; without any the token sees nothing")
+        if "*" in value:
             raise ValueError('"*" stands alone for all namespaces; write "namespaces": "*"')
-        if not all(is_id(name) for name in names):
-            raise ValueError("one of them could never exist; use A-Z a-z 0-9 . _ : -, with a letter or digit first")
+        for name in value:
+            if not is_id(name):
+                raise ValueError(
+                    f"{name!r:.300} could never exist; use A-Z a-z 0-9 . _ : -, a letter or digit first, 255 at most"
+                )
         return value
 
     @model_validator(mode="after")
@@ -201,18 +211,16 @@ def is_loopback(host: str) -> bool:
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    address = address_in(name)
+    return address is not None and address.is_loopback
 
 
 def _require_local(connection: HTTPConnection) -> None:
     """Refuse peers on other machines, and web pages of other sites in a local browser (rebinding, cross-site forms)."""
-    if any(name in connection.headers for name in _FORWARDED):
+    if any(_FORWARDED.fullmatch(name) for name in connection.headers):
         raise ForbiddenError("a proxy forwards this request, so it may come from anywhere; set RQSCHED_TOKENS.")
     peer = connection.client.host if connection.client else ""
-    if _is_address(peer) and not is_loopback(peer):
+    if address_in(peer) is not None and not is_loopback(peer):
         raise ForbiddenError("no token is configured, so only this machine may connect; set RQSCHED_TOKENS.")
     if not is_loopback(_host_of(connection)):
         raise ForbiddenError("no token is configured, so only loopback host names are accepted; set RQSCHED_TOKENS.")
@@ -222,18 +230,8 @@ def _require_local(connection: HTTPConnection) -> None:
 
 def _host_of(connection: HTTPConnection) -> str:
     """Return the host name that was asked for; empty for one that is none."""
-    try:
-        return urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    found = _HOST.fullmatch(connection.headers.get("host", ""))
+    return found["name"] if found else ""
 
 
 def _is_cross_site(connection: HTTPConnection) -> bool:

@@ -8,6 +8,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+UNIX = "unix"
+"""What names every peer on a UNIX socket: it has no address."""
 Address = IPv4Address | IPv6Address
 
 
@@ -15,7 +17,8 @@ class TrustedProxies:
     """The proxies of one application."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [ip_network(network) for network in networks]
+        self._networks = [ip_network(network) for network in networks if network != UNIX]
+        self._trusts_unix = UNIX in networks
 
     def look_through(self, scope: Scope) -> Scope:
         """Return the scope of a request as its client sent it, where its peer is a trusted proxy; else as it is.
@@ -23,21 +26,22 @@ class TrustedProxies:
         X-Forwarded-For is read from its end, where the nearest proxy wrote, up to the first address that is not a
         trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS.
         """
-        peer = _address(scope["client"][0]) if self._networks and scope.get("client") else None
-        if peer is None or not self._trusts(peer):
+        host = scope["client"][0] if scope.get("client") else ""
+        peer = address_in(host)
+        if not (self._trusts(peer) if peer else self._trusts_unix and not host):
             return scope
         headers = Headers(scope=scope)
         scheme = headers.get("x-forwarded-proto", "").strip().lower()
         hops = ",".join(headers.getlist("x-forwarded-for")).split(",")
         return {
             **scope,
-            "client": (str(self._client(peer, hops)), 0),
+            "client": (str(self._client(peer, hops) or ""), 0),
             "scheme": scheme if scheme in {"http", "https"} else scope["scheme"],
         }
 
-    def _client(self, peer: Address, hops: Sequence[str]) -> Address:
+    def _client(self, peer: Address | None, hops: Sequence[str]) -> Address | None:
         for hop in reversed(hops):
-            address = _address(hop.strip())
+            address = address_in(hop.strip())
             if address is None:  # nobody knows who wrote what stands before it
                 break
             peer = address
@@ -49,7 +53,7 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
 
-def _address(text: str) -> Address | None:
+def address_in(text: str) -> Address | None:
     """Read an address, which may have a port; None for anything else."""
     host = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
     if host.count(":") == 1:

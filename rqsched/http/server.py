@@ -6,13 +6,14 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
-from rqsched.http.connections import Connection, Connections, Listening, most_connections
+from rqsched.http.connections import HEAD_SECONDS, Connection, Connections, Listening, most_connections
 from rqsched.processes.systemd import Systemd
 
 _GRACE = 30
@@ -75,7 +76,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections; what goes wrong there is logged once."""
-        asyncio.get_running_loop().set_exception_handler(self.server_state.handle_error)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.server_state.handle_error)
+        if self.config.is_ssl:  # uvicorn leaves a handshake asyncio's 60 s
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)  # type: ignore[method-assign]
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

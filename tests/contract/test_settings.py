@@ -55,6 +55,7 @@ ACCEPTED = {
     "a retention": ("RETENTION", "P30D, 500", "30d 500"),
     "no end of retention": ("RETENTION", "0", "0"),
     "proxies": ("TRUSTED_PROXIES", "127.0.0.1, ::1 10.0.0.0/8", ("127.0.0.1", "::1", "10.0.0.0/8")),
+    "a proxy over a UNIX socket": ("TRUSTED_PROXIES", "unix", ("unix",)),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
 }
 

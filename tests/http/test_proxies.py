@@ -13,7 +13,7 @@ from rqsched.http import Limits
 from tests.http.test_strangers import TOKENS
 from tests.support.web import SCHEDULES, MakeWeb
 
-NAMED = "10.0.0.0/8, 127.0.0.1 fd00::/8"
+NAMED = "10.0.0.0/8, 127.0.0.1 fd00::/8 unix"
 
 CLIENTS: dict[str, tuple[str, dict[str, str], str]] = {
     "no proxy": ("8.8.8.8", {}, "8.8.8.8"),
@@ -28,6 +28,8 @@ CLIENTS: dict[str, tuple[str, dict[str, str], str]] = {
     "IPv6": ("fd00::1", {"x-forwarded-for": "2001:db8::1"}, "2001:db8::1"),
     "IPv6 with a port": ("fd00::1", {"x-forwarded-for": "[2001:db8::1]:5000"}, "2001:db8::1"),
     "a proxy over IPv6 for IPv4": ("::ffff:10.0.0.1", {"x-forwarded-for": "1.1.1.1"}, "1.1.1.1"),
+    "a proxy over a UNIX socket": ("", {"x-forwarded-for": "6.6.6.6, 1.1.1.1"}, "1.1.1.1"),
+    "a chain from a UNIX socket": ("", {"x-forwarded-for": "6.6.6.6, 1.1.1.1, 10.9.9.9"}, "1.1.1.1"),
     "other headers": ("10.0.0.1", {"x-real-ip": "1.1.1.1", "forwarded": "for=1.1.1.1"}, "10.0.0.1"),
 }
 
@@ -44,7 +46,7 @@ def test_a_proxy_that_is_named_says_who_asks(
     assert line.__dict__["peer"] == client
 
 
-@pytest.mark.parametrize("named", ["", "10.0.0.0/8"], ids=["none named", "another named"])
+@pytest.mark.parametrize("named", ["", "10.0.0.0/8 unix"], ids=["none named", "another named"])
 def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(make_web: MakeWeb, named: str) -> None:
     web = make_web(tokens=TOKENS, trusted_proxies=named, app={"limits": Limits(failures=3, failure_rate=0.001)})
     wrong = web.acting_as("wrong-secret-0123456789")

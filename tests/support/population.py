@@ -11,7 +11,7 @@ from rqsched.store.tables import metadata
 from tests.support.openjobspec import REPORT, Ojs
 from tests.support.web import MINUTELY, Web, at
 
-HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
+HEADERS = {"Host": "localhost", "X-Durable-Workflow-Control-Plane-Version": "2", "OJS-Version": "1.0"}
 """Without them the other surfaces refuse every request."""
 PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
 WORKER = {"queues": ["default"], "worker_id": "worker-1"}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
+from tests.support.tls import make_certificate
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
@@ -34,13 +35,14 @@ def port(live: LiveEnv) -> int:
 
 def start_web(live: LiveEnv, port: int, *options: str) -> Process:
     web = live.start([*LIMIT, *rqsched_command("web", "--port", str(port), *options)])
-    wait_until(lambda: is_healthy(port), timeout=60, what=f"rqsched web:\n{web.log()}")
+    scheme = "https" if "--tls-cert" in options else "http"
+    wait_until(lambda: is_healthy(port, scheme), timeout=60, what=f"rqsched web:\n{web.log()}")
     return web
 
 
-def is_healthy(port: int) -> bool:
+def is_healthy(port: int, scheme: str = "http") -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=SOON).status_code == 200
+        return httpx.get(f"{scheme}://127.0.0.1:{port}/healthz", timeout=SOON, verify=False).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -77,6 +79,17 @@ def test_half_requests_beyond_the_descriptors_silence_nobody(live: LiveEnv, port
     assert "Traceback" not in web.log()
     assert len(web.log()) < 10_000
     assert web.log().count("WARNING") <= (2 if "--workers" in options else 1), web.log()
+
+
+def test_handshakes_of_tls_that_do_not_go_on_are_given_up(live: LiveEnv, port: int, tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "web")
+    web = start_web(live, port, "--tls-cert", str(made.certificate), "--tls-key", str(made.key))
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SOON)) for _ in range(200)]
+        wait_until(lambda: all(is_closed(one) for one in silent), timeout=DEADLINE + SOON, what="the end of each")
+        assert is_healthy(port, "https")
+    assert "Traceback" not in web.log()
+    assert len(web.log()) < 10_000
 
 
 def test_a_head_that_arrives_in_drips_is_given_up_and_an_idle_connection_goes_on(live: LiveEnv, port: int) -> None:
