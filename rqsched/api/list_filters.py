@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any, TypedDict
 
 from rqsched.api.list_query import narrowed
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.errors import InvalidInputError
 from rqsched.store.schedule_filters import Filters
 

@@ -13,8 +13,7 @@ from rqsched.cli.arguments import Note, Texts
 from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
 from rqsched.cli.session import Session
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, ScheduleStatus
 
 app = typer.Typer(add_completion=False)
 

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rqsched.cli.command import command
-from rqsched.cli.logs import Logs
+from rqsched.cli.session import Verbose
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
+from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
 from rqsched.processes.worker import serve, serve_dispatcher
 from rqsched.processes.worker_options import WorkerOptions, parse_size
 
 app = typer.Typer(add_completion=False)
+
+
+@dataclass
+class Logs:
+    """What a process logs."""
+
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="From which level on it logs.", rich_help_panel="Common")
+    ] = LogLevel.INFO
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="Lines for people, or JSON.", rich_help_panel="Common")
+    ] = LogFormat.TEXT
+    verbose: Verbose = 0
+    """Given, everything is logged, as with `--log-level debug`."""
+
+    def begin(self) -> None:
+        """Log from now on."""
+        begin_logging(LogLevel.DEBUG if self.verbose else self.log_level, self.log_format)
 
 
 @command(app)

@@ -17,8 +17,7 @@ from rqsched.cli.command import command
 from rqsched.cli.completion import workflow_names
 from rqsched.cli.output import shown
 from rqsched.cli.session import Session
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import Policies
 from rqsched.spec.words import in_words

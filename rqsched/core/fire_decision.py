@@ -21,11 +21,12 @@ from rqsched.core.occurrences import (
     classify_due,
     next_occurrence,
     record_missed,
+    skip,
+    skip_gaps,
     stored_due_of,
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
-from rqsched.core.skips import skip, skip_gaps
 
 
 class FireContext(NamedTuple):

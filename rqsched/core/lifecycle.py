@@ -33,13 +33,13 @@ from rqsched.core.occurrences import (
     miss_passed,
     next_occurrence,
     planned_from,
+    skip_gaps,
     stored_due_of,
     write_off,
 )
 from rqsched.core.overlap import drain
 from rqsched.core.policy import CatchUp
 from rqsched.core.schedule_endings import complete_if_over, delete, end_exhausted
-from rqsched.core.skips import skip_gaps
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 

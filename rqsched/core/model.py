@@ -119,6 +119,21 @@ ENDED_IN_VAIN = frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERM
 """How a run ended without success: what is left of its targets is given up."""
 
 
+class LastOutcome(StrEnum):
+    """How the newest run of a schedule ended; a run that was cancelled or killed leaves it as it was."""
+
+    SUCCEEDED = "succeeded"
+    """Its workflow returned."""
+    FAILED = "failed"
+    """Every attempt of it failed."""
+    LOST = "lost"
+    """Its process vanished and no attempt was left."""
+
+
+REPEATEDLY = 3
+"""So many failed runs in a row are a problem of their own; an index of the tables says the same."""
+
+
 class RunKind(StrEnum):
     """What asked for a run."""
 

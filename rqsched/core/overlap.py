@@ -14,8 +14,8 @@ from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.core.occurrences import skip
 from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
-from rqsched.core.skips import skip
 
 
 class StartRequest(NamedTuple):

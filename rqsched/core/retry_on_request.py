@@ -13,11 +13,11 @@ from datetime import datetime
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.fan_out import count_failed
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, ENDED_IN_VAIN, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import for_backfill
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.target_progress import count_failed
 from rqsched.errors import RunStateError
 
 RETRYABLE = ENDED_IN_VAIN

@@ -12,7 +12,6 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.backoff import backoff, base_of
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.fan_out import describe_failures, has_failed
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
@@ -20,6 +19,7 @@ from rqsched.core.overdue import succeeded
 from rqsched.core.overlap import drain
 from rqsched.core.policy import FanOutPolicy, OverlapUntil
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
+from rqsched.core.target_progress import describe_failures, has_failed
 
 MAX_ERROR = 8_192
 """Characters of an error that are kept as the run's error."""

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.reasons import skip_in_words
 from rqsched.dashboard import backfills
 from rqsched.dashboard import run as run_page
+from rqsched.dashboard.gaps import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError

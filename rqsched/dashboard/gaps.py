@@ -6,8 +6,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from rqsched.core import audit
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
-from rqsched.core.reasons import miss_in_words, skip_in_words
+from rqsched.core.policy import MissedPolicy
+
+_SKIPS = {
+    "overlap_policy_skip": "an earlier run was unfinished",
+    "buffer_full": "as many runs waited as may wait",
+    audit.REMAINING_EXHAUSTED: "its max_runs were used up",
+    audit.NOT_TRIGGERABLE: "its status starts no run",
+    "environment": "it does not fire in this environment",
+    "dst_skip": "the clocks went forward past it",
+    "disabled": "it was paused",
+    "deleted": "it was deleted",
+}
+_MISSES: dict[str, str] = {
+    MissedPolicy.FIRE_ONCE: "nothing fired in time, and one run makes up for all",
+    MissedPolicy.SKIP: "nothing fired in time, and what is late is left out",
+    MissedPolicy.ALL: "nothing fired in time, and more were late than are made up for",
+}
+_MISSED = "nothing fired in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,21 @@ def gap_of(event: AuditRecord) -> Gap | None:
         why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
         return Gap(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
     return None
+
+
+def skip_in_words(reason: str) -> str:
+    """Return why an occurrence was skipped, or a trigger started nothing, as a phrase; an unknown code as it is."""
+    return _SKIPS.get(reason, reason)
+
+
+def miss_in_words(policy: str, *, has_fired: bool) -> str:
+    """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
+
+    What was due when an owner paused or deleted the schedule was missed for that.
+    """
+    if policy in _SKIPS:
+        return _SKIPS[policy]
+    return _MISSES.get(policy, policy) if has_fired else _MISSED
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from redis.exceptions import RedisError
 
 from rqsched.chain import deployment
-from rqsched.core.model import Schedule
-from rqsched.core.outcomes import REPEATEDLY
+from rqsched.core.model import REPEATEDLY, Schedule
 from rqsched.dashboard.queues import deserted_queues
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackendUnavailableError

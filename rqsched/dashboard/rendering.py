@@ -17,9 +17,9 @@ from markupsafe import Markup, escape
 import rqsched
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
-from rqsched.core.reasons import end_in_words, skip_in_words
+from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
 from rqsched.dashboard.charts import tone_of
-from rqsched.dashboard.gaps import gap_of
+from rqsched.dashboard.gaps import gap_of, skip_in_words
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 from rqsched.store.overview import RunOutline
 
@@ -29,6 +29,12 @@ STATIC = _FOLDER / "static"
 NOTHING = "\N{EN DASH}"
 """What stands where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_ENDS = {
+    EXHAUSTED: "its max_runs are used up",
+    SPEC_ENDED: "its timing has no further occurrence",
+    "total_repeats_reached": "it has succeeded as often as it was to",
+    "retries_exhausted": "too many runs in a row failed",
+}
 
 
 def ago(at: datetime | None, now: datetime) -> str:
@@ -129,6 +135,11 @@ def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
     empty = "<i></i>" * (slots - len(outlines))
     name = f"{len(outlines)} newest runs: {told}"
     return Markup(f'<span class="strip" role="group" aria-label="{name}">{empty}{links}</span>')  # noqa: S704 - escaped
+
+
+def end_in_words(reason: str) -> str:
+    """Return why a schedule ended as a phrase; what somebody typed as it is."""
+    return _ENDS.get(reason, reason)
 
 
 def ticked(text: str) -> Markup:

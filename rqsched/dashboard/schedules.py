@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import overview

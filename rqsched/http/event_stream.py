@@ -27,7 +27,7 @@ from rqsched.http.middleware import IS_HEAD
 from rqsched.store import event_feed, listing
 from rqsched.store.database import Connection, DatabaseError
 from rqsched.store.event_feed import SETTLING, FoundEvent
-from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
 MEDIA_TYPE = "text/event-stream"

@@ -25,7 +25,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_s
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes, claims, ends, target_attempts
+from rqsched.store import changes, claims, one_change, target_attempts
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.transport.transport import EXECUTE
 
@@ -70,7 +70,7 @@ def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
         if not is_sqlite:
-            ends.end_alone(connection, ended, token=run.uid, version="0")
+            one_change.end_alone(connection, ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
 

@@ -16,7 +16,7 @@ _DAWN = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
 class Gap(NamedTuple):
     """A reading of the local clock that an expression names and a change of offset skipped.
 
-    `core/skips.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
+    `core/occurrences.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
     """
 
     occurrence_at: datetime

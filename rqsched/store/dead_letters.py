@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
 from rqsched.store.changes import one_of
-from rqsched.store.cursors import read_cursor, write_cursor
+from rqsched.store.pages import read_cursor, write_cursor
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.store.tables import IS_DEAD_LETTER, runs, schedules
 

@@ -18,9 +18,8 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidInputError
-from rqsched.store.cursors import page_of
 from rqsched.store.listing import to_record
-from rqsched.store.page_size import PAGE_CHARACTERS, cut_to_size
+from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
 from rqsched.store.tables import audit_events, schedules
 
 SETTLING = timedelta(seconds=20)

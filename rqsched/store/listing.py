@@ -18,9 +18,8 @@ from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.cursors import page_of, read_cursor, write_cursor
 from rqsched.store.database import Database
-from rqsched.store.page_size import cut_to_size
+from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,

@@ -10,8 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched.core.model import ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.core.payload import dumps
 from rqsched.store.tables import ENDED_BADLY, IS_LIVE, IS_RESTING, RESTING, constant, schedules
 

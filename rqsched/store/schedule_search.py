@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.outcomes import LastOutcome
+from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
 from rqsched.store.bulk import is_sqlite
-from rqsched.store.page_size import cut_to_size, measuring
+from rqsched.store.pages import cut_to_size, measuring
 from rqsched.store.rows import SELECT_SCHEDULES, SELECT_SLIM_SCHEDULES, to_schedule
 from rqsched.store.schedule_filters import TIMES, Filters, conditions_of, ended_so, has_status, unindexed
 from rqsched.store.tables import IS_ACTIVE, IS_LATE, IS_LIVE, RESTING, schedules

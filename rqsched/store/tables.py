@@ -16,8 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from rqsched.core.model import OPEN_TARGETS, UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
-from rqsched.core.outcomes import REPEATEDLY
+from rqsched.core.model import OPEN_TARGETS, REPEATEDLY, UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
 
 metadata = sa.MetaData(
     naming_convention={

@@ -14,7 +14,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.http.durable_workflow.errors import PageTokenError, ReasonError
-from rqsched.store.cursors import read_cursor
+from rqsched.store.pages import read_cursor
 from rqsched.store.schedule_filters import Filters
 
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}

@@ -30,7 +30,7 @@ from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.strict_json import StrictRoute
 from rqsched.store import listing
-from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])

@@ -57,7 +57,7 @@ from rqsched.http.strict_json import StrictRoute
 from rqsched.store import backfills, changes, listing
 from rqsched.store.backfills import Backfill
 from rqsched.store.listing import RunFilters
-from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26

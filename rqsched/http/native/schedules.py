@@ -13,9 +13,8 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.chain.operations import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id
-from rqsched.core.outcomes import LastOutcome
 from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import dies_by_default
@@ -54,7 +53,7 @@ from rqsched.http.strict_json import StrictRoute
 from rqsched.store import idempotency, listing
 from rqsched.store.database import Connection
 from rqsched.store.latest_runs import LatestRun, latest_runs
-from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.schedule_filters import Filters
 from rqsched.store.schedule_search import MOST_LOOKED_AT
 

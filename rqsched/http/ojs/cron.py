@@ -20,7 +20,7 @@ from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
 from rqsched.spec.spec import Cron, Spec
 from rqsched.store import listing
-from rqsched.store.page_size import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.schedule_filters import Filters
 
 router = APIRouter(prefix="/v1/cron")

@@ -123,7 +123,7 @@ FENCES = (
     ),
     _edit(
         "an end in one statement is recorded whoever holds the run",
-        "store/ends.py",
+        "store/one_change.py",
         '            runs.c.token == sa.bindparam("b_token"),\n'
         "            runs.c.status == constant(RunStatus.RUNNING),\n",
         "",
@@ -133,7 +133,7 @@ FENCES = (
     ),
     _edit(
         "an end in one statement is recorded whatever the schedule has become",
-        "store/ends.py",
+        "store/one_change.py",
         '.where(schedules.c.uid == sa.bindparam("b_schedule"), is_as_read)',
         '.where(schedules.c.uid == sa.bindparam("b_schedule"))',
         _STORE + "end_alone.py::test_nothing_is_written_when_the_schedule_has_changed_since_the_claim",

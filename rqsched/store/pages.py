@@ -1,8 +1,12 @@
-"""Pages bounded in characters as well as in rows: what one request may hold in memory, whatever is stored."""
+"""Pages of lists: where one ends, as an opaque text, and how much of what is stored one request may hold in memory."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -10,14 +14,18 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.ids import is_uid
+from rqsched.core.page import Page
+from rqsched.errors import InvalidLimitError
 from rqsched.store.bulk import is_sqlite
 
-T = TypeVar("T", bound=tuple[Any, ...])
+T = TypeVar("T")
+Row = TypeVar("Row", bound=tuple[Any, ...])
 PAGE_CHARACTERS = 2_000_000
 """The most stored text of one page over HTTP. A larger row makes a page of its own."""
 
 
-def measuring(statement: sa.Select[T], on_sqlite: bool) -> sa.Select[Any]:
+def measuring(statement: sa.Select[Row], on_sqlite: bool) -> sa.Select[Any]:
     """Return the statement that reads how large the rows of another one are."""
     texts = tuple(column for column in statement.selected_columns if isinstance(column.type, sa.Text))
     return statement.with_only_columns(_size(texts, on_sqlite))
@@ -25,11 +33,11 @@ def measuring(statement: sa.Select[T], on_sqlite: bool) -> sa.Select[Any]:
 
 def cut_to_size(
     connection: Connection,
-    statement: sa.Select[T],
+    statement: sa.Select[Row],
     most: int | None,
     sizes: sa.Select[Any] | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[sa.Select[T], int | None]:
+) -> tuple[sa.Select[Row], int | None]:
     """Cut a statement to the rows whose texts fit into so many characters, the first one in any case.
 
     Asks the database for lengths only; also returns to how many rows it was cut, None when all fit. `sizes` is what
@@ -54,3 +62,28 @@ def _size(texts: tuple[sa.ColumnElement[Any], ...], on_sqlite: bool) -> sa.Colum
     for text in texts:
         found = found + sa.func.coalesce(length(text), 0)
     return found
+
+
+def write_cursor(at: datetime | str, uid: str) -> str:
+    """Render a position as an opaque text."""
+    text = at if isinstance(at, str) else at.isoformat()
+    return base64.urlsafe_b64encode(json.dumps([text, uid]).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
+    """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
+    try:
+        at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
+    is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
+    if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
+        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+    return position
+
+
+def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
+    """Return a page; `cut` says that more follow than were read."""
+    items = found[:limit]
+    return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
