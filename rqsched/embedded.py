@@ -73,7 +73,7 @@ def resolve_urls(settings: Settings) -> Urls:
 
 def database_url(settings: Settings) -> str:
     """Return the URL of SQL, starting nothing: the settings', or SQLite in the data folder, which is created."""
-    return settings.database_url or _sqlite_url(settings.data_dir)
+    return settings.database_url or f"sqlite:///{_folder(settings.data_dir) / 'rqsched.db'}"
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:
@@ -125,10 +125,6 @@ def _folder(data_dir: Path) -> Path:
     folder = data_dir.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _sqlite_url(data_dir: Path) -> str:
-    return f"sqlite:///{_folder(data_dir) / 'rqsched.db'}"
 
 
 @contextmanager

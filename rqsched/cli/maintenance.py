@@ -12,7 +12,7 @@ from rqsched.cli.command import FAILED, command
 from rqsched.cli.lifecycle import Yes, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.cli.session import Session
-from rqsched.core.quota import RESOURCES, Usage
+from rqsched.core.quota import RESOURCES
 from rqsched.errors import InvalidInputError
 from rqsched.store import pruning, reconcile_queries
 
@@ -27,7 +27,11 @@ def usage(
     """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
     scheduler = session.scheduler
     found = scheduler.usages() if every else [scheduler.usage(namespace=session.namespace)]
-    rows = [{"namespace": one.namespace, "resource": name, **_part(one, name)} for one in found for name in RESOURCES]
+    rows = [
+        {"namespace": one.namespace, "resource": name, "used": getattr(one, name), "limit": getattr(one.limits, name)}
+        for one in found
+        for name in RESOURCES
+    ]
     if session.writer.is_lines:
         session.writer.lines(rows)
     elif session.writer.is_table:
@@ -35,10 +39,6 @@ def usage(
         session.writer.table(("Namespace", "Resource", "Used", "Limit"), shown)
     else:
         session.writer.json(rows)
-
-
-def _part(usage: Usage, resource: str) -> dict[str, int | None]:
-    return {"used": getattr(usage, resource), "limit": getattr(usage.limits, resource)}
 
 
 @command(app)

@@ -22,7 +22,6 @@ from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
 from rqsched.store import overview
-from rqsched.store.database import Connection
 from rqsched.store.overview import Timing
 from rqsched.transport import telemetry
 
@@ -184,15 +183,11 @@ def show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[s
     redis = visit.scheduler.runtime.transport.redis
     versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
     uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
-    own = visit.read(lambda connection: _schedules_of(connection, visit.namespace, uids.values()))
+    own = visit.read(lambda connection: overview.schedules_of_runs(connection, visit.namespace, list(uids.values())))
     return [
         _shown(worker, version, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
         for worker, version in zip(seen, versions, strict=True)
     ]
-
-
-def _schedules_of(connection: Connection, namespace: str, uids: Iterable[str]) -> dict[str, str]:
-    return overview.schedules_of_runs(connection, namespace, list(uids))
 
 
 def _shown(

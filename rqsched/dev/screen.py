@@ -314,11 +314,8 @@ class EventLog:
             return []
         self._known[run.uid] = state
         fired = [] if before else [f"{_clock(run.created_at)} {name} fired, late by {_late(run)}"]
-        return fired + ([f"{_clock(run.ended_at or now)} {name} {_sentence(run)}"] if _is_reported(run) else [])
-
-
-def _is_reported(run: Run) -> bool:
-    return run.status not in {RunStatus.PENDING, RunStatus.RUNNING}
+        is_attempted = run.status not in {RunStatus.PENDING, RunStatus.RUNNING}
+        return fired + ([f"{_clock(run.ended_at or now)} {name} {_sentence(run)}"] if is_attempted else [])
 
 
 def _sentence(run: Run) -> str:
