@@ -27,7 +27,8 @@ from rqsched.processes.worker import dispatch_once
 _log = logging.getLogger(__name__)
 
 _PLACES = 2
-"""So many dispatchers a machine has for one user, database, Redis and control queue; one is for the other's death."""
+"""So many dispatchers a machine has at most for one user, database, Redis and control queue; one is for the other's
+death."""
 _END_SECONDS = 5.0
 """So long a worker that ends waits for its keeper and dispatcher: a batch is finished."""
 

@@ -10,6 +10,9 @@ import select
 import sys
 
 _LOOK_MILLISECONDS = 1000
+_LOOKS = 20
+"""So often others than the first place are found free before one is taken: a worker that starts meanwhile has a
+dispatcher there with half of the memory, for it forks."""
 
 
 def take(places: list[int]) -> int | None:
@@ -26,12 +29,24 @@ def take(places: list[int]) -> int | None:
 
 
 def _wait(life: int, places: list[int], command: list[str]) -> None:
-    """Become the keeper with the first place that is free, with any if there are none; return without the worker."""
+    """Become the keeper with a place that is free, with any if there are none; return without the worker.
+
+    The first place is taken at once when it becomes free, for somebody must fire; the others some seconds later.
+    """
     ending = select.poll()
     ending.register(life, select.POLLIN)
-    while (place := take(places)) is None and places:
+    place, looks = take(places), 0
+    while place is None and places:
         if ending.poll(_LOOK_MILLISECONDS):
             return
+        if (place := take(places[:1])) is not None:
+            break
+        free = take(places[1:])
+        looks = 0 if free is None else looks + 1
+        if looks >= _LOOKS:
+            place = free
+        elif free is not None:
+            fcntl.flock(free, fcntl.LOCK_UN)
     os.execv(command[0], [*command, str(-1 if place is None else place)])  # noqa: S606 - a command of our own
 
 

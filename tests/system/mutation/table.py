@@ -699,6 +699,14 @@ RECONCILE = (
         "test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_one_that_dies[preload]",
     ),
     _edit(
+        "a keeper that waits takes the second place at once",
+        "processes/waiting_keeper.py",
+        "        if looks >= _LOOKS:\n",
+        "        if free is not None:\n",
+        _ACCEPTANCE + "preload.py::"
+        "test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_one_that_dies[preload]",
+    ),
+    _edit(
         "every worker of a machine has a dispatcher",
         "processes/waiting_keeper.py",
         "        except BlockingIOError:\n            continue\n",
