@@ -6,11 +6,10 @@ worker that nobody supervises.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -35,14 +34,14 @@ class ForkGuard:
 def call_in_this_process(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call the application's code; a process that it forks ends with the call (see `ForkGuard`).
 
-    What the call returns to be awaited is guarded while it is awaited: an event loop ends in its own process alone.
+    A coroutine that it returns is guarded while it is awaited: an event loop ends in its own process alone.
     """
     with ForkGuard():
         result = function(*args, **kwargs)
-    return _guarded(result) if inspect.isawaitable(result) else result
+    return _guarded(result) if isinstance(result, Coroutine) else result
 
 
-async def _guarded(result: Awaitable[T]) -> T:
+async def _guarded(result: Coroutine[Any, Any, T]) -> T:
     with ForkGuard():
         return await result
 

@@ -90,6 +90,15 @@ def test_error_of_the_process_itself_passes() -> None:
         call_in_this_process(fail)
 
 
+def test_result_that_could_be_awaited_and_is_no_coroutine_is_returned_as_it_is() -> None:
+    """RQ and we await coroutines alone: what else a call returns is its result."""
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    loop.close()
+
+    assert call_in_this_process(lambda: future) is future
+
+
 def test_children_do_their_work_inside_a_call(env: Env) -> None:
     """A pool of processes, a checkpoint in each, a fork that the workflow itself ends: nothing of it is disturbed."""
 
