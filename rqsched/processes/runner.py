@@ -244,6 +244,7 @@ class Runner(PatientWorker):
     def _tidy(self) -> None:
         """Undo what the run may have changed for the next one."""
         close_old_connections()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM, signal.SIGINT, signal.SIGTERM})
         stop = self.request_force_stop if self._stop_requested else self.request_stop
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != stop:

@@ -73,3 +73,30 @@ def test_runner_that_is_asked_to_end_writes_the_end_of_its_job_and_takes_no_othe
     assert run.refresh().status == "succeeded"
     queue = Queue(env.runtime.settings.default_queue, connection=env.redis)
     assert queue.failed_job_registry.get_job_ids() == []
+
+
+class KeepsTheMask(RUNNER):  # type: ignore[valid-type, misc]
+    """Executes a job that masks signals and leaves them so, and looks what the next one would find."""
+
+    def cleanup_execution(self, *arguments: Any, **options: Any) -> None:
+        super().cleanup_execution(*arguments, **options)
+        signal.pthread_sigmask(signal.SIG_BLOCK, TIDIED)
+
+    def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
+        if self.jobs_done > 0:
+            os._exit(len(TIDIED & signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        return super().dequeue_job_and_maintain_ttl(*arguments, **options)
+
+
+TIDIED = {signal.SIGALRM, signal.SIGTERM, signal.SIGINT}
+
+
+def test_signals_that_a_run_leaves_masked_reach_the_next_one(env: Env) -> None:
+    """Else code that blocks is not told of its timeout."""
+    env.fire_next(env.create())
+
+    process = FORK.Process(target=be_runner, args=(env, KeepsTheMask), daemon=True)
+    process.start()
+    process.join(PATIENCE)
+
+    assert process.exitcode == 0
