@@ -22,6 +22,8 @@ import pytest
 REPEATS = 5
 MOST_FLAKY = 3
 NEVER_REPEATED = tuple(f"tests/system/{folder}/" for folder in ("crash", "concurrency", "worlds"))
+PROOFS = ("tests.support.invariants", "tests.system.soak.report")
+"""The modules that assert the invariants."""
 KNOWN = Path("tests/support/flaky.txt")
 FILES_BESIDE = 20
 """How many other files of tests run beside one repeat: about a minute of the suite."""
@@ -42,7 +44,11 @@ class Outcomes(NamedTuple):
     passed: list[str]
     failed: dict[str, str]
     final: list[str]
-    """Which of those that failed no repeat can clear: by `check_invariants`, or before any test, at collection."""
+    """Which of those that failed no repeat can clear: by an invariant, or before any test, at collection."""
+
+    def never_repeated(self) -> set[str]:
+        """Return what failed and no repeat can clear."""
+        return {*self.final, *(name for name in self.failed if name.startswith(NEVER_REPEATED))}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Mark the failures of `check_invariants`: only here, in the test's own process, is there an exception."""
+    """Mark the failures of invariants: only here, in the test's own process, is there an exception."""
     report = yield
     if call.excinfo is not None and _is_of_invariants(call.excinfo.value):
         report.user_properties.append((_FAILS_INVARIANT, True))
@@ -63,11 +69,11 @@ def pytest_runtest_makereport(
 
 
 def _is_of_invariants(error: BaseException | None) -> bool:
-    """Whether `check_invariants` raised it, or an error that it was raised from, or one of its group."""
+    """Whether the check of an invariant raised it, or an error that it was raised from, or one of its group."""
     if error is None:
         return False
     frames = traceback.walk_tb(error.__traceback__)
-    if isinstance(error, AssertionError) and any(frame.f_code.co_name == "check_invariants" for frame, _ in frames):
+    if isinstance(error, AssertionError) and any(frame.f_globals.get("__name__") in PROOFS for frame, _ in frames):
         return True
     within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     return any(_is_of_invariants(one) for one in (error.__cause__, error.__context__, *within))
@@ -102,8 +108,11 @@ class _Recorder:
 
 
 def _recorded(cache: Path) -> Outcomes | None:
-    path = cache / "v" / _KEY
-    return Outcomes(**json.loads(path.read_text())) if path.exists() else None
+    """Return what was recorded; None when pytest did not write it, or not to its end."""
+    try:
+        return Outcomes(**json.loads((cache / "v" / _KEY).read_text()))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def main() -> int:
@@ -111,7 +120,7 @@ def main() -> int:
     outcomes = _recorded(CACHE)
     if outcomes is None or outcomes.exit_code != pytest.ExitCode.TESTS_FAILED or not outcomes.failed:
         return _fail("Nothing is repeated: the suite did not end with failed tests alone.")
-    if final := {*outcomes.final, *(name for name in outcomes.failed if name.startswith(NEVER_REPEATED))}:
+    if final := outcomes.never_repeated():
         return _fail("Never repeated:", final)
     known = [line for line in KNOWN.read_text().splitlines() if line in outcomes.failed]
     if known:
@@ -130,10 +139,10 @@ def _fail(reason: str, tests: Iterable[str] = ()) -> int:
     return 1
 
 
-def _repeat(outcomes: Outcomes) -> list[str]:
-    """Run what failed once more beside other files of the suite; return which of it did not pass.
+def _repeat(outcomes: Outcomes) -> set[str]:
+    """Run what failed once more beside other files of the suite; return what fails the run: which of it did not pass.
 
-    What fails beside them passed before: it is printed, and the run is not judged by it.
+    What fails beside them passed before: it is printed, and the run is judged by it only where it proves an invariant.
     """
     (REPEATS_CACHE / "v" / _KEY).unlink(missing_ok=True)
     files = _files(outcomes.passed) - _files(outcomes.failed)
@@ -152,12 +161,12 @@ def _repeat(outcomes: Outcomes) -> list[str]:
     except subprocess.TimeoutExpired as expired:
         output = (expired.output or b"") + f"\nended after {LONGEST_REPEAT} s".encode()
     again = _recorded(REPEATS_CACHE)
-    if again is None:
+    if again is None or again.exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         print(output.decode(errors="replace"))
-        return list(outcomes.failed)
+        return set(outcomes.failed)
     for name, text in again.failed.items():
         print(f"Failed {'again' if name in outcomes.failed else 'beside the repeats'}: {name}\n{text}\n")
-    return [name for name in outcomes.failed if name not in again.passed or name in again.failed]
+    return {*outcomes.failed} - ({*again.passed} - {*again.failed}) | again.never_repeated()
 
 
 def _files(names: Iterable[str]) -> set[str]:

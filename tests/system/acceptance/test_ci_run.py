@@ -146,16 +146,25 @@ def test_a_repeat_that_does_not_pass_fails_the_run(condition: str, times: int, r
 
 
 INVARIANT = """
-def check_invariants():
-    raise AssertionError("I1")
+from types import SimpleNamespace
+
+from tests.support.invariants import i8_executions
+
+RUNTIME = SimpleNamespace(database=SimpleNamespace(read=lambda read: []))
 
 
 def test_invariants(run_number):
     try:
-        if run_number == 1:
-            check_invariants()
+        i8_executions(RUNTIME, [("a run", 1)] * (2 if run_number == 1 else 1))
     except AssertionError as error:
         raise RuntimeError("told otherwise") from error
+"""
+SOAK = """
+from tests.system.soak.report import Report
+
+
+def test_soak(run_number):
+    Report(lost=1 if run_number == 1 else 0).assert_clean()
 """
 
 
@@ -166,6 +175,7 @@ def test_invariants(run_number):
         pytest.param("system/concurrency/test_one.py", FLAKY, "test_flaky", id="concurrency"),
         pytest.param("system/worlds/test_one.py", FLAKY, "test_flaky", id="worlds"),
         pytest.param("test_one.py", INVARIANT, "test_invariants", id="invariants"),
+        pytest.param("test_one.py", SOAK, "test_soak", id="soak"),
     ],
 )
 def test_what_proves_an_invariant_is_never_repeated(path: str, content: str, name: str, run_ci: RunCi) -> None:
@@ -200,3 +210,81 @@ def test_what_an_earlier_run_left_is_not_repeated(run_ci: RunCi) -> None:
     run = run_ci({}, test_command="exit 3")
     assert run.code != 0
     assert "Repeat" not in run.output
+
+
+FAILS_LATER = "def test_beside(run_number):\n    assert run_number == 1, 'beside a repeat'\n"
+
+
+def test_what_proves_an_invariant_fails_the_run_beside_repeats_too(run_ci: RunCi) -> None:
+    run = run_ci({"test_one.py": FLAKY, "system/crash/test_beside.py": FAILS_LATER})
+    assert run.code != 0
+    assert "crash/test_beside.py::test_beside" in run.output.splitlines()[-1]
+    assert run.times("test_flaky") == 2
+
+
+def test_the_run_is_not_judged_by_other_tests_beside_repeats(run_ci: RunCi) -> None:
+    run = run_ci({"test_one.py": FLAKY, "test_beside.py": FAILS_LATER})
+    assert run.code == 0, run.output
+    assert re.findall(r"^FLAKY tests/(.*)$", run.output, re.MULTILINE) == ["test_one.py::test_flaky"]
+    assert re.search("^Failed beside the repeats: .*::test_beside$", run.output, re.MULTILINE)
+
+
+ENDS_PYTEST = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+
+def test_beside(run_number):
+    if run_number == 1:
+        return
+    while (Path(__file__).parents[1] / "runs" / "test_flaky").stat().st_size < 2:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("os.kill(os.getppid(), signal.SIGKILL)", id="it is killed"),
+        pytest.param("pytest.exit('enough')", id="it is interrupted"),
+    ],
+)
+def test_a_repeat_whose_pytest_does_not_end_itself_fails_the_run(end: str, run_ci: RunCi) -> None:
+    run = run_ci({"test_one.py": FLAKY, "test_beside.py": ENDS_PYTEST.format(end=end)})
+    assert run.code != 0
+    assert "FLAKY" not in run.output
+    assert "test_one.py::test_flaky" in run.output.splitlines()[-1]
+    assert run.times("test_flaky") == 2
+
+
+UNSTABLE_ID = """
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("runs", [Path("runs").exists()])
+def test_flaky(run_number, runs):
+    assert runs
+"""
+
+
+def test_a_test_that_no_repeat_finds_fails_the_run_and_pytest_says_why(run_ci: RunCi) -> None:
+    run = run_ci({"test_one.py": UNSTABLE_ID})
+    assert run.code != 0
+    assert "test_one.py::test_flaky[False]" in run.output.splitlines()[-1]
+    assert "no tests ran" in run.output
+
+
+@pytest.mark.parametrize("left", ["", '{"exit_code": 1'])
+def test_half_written_outcomes_fail_the_run(left: str, run_ci: RunCi) -> None:
+    command = f"printf '%s' '{left}' > .pytest_cache/v/rqsched/outcomes; exit 137"
+    run = run_ci({"test_one.py": FLAKY}, test_command=command)
+    assert run.code != 0
+    assert "Nothing is repeated" in run.output.splitlines()[-1]

@@ -17,7 +17,7 @@ PLAN = Plan(minutes=0.25, kills=20, schedules=20, workers=2, seed=20)
 def test_nothing_is_lost_or_doubled_while_everything_is_killed(tmp_path: Path) -> None:
     report = soak(PLAN, tmp_path)
 
-    assert report.is_clean, report.to_table()
+    report.assert_clean()
     assert sum(report.disasters.values()) >= PLAN.kills / 2, "the disasters struck nobody"
     assert report.fired >= PLAN.schedules / 2, "hardly anything fired"
     assert report.attempts >= report.runs["succeeded"]

@@ -50,6 +50,10 @@ class Report:
     def is_clean(self) -> bool:
         return not self.lost and not self.doubled and not self.problems
 
+    def assert_clean(self) -> None:
+        """Assert that nothing was lost or doubled and that no invariant is broken."""
+        assert self.is_clean, self.to_table()
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True)
 
