@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
@@ -356,10 +357,15 @@ _DJANGO_IS_NOT_SET_UP = frozenset(
 
 
 def import_failure(error: Exception) -> str:
-    """Return why a user's module cannot be imported, and where, when the error itself does not say."""
+    """Return why a user's module cannot be imported, and where, when the error itself does not say.
+
+    What it calls wrongly of ours raises in our code: the place is the last one outside of it.
+    """
     if isinstance(error, ImportError | AttributeError | SyntaxError):
         return str(error)
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    places = traceback.extract_tb(error.__traceback__)
+    outside = [place for place in places if not Path(place.filename).is_relative_to(Path(__file__).parent)]
+    last = (outside or places)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 

@@ -212,6 +212,15 @@ def test_a_module_that_cannot_be_imported_is_exit_code_2(cli: Cli, monkeypatch: 
     assert "'no.such.module', which cannot be imported" in cli("list", code=2).err
 
 
+def test_what_a_module_of_workflows_calls_wrongly_is_found_in_that_module(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from rqsched import workflow", "@workflow('too-short', timeout=0.5)", "def too_short(): ..."]
+    (tmp_path / "timed_wrongly.py").write_text("\n".join(lines))
+    monkeypatch.setenv("RQSCHED_IMPORTS", "timed_wrongly")
+    assert "timed_wrongly.py, line 2)" in cli("list", code=2).err
+
+
 def test_a_module_that_raises_is_exit_code_2_and_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("raising.py").write_text("x = 1\nx / 0\n")
     cli("create", "a", "raising.flow", "--every", "1h", code=2)
