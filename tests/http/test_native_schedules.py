@@ -152,6 +152,17 @@ def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) 
     assert web.get(at(created["id"])).json()["name"] == "Daily report"
 
 
+def test_the_pipelit_documents_ids_are_returned_only_where_they_were_sent(web: Web) -> None:
+    plain = web.post(SCHEDULES, {"schedule_id": "plain", "workflow": "note", "owner": "ann", **MINUTELY}).json()
+    assert {"trigger_node_id", "user_profile_id"} & plain.keys() == set()
+
+    changed = web("PATCH", at("plain"), {"user_profile_id": 7}).json()
+    assert (changed["owner"], changed["user_profile_id"], "trigger_node_id" in changed) == ("7", "7", False)
+
+    cleared = web("PATCH", at("plain"), {"user_profile_id": None}).json()
+    assert (cleared["owner"], "user_profile_id" in cleared) == (None, False)
+
+
 def test_the_number_of_an_unregistered_workflow_is_422_with_what_to_do(web: Web) -> None:
     body = {"name": "Daily report", "workflow_id": 1, "interval_seconds": 86400}
     found = problem(web.post(SCHEDULES, body), 422, "unknown_workflow")

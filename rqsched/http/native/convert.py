@@ -35,6 +35,7 @@ _ALIASES = {
 }
 _MEMBERS = ("spec", "cron", "interval", "interval_seconds", "once", "offset", "from_completion")
 _WINDOW = ("start_at", "end_at")
+_OF_SURFACE = ("name", "trigger_node_id", "user_profile_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,7 @@ def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
     if (body.has("workflow") or body.has("workflow_id")) and _value(body, "workflow") is None:
         raise InvalidInputError("workflow", "cannot be null")
     options |= _retries(body)
-    has_surface = body.has("name") or body.has("trigger_node_id")
-    surface = _surface(body, loads(current.definition.surface)) if has_surface else None
+    surface = _surface(body, loads(current.definition.surface)) if any(map(body.has, _OF_SURFACE)) else None
     spec = _spec(body, current.spec) if any(map(body.has, (*_MEMBERS, *_WINDOW, "timezone"))) else None
     return Declaration(_value(body, "workflow"), spec, _typed(options, surface))
 
@@ -118,8 +118,8 @@ def _retries(body: DefinitionRequest) -> dict[str, Any]:
 
 
 def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:
-    """Return what this surface stores of a schedule: its display name and Pipelit's trigger node."""
-    given = {name: getattr(body, name) for name in ("name", "trigger_node_id") if body.has(name)}
+    """Return what this surface stores of a schedule: its display name, and the ids of the Pipelit document."""
+    given = {name: getattr(body, name) for name in _OF_SURFACE if body.has(name)}
     return {name: value for name, value in (kept | given).items() if value is not None}
 
 

@@ -41,8 +41,10 @@ class _PipelitNames(Schema):
     id: str
     name: str
     workflow_id: str
-    trigger_node_id: str | None
-    user_profile_id: str | None
+    trigger_node_id: str | None = None
+    """Only of a schedule that was given one."""
+    user_profile_id: str | None = None
+    """`owner`; only of a schedule that was given it under this name."""
     interval_seconds: float | None
     total_repeats: int
     max_retries: int
@@ -70,8 +72,6 @@ def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is
         "id": schedule.schedule_id,
         "name": surface.get("name") or schedule.schedule_id,
         "workflow_id": fields["workflow"],
-        "trigger_node_id": surface.get("trigger_node_id"),
-        "user_profile_id": fields["owner"],
         "interval_seconds": _interval_seconds(schedule),
         "total_repeats": schedule.policies.max_successes or 0,
         "max_retries": schedule.policies.retry.max_retries,
@@ -79,6 +79,10 @@ def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is
         "trigger_payload": fields["kwargs"],
         "current_repeat": fields["success_count"],
     }
+    if "trigger_node_id" in surface:
+        fields["trigger_node_id"] = surface["trigger_node_id"]
+    if "user_profile_id" in surface:
+        fields["user_profile_id"] = fields["owner"]
     if is_slim:
         for name in _LARGE:
             del fields[name]
