@@ -163,7 +163,17 @@ def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
         sa.event.listen(engine, "begin", limit_transaction)
     else:
         sa.event.listen(engine, "do_connect", _connector())
+    sa.event.listen(engine, "checkout", _require_open)
     return engine
+
+
+def _require_open(raw: psycopg.Connection[Any], *_: object) -> None:
+    """Have the pool open another connection for one that is known to be lost.
+
+    SQLAlchemy would set the isolation level of it, and lets what psycopg raises there pass as it is.
+    """
+    if raw.closed:
+        raise sa.exc.DisconnectionError
 
 
 def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -503,3 +504,14 @@ def test_a_database_that_is_away_is_no_configuration_error() -> None:
     url = "postgresql+psycopg://rqsched@127.0.0.1:1/rqsched"
     with closing(Database(url)) as database:
         database.require_accepted()
+
+
+@pytest.mark.postgres
+def test_a_pooled_connection_that_is_known_to_be_lost_is_replaced(own_postgres: PostgresServer) -> None:
+    with closing(Database(own_postgres.create_database())) as database:
+        database.patience = Patience(total=timedelta(0))
+        with database.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+        driver.pgconn.finish()
+
+        assert database.read(lambda connection: connection.scalar(sa.text("SELECT 1"))) == 1
