@@ -20,6 +20,7 @@ from rq.utils import import_worker_class
 from rq.worker import SpawnWorker
 
 from rqsched import jobs
+from rqsched.api.recovering import find_worker_command
 from rqsched.chain.runtime import current_runtime, import_workflows
 from rqsched.config import Settings
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -34,10 +35,8 @@ _REDIS_URL = "RQSCHED_REDIS_URL"
 
 def _options_of_worker() -> dict[str, Any] | None:
     """Return the options of RQ's command when it starts a worker or several."""
-    command = click.get_current_context(silent=True)
-    if command is None or command.command.name not in {"worker", "worker-pool"}:
-        return None
-    return dict(command.params)
+    command = find_worker_command()
+    return None if command is None else dict(command.params)
 
 
 def _url_of_worker(options: dict[str, Any]) -> str:

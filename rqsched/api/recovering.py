@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -22,6 +24,13 @@ _AFTER_FAILURE = 5.0
 """Seconds more before the next try of a process whose pass failed: another one has its turn meanwhile."""
 _LONGEST_END = 5.0
 """Seconds that an end waits for a pass which has not ended."""
+
+
+def find_worker_command() -> Any:
+    """Return the context of RQ's command when it starts a worker or several in this process; else None."""
+    click = sys.modules.get("click")
+    command = None if click is None else click.get_current_context(silent=True)
+    return command if command is not None and command.command.name in {"worker", "worker-pool"} else None
 
 
 class Recovering:

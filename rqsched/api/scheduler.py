@@ -22,7 +22,7 @@ from rqsched.api.caller_transaction import (
 )
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.list_filters import ListFilters, to_filters
-from rqsched.api.recovering import Recovering
+from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
@@ -448,9 +448,10 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         For web applications beside plain `rq worker`s, which cannot repair. Call it in each request, so that it begins
         with the first one that a process serves: it is idempotent, waits for no server, and raises nothing. It does
-        nothing in a job of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
+        nothing in a job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
         """
-        if get_current_job() is None and not is_importing_workflows():
+        is_working = get_current_job() is not None or find_worker_command() is not None
+        if not is_working and not is_importing_workflows():
             self._recovering.begin()
 
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,7 +19,7 @@ from rqsched.config import Settings
 from tests.store.children import in_children
 from tests.support.env import Env, MakeEnv
 from tests.support.narrow import present
-from tests.support.processes import Processes, wait_until
+from tests.support.processes import REPOSITORY, Processes, wait_until
 from tests.support.proxy import proxy_to
 from tests.support.servers import PostgresServer, ValkeyServer
 
@@ -172,3 +174,21 @@ def test_servers_that_fall_silent_do_not_hold_up_the_end_of_a_process(
             assert [process.popen.wait(SOON) for process in (plain, closes)] == [0, 0]
         finally:
             processes.close()
+
+
+def test_module_that_a_worker_of_rq_loads_begins_nothing(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
+    module = tmp_path / "app.py"
+    module.write_text(
+        "import threading\n"
+        "from rqsched import Scheduler\n"
+        f"scheduler = Scheduler(database_url={sqlite_url!r}, redis_url={redis_url!r})\n"
+        "scheduler.keep_recovering()\n"
+        "print('threads:', [one.name for one in threading.enumerate() if one.name == 'rqsched-recover'], flush=True)\n"
+    )
+
+    rq = str(Path(sys.executable).parent / "rq")
+    command = [rq, "worker", "--burst", "--url", redis_url, "-c", "app", "default"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+
+    assert "threads: []" in ended.stdout
