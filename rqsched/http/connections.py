@@ -120,6 +120,11 @@ class Connection(H11Protocol):
             self._deadline = None
 
 
+_AT_ONCE = 4
+"""So many connections are taken in one turn of the loop: those that make room for them are closed in the next turns,
+and would else hold the descriptors that a last one, such as a probe's, needs."""
+
+
 class Listening(socket.socket):
     """A listening socket that takes no connection whose descriptor is one of the last."""
 
@@ -129,17 +134,19 @@ class Listening(socket.socket):
         self._connections = connections
         self._most = _limit() - _spare() // 2  # numbers are given from the lowest on
         self._has_failed = False
+        self._taken = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection; raises BlockingIOError when asyncio is to look again later."""
-        if self._has_failed:  # asyncio would go on at once for as many as may wait
-            self._has_failed = False
+        if self._has_failed or self._taken >= _AT_ONCE:  # asyncio would go on at once for as many as may wait
+            self._has_failed, self._taken = False, 0
             raise BlockingIOError
         try:
             accepted, address = super().accept()
         except OSError as error:
-            self._has_failed = error.errno in _EXHAUSTED
+            self._has_failed, self._taken = error.errno in _EXHAUSTED, 0
             raise
+        self._taken += 1
         if accepted.fileno() < self._most:
             return accepted, address
         accepted.close()

@@ -57,13 +57,18 @@ def run_server(
 
 
 def bind(config: uvicorn.Config) -> socket.socket:
-    """Bind where `config` says; the process ends where that cannot be, as uvicorn's does."""
+    """Listen where `config` says; the process ends where that cannot be, as uvicorn's does.
+
+    uvicorn logs here already that it runs: who connects from now on waits for the application instead of being refused.
+    """
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
     try:
-        return config.bind_socket()
+        bound = config.bind_socket()
     except SystemExit:  # uvicorn has logged why; not every version ends with the code that it says of a failed start
         sys.exit(FAILED_TO_START)
+    bound.listen(config.backlog)
+    return bound
 
 
 class _Server(uvicorn.Server):

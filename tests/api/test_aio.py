@@ -464,6 +464,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "refresh": [await run.refresh()],
                 "cancel": [await run.cancel()],
                 "terminate": [await run.terminate()],
+                "wait": [await run.wait(30)],
                 "retry": [await (await schedules.run((await _ended(schedules)).uid)).retry()],
             },
         }
