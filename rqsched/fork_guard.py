@@ -1,7 +1,7 @@
-"""Where processes end that an application's code forks and does not end itself: it knows no runs and no jobs.
+"""Ends processes that an application's code forked and did not end. It knows nothing of runs or jobs.
 
-A child of `os.fork()` that returns from a workflow, or raises, because its exec failed, would else continue as a second
-worker that nobody supervises.
+A child of `os.fork()` that returns from a workflow, or raises because its exec failed, would otherwise continue as a
+second worker that nobody supervises.
 """
 
 from __future__ import annotations

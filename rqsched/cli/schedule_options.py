@@ -106,8 +106,6 @@ class Timing:
 
 
 _REPEATED = frozenset({Kind.NAMES, Kind.LABELS, Kind.ATTRIBUTES})
-
-
 _TYPES: Mapping[Kind, Any] = {Kind.COUNT: int, Kind.NUMBER: float} | dict.fromkeys(_REPEATED, list[str])
 _FORMS = {
     Kind.ARGUMENTS: " A JSON list.",

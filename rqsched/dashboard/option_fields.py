@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rqsched.core.model import Schedule
-from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, help_of
+from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
 from rqsched.core.payload import loads
 from rqsched.dashboard import notification_fields
 from rqsched.errors import InvalidInputError
@@ -18,6 +18,8 @@ _LAID_OUT = {
     "description", "owner", "on_failure", "on_recovery", "expect_success_within", "notifications",
 }  # fmt: skip
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
+_FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
+"""How the values of a kind are written, where it is not plain."""
 
 
 class Field(NamedTuple):
@@ -49,9 +51,7 @@ def _fields(name: str) -> Iterator[Field]:
         for field, part in PARTS[name].items():
             yield Field(f"{name}.{field}", f"{label}: {field.replace('_', ' ')}", part.help, part.choices)
         return
-    forms = {Kind.NAMES: " Apart by commas.", Kind.OBJECT: " A JSON object.", Kind.ATTRIBUTES: " A JSON object."}
-    hint = option.help if option.choices else help_of(option) + forms.get(option.kind, "")
-    yield Field(name, label, hint, option.choices)
+    yield Field(name, label, option.help + _FORMS.get(option.kind, ""), option.choices)
 
 
 def shown(schedule: Schedule | None) -> dict[str, str]:

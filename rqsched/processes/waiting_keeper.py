@@ -11,8 +11,8 @@ import sys
 
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
-"""So often others than the first place are found free before one is taken: a worker that starts meanwhile has a
-dispatcher there with half of the memory, for it forks."""
+"""A place other than the first is taken after so many looks in a row found one free. A worker that starts in that time
+takes it instead, and forks its dispatcher, which needs half of the memory."""
 
 
 def take(places: list[int]) -> int | None:
