@@ -76,7 +76,8 @@ bench: $(VENV)/.dev ## every benchmark; one JSON object each
 docs: $(VENV)/.dev ## build the documentation into site/
 	$(BIN)/python docs/diagrams.py
 	$(BIN)/python docs/options.py
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/lanes.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
 	@echo "open site/index.html"
 
 soak: $(VENV)/.dev ## random kills and flushes for as long as you like (ARGS="--minutes 60")

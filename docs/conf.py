@@ -1,0 +1,81 @@
+"""How Sphinx builds the site: `make docs`. Nothing is loaded from another host, when it is built or when it is read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
+
+import reference  # noqa: E402 - beside this file
+
+project = "rqsched"
+author = "rqsched contributors"
+release = version = importlib.metadata.version("rqsched")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
+exclude_patterns = ["adr/template.md"]
+suppress_warnings = ["ref.python"]  # a name that two of our modules export
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3/", "inventories/python.txt"),
+    "sqlalchemy": ("https://docs.sqlalchemy.org/en/20/", "inventories/sqlalchemy.txt"),
+}
+"""The inventories stand in the repository, cut to what our pages name: a build asks no other host."""
+nitpick_ignore_regex = [
+    ("py:class", r"(rq|httpx|starlette|fastapi|uvicorn|statemachine|pytest|_pytest)\..*"),  # they publish no inventory
+    ("py:class", r"rqsched\..*\.(_Self|[A-Z])"),  # type variables
+]
+
+html_theme = "furo"
+html_title = "rqsched"
+html_copy_source = False
+
+
+PUBLIC = reference.public_paths()
+ASIDE: dict[str, list[str]] = {}
+
+
+def setup(app: Sphinx) -> None:
+    """Write the reference before it is read."""
+    reference.write(DOCS / "reference")
+    app.connect("missing-reference", _public)
+    app.connect("autodoc-process-docstring", _set_aside, priority=400)
+    app.connect("autodoc-process-docstring", _put_back, priority=600)
+
+
+def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Node | None:
+    """Resolve a type of ours by its public name: signatures name it bare, or by the module that defines it."""
+    target = str(node.get("reftarget", ""))
+    name = target.rpartition(".")[2]
+    if target != name and not target.startswith("rqsched."):
+        return None
+    python = env.domains.python_domain
+    found = [public for public in PUBLIC.get(name, []) if public in python.objects]
+    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, content) if found else None
+
+
+def _set_aside(_: Sphinx, what: str, name: str, *event: Any) -> None:
+    """Keep an attribute's text from napoleon, which takes the words before a colon for its type."""
+    lines = event[-1]
+    if what in {"attribute", "data", "property"}:
+        ASIDE[name], lines[:] = list(lines), ["-"]
+
+
+def _put_back(_: Sphinx, __: str, name: str, *event: Any) -> None:
+    event[-1][:] = ASIDE.pop(name, event[-1])
