@@ -12,7 +12,7 @@ from tests.support.cli import COMMAND, Cli
 from tests.support.processes import REPOSITORY
 
 CLI_DOC = (REPOSITORY / "docs" / "cli.md").read_text()
-README = (REPOSITORY / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0]
+README = (REPOSITORY / "README.md").read_text().partition("From a shell:")[2].partition("\n## ")[0]
 
 
 def blocks(text: str, language: str) -> list[str]:

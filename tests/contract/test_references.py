@@ -17,6 +17,11 @@ SECTION = re.compile(r"([\w./-]+\.md), \"([^\"]+)\"|([\w./-]+\.md)#([\w-]+)")
 FUNCTION = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 NOT_OURS = {"page.md", "docs/adr/NNNN-title.md"}
 """A page that a test writes for itself, and the form of a name."""
+GENERATED = {
+    f"reference/{name}.md"
+    for name in re.findall(r'"([\w-]+)": \w+\(\)', (REPOSITORY / "docs" / "reference.py").read_text())
+}
+"""The pages that building the site writes."""
 RECORDS = REPOSITORY / "docs" / "adr"
 """Decisions are not rewritten: they may name files as they were."""
 
@@ -31,7 +36,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 def resolves(name: str, source: Path) -> bool:
     places = (source.parent, REPOSITORY, REPOSITORY / "docs")
-    return name in NOT_OURS or any((place / name).exists() for place in places)
+    return name in NOT_OURS | GENERATED or any((place / name).exists() for place in places)
 
 
 def headings(page: Path) -> set[str]:
