@@ -24,9 +24,10 @@ from rqsched.api.recovering import find_worker_command
 from rqsched.chain.runtime import current_runtime, import_workflows
 from rqsched.config import Settings
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
+from rqsched.processes.dispatcher_keeper import KeptDispatcher
 from rqsched.processes.rq_worker import PatientWorker
 from rqsched.processes.warm_up import warm_up
+from rqsched.processes.worker import make_one_pass
 from rqsched.store.database import make_engine
 from rqsched.transport.redis_url import as_rq_setting, parse_sentinel, url_of
 
@@ -64,7 +65,7 @@ def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher
     if issubclass(worker_class, PatientWorker):
         return None
     if options["burst"]:
-        make_one_pass_apart(spawns=spawns)
+        make_one_pass(spawns=spawns)
         return None
     level = logging.WARNING if options["quiet"] else options["logging_level"] or logging.INFO
     kept = KeptDispatcher(settings, spawns=spawns, log_level=level)

@@ -24,11 +24,11 @@ from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.chain.time_limit import end_by_itself
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError
-from rqsched.processes.dispatcher_keeper import KeptDispatcher, make_one_pass_apart
+from rqsched.processes.dispatcher_keeper import KeptDispatcher
 from rqsched.processes.rq_worker import PatientWorker, WritesForHorse, end_scheduler_with
 from rqsched.processes.spawned_horse import client_for_horse
 from rqsched.processes.warm_up import warm_up
-from rqsched.processes.worker import prepare
+from rqsched.processes.worker import make_one_pass, prepare
 from rqsched.transport.redis_url import url_of
 
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
@@ -53,12 +53,12 @@ class _WithDispatcher(PatientWorker):
         if self._spawns:
             export()
         self.runtime = _open_runtime(self.connection)
-        self.runtime.watch = end_by_itself  # where a horse executes, this worker watches that
+        self.runtime.watch = end_by_itself  # a horse has `_deadline.watch` instead
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
         end_scheduler_with(self)
         with using(self.runtime):  # for the work horses, which inherit it
             if burst:
-                make_one_pass_apart(spawns=self._spawns)
+                make_one_pass(spawns=self._spawns)
                 return super().work(burst, logging_level, *arguments, **options)
             self._kept = KeptDispatcher(
                 self.runtime.settings, spawns=self._spawns, log_level=logging_level or logging.INFO
@@ -70,13 +70,13 @@ class _WithDispatcher(PatientWorker):
                 self._kept.stop()
 
     def on_turn(self) -> None:
-        """Called each time RQ's loop turns: the dispatcher and its keeper are started again if both died."""
+        """Start the dispatcher and its keeper again if both died; called each time RQ's loop turns."""
         if self._kept is not None and not self._stop_requested:
             self._kept.keep()
         super().on_turn()
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What else to look after while a horse works: the dispatcher and its keeper."""
+        """Return what to call when a descriptor becomes readable while a horse works: the keeper is kept, too."""
         return super().beside_horse() | ({} if self._kept is None else self._kept.beside_horse())
 
     def _leave_to_dispatcher(self, control_queue: str) -> None:
@@ -84,6 +84,22 @@ class _WithDispatcher(PatientWorker):
         others = [queue for queue in self.queues if queue.name != control_queue]
         if others:
             self.queues, self._ordered_queues = others, others[:]
+
+
+def _open_runtime(connection: Redis) -> Runtime:
+    """Open the runtime that horses inherit, without a connection; a server that is merely away is no error."""
+    if not os.environ.get(_REDIS_URL):
+        os.environ[_REDIS_URL] = url_of(connection)  # children and horses read it
+    runtime = Runtime(Settings())
+    try:
+        prepare(runtime)
+        warm_up(runtime)
+    except (BackendUnavailableError, RedisError) as error:
+        import_workflows(runtime.settings)
+        _log.warning("a backend is away, the dispatcher waits for it: %s", error, extra={"action": "backend_wait"})
+    finally:
+        runtime.close()
+    return runtime
 
 
 class Worker(_WithDispatcher, WritesForHorse, rq.Worker):
@@ -107,19 +123,3 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
             super().fork_work_horse(job, queue)
         finally:
             self.connection = own
-
-
-def _open_runtime(connection: Redis) -> Runtime:
-    """Open the runtime that horses inherit, with no connection: what is wrong is told here, what is away is not."""
-    if not os.environ.get(_REDIS_URL):
-        os.environ[_REDIS_URL] = url_of(connection)  # children and horses read it
-    runtime = Runtime(Settings())
-    try:
-        prepare(runtime)
-        warm_up(runtime)
-    except (BackendUnavailableError, RedisError) as error:
-        import_workflows(runtime.settings)
-        _log.warning("a backend is away, the dispatcher waits for it: %s", error, extra={"action": "backend_wait"})
-    finally:
-        runtime.close()
-    return runtime

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.processes.ping_socket import RUN_DIR, Answer, ask_all, run_folder
+from rqsched.processes.vital_signs import RUN_DIR, Answer, ask_all, run_folder
 
 app = typer.Typer(add_completion=False)
 

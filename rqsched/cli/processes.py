@@ -15,8 +15,7 @@ from rqsched.cli.session import Verbose
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
-from rqsched.processes.worker import serve, serve_dispatcher
-from rqsched.processes.worker_options import WorkerOptions, parse_size
+from rqsched.processes.worker import WorkerOptions, parse_size, serve, serve_dispatcher
 
 app = typer.Typer(add_completion=False)
 

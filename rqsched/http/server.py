@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from rqsched.http.connections import HEAD_SECONDS, Connection, Connections, Listening, most_connections
-from rqsched.processes.systemd import Systemd
+from rqsched.processes.vital_signs import Systemd
 
 _GRACE = 30
 """Seconds that requests have to end when the server stops."""

@@ -1,8 +1,8 @@
 """A dispatcher beside an RQ worker: a child process, the `keeper`, keeps it, and both end with the worker.
 
 An RQ worker cannot watch a child: its loop turns every half minute while a job executes, a SimpleWorker's not at all,
-and a thread has no place where RQ forks. Two dispatchers are enough for a machine: the keepers of further workers wait
-for a place, see `waiting_keeper`. docs/adr/0010 has the whole tree.
+and a thread does not survive where RQ forks. Two dispatchers are enough for a machine: the keepers of further workers
+wait for a place, see `waiting_keeper`. docs/adr/0010 has the whole tree.
 """
 
 from __future__ import annotations
@@ -19,38 +19,24 @@ from pathlib import Path
 
 from rqsched.config import Settings, export
 from rqsched.processes import waiting_keeper
-from rqsched.processes.keeper import KEEPER, Post, is_at_end, keep, python
-from rqsched.processes.ping_socket import require_own, run_folder
-from rqsched.processes.supervisor import FORK, part_from_parent
-from rqsched.processes.worker import dispatch_once
+from rqsched.processes.keeper import KEEPER, Post, is_at_end, keep
+from rqsched.processes.supervisor import part_from_parent
+from rqsched.processes.vital_signs import hold, let_go, require_own, run_folder
 
 _log = logging.getLogger(__name__)
 
 _PLACES = 2
-"""So many dispatchers a machine has at most for one user, database, Redis and control queue; one is for the other's
-death."""
+"""Dispatchers that a machine has at most for one user, database, Redis and control queue; the second takes over when
+the first one dies."""
 _END_SECONDS = 5.0
-"""So long a worker that ends waits for its keeper and dispatcher: a batch is finished."""
-
-_held: set[socket.socket] = set()
-"""The ends of pairs by which keepers know that this process lives. A fork gives them up at once: a horse that outlives
-its worker must not look like it."""
-
-
-def _give_up_held() -> None:
-    for one in _held:
-        one.close()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_give_up_held)
+"""How long a worker that ends waits for its keeper and dispatcher, which finishes its batch."""
 
 
 class KeptDispatcher:
     """Keeps a dispatcher for this process, until `stop` or its end, however it ends."""
 
     def __init__(self, settings: Settings, *, spawns: bool, log_level: str | int) -> None:
-        """`spawns` starts Python anew instead of forking this process; what is kept logs to its standard error."""
+        """`spawns` starts Python anew instead of forking this process; the children log to its standard error."""
         self._settings = settings
         self._spawns = spawns
         self._log_level = log_level
@@ -58,12 +44,12 @@ class KeptDispatcher:
         self._waiting: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start a keeper; with a place its first act is a dispatcher, whose first act is a pass of reconcile."""
+        """Start a keeper. With a place it first starts a dispatcher, which begins with a pass of reconcile."""
         own, life = socket.socketpair()
         places = _open_places(self._settings)
         run_dir = self._settings.run_dir
         post = Post(life.fileno(), os.getpid(), self._log_level, None if run_dir is None else str(run_dir))
-        _held.add(own)
+        hold(own)
         try:
             place = None if self._spawns else waiting_keeper.take(places)
             if self._spawns or (places and place is None):
@@ -71,7 +57,7 @@ class KeptDispatcher:
             else:
                 _fork(post, -1 if place is None else place)
         except OSError:
-            _let_go(own)
+            let_go(own)
             raise
         finally:
             life.close()
@@ -80,11 +66,11 @@ class KeptDispatcher:
         self._life = own
 
     def keep(self) -> None:
-        """Start a keeper when neither the one before nor its dispatcher lives, whenever this process has a moment."""
+        """Start a keeper again when neither it nor its dispatcher lives; called whenever this process has a moment."""
         if self._life is not None:
             if not is_at_end(self._life.fileno()):
                 return
-            _let_go(self._life)
+            let_go(self._life)
         _log.warning("the dispatcher and its keeper have died; restarting", extra={"action": "keeper_restarted"})
         self._life = None
         self._spawns = True  # by now RQ has threads in this process
@@ -94,7 +80,7 @@ class KeptDispatcher:
             _log.exception("no keeper can be started now", extra={"action": "keeper_failed"})
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What to call when which descriptor is readable, so that the keeper is kept while a horse is waited for."""
+        """Return what to call when a descriptor becomes readable while this process waits for a horse."""
         return {} if self._life is None else {self._life.fileno(): self.keep}
 
     def stop(self) -> None:
@@ -104,14 +90,8 @@ class KeptDispatcher:
         with contextlib.suppress(OSError):
             self._life.shutdown(socket.SHUT_WR)
         is_at_end(self._life.fileno(), _END_SECONDS)
-        _let_go(self._life)
+        let_go(self._life)
         self._life = None
-
-
-def _let_go(own: socket.socket) -> None:
-    """Tell the processes at the other end to end."""
-    _held.discard(own)
-    own.close()
 
 
 def _open_places(settings: Settings) -> list[int]:
@@ -136,7 +116,7 @@ def _fork(post: Post, place: int) -> None:
         except BaseException:  # noqa: BLE001
             _log.exception("the dispatcher's keeper has failed", extra={"action": "keeper_failed"})
         finally:
-            os._exit(0)  # nothing of the worker may go on here
+            os._exit(0)  # nothing of the worker may continue here
 
 
 def _spawn(post: Post, places: list[int]) -> subprocess.Popen[bytes]:
@@ -144,17 +124,3 @@ def _spawn(post: Post, places: list[int]) -> subprocess.Popen[bytes]:
     words = [str(post.life), ",".join(map(str, places)), *post.command]
     lean = [sys.executable, "-I", "-S", str(Path(waiting_keeper.__file__))]
     return subprocess.Popen([*lean, *words], pass_fds=[post.life, *places], start_new_session=True)  # noqa: S603
-
-
-def make_one_pass_apart(*, spawns: bool) -> None:
-    """Reconcile once and fire what is due, in a process of its own; returns when that has ended, well or not."""
-    if spawns:
-        export()
-        status = subprocess.run(python(dispatch_once.__module__, "dispatch_once()"), check=False).returncode  # noqa: S603
-    else:
-        process = FORK.Process(target=dispatch_once)
-        process.start()
-        process.join()
-        status = process.exitcode or 0
-    if status != 0:
-        _log.error("no pass was made: what is due does not fire (%d)", status, extra={"action": "pass_failed"})

@@ -1,9 +1,9 @@
 """A worker writes to SQL for its work horse, so that a horse whose run is short opens no connection of its own.
 
-The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. All else it does
-itself: heartbeats, failures, what the workflow asks of SQL, and what its worker does not do in time. Nothing is
-believed of a worker that does not answer: what it may have written is recognised by the token of the attempt, as after
-any answer of SQL that was lost.
+The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. It does everything else
+itself: heartbeats, failures, what the workflow asks of SQL, and what its worker does not do in time. A worker that does
+not answer may have written or not: the horse recognises that by the token of the attempt, as after any lost answer of
+SQL.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """How long a horse waits for its worker before it does itself what it asked for."""
 LONGEST = 1 << 16
-"""Bytes of the longest message: whatever is on its way fits into the buffers, so neither side ever waits to send."""
+"""Bytes of the longest message: messages under way fit into the buffers, so neither side ever waits to send."""
 _BUFFER = 4 * LONGEST
 _HEAD = struct.Struct("!I")
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, and another on a new connection where the one that was open is lost; the horse has more patience."""
+"""One attempt, and another on a new connection if the open one is lost; the horse has more patience."""
 
 
 class WorkerSide:
@@ -58,15 +58,15 @@ class WorkerSide:
 
     @property
     def descriptor(self) -> int | None:
-        """What is readable when the horse asks; None when it will not ask any more."""
+        """The descriptor that becomes readable when the horse asks; None when it will not ask any more."""
         return None if self._own.fileno() < 0 else self._own.fileno()
 
-    def be_worker(self) -> None:
-        """Called after the fork in the worker."""
+    def after_fork_in_worker(self) -> None:
+        """Close the horse's end."""
         self._horses.close()
 
-    def be_horse(self) -> None:
-        """Called after the fork in the horse: its runtime asks the worker."""
+    def after_fork_in_horse(self) -> None:
+        """Close the worker's end and its connection to SQL, and let the horse's runtime ask the worker."""
         self._own.close()
         self._runtime.database.leave_to_parent()
         self._runtime.parent = HorseSide(self._runtime, self._horses, self.answer_seconds)
@@ -77,7 +77,7 @@ class WorkerSide:
         self._horses.close()
 
     def answer(self) -> None:
-        """Answer what the horse has asked, if all of it is here; called when the descriptor is readable."""
+        """Answer a request of the horse once it is complete; called when the descriptor is readable."""
         with undisturbed():
             try:
                 heard = self._own.recv(LONGEST)
@@ -89,9 +89,13 @@ class WorkerSide:
                 self.close()
                 return
             self._heard += heard
-            if (asked := self._next_request()) is not None:
-                self._send(self._perform(asked))
-                self._keep_clock()
+            if (asked := self._next_request()) is None:
+                return
+            self._send(self._perform(asked))
+            try:
+                self._runtime.now()  # measures the clock where that is due, over this connection instead of the horse's
+            except Exception as error:  # noqa: BLE001 - the next one tries again
+                _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
 
     def _next_request(self) -> Mapping[str, Any] | None:
         if len(self._heard) < _HEAD.size:
@@ -100,7 +104,8 @@ class WorkerSide:
         end = _HEAD.size + length
         if length > LONGEST:
             self.close()
-        if length > LONGEST or len(self._heard) < end:
+            return None
+        if len(self._heard) < end:
             return None
         text, self._heard = self._heard[_HEAD.size : end], self._heard[end:]
         try:
@@ -111,14 +116,20 @@ class WorkerSide:
         return asked
 
     def _perform(self, asked: Mapping[str, Any]) -> bytes:
-        """Do what is asked; returns the answer, empty where it was not done or may not have been."""
+        """Do what is asked; returns the answer, or nothing where it is not sure that it was done."""
         try:
             answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
-        except Exception as error:  # noqa: BLE001 - the horse does it itself, and tells what is wrong then
+        except Exception as error:  # noqa: BLE001 - the horse does it itself, and reports what is wrong
             _log.debug("not written for a horse: %s", error, extra={"action": "horse_not_served"})
             return b""
         found = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
         return found if len(found) <= LONGEST else b""
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            self._own.send(_HEAD.pack(len(answer)) + answer)
+        except OSError:  # the horse is gone, or has not read its last answer
+            self.close()
 
     def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
         self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
@@ -131,22 +142,9 @@ class WorkerSide:
         at = datetime.fromisoformat(asked["at"])
         return write_end(self._runtime, self._claim, succeeded, at=at, patience=_ONCE)
 
-    def _send(self, answer: bytes) -> None:
-        try:
-            self._own.send(_HEAD.pack(len(answer)) + answer)
-        except OSError:  # a horse that is gone, or stands still since before its last answer
-            self.close()
-
-    def _keep_clock(self) -> None:
-        """Measure the clock where that is due: else each horse would, over a connection of its own."""
-        try:
-            self._runtime.now()
-        except Exception as error:  # noqa: BLE001 - the next one tries again
-            _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
-
 
 class HorseSide:
-    """What a horse asks its worker with (`ParentWorker`)."""
+    """What a horse has of its worker: it asks for the claim of its run, and for the record of its success."""
 
     def __init__(self, runtime: Runtime, to_worker: socket.socket, seconds: float = ANSWER_SECONDS) -> None:
         self._runtime, self._socket, self._pid = runtime, to_worker, os.getpid()
@@ -155,11 +153,11 @@ class HorseSide:
 
     def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:
         """Claim the run that this process was forked for."""
-        del job  # the worker knows which
+        del job  # the worker knows it
+        claim: Claim | None
         claim, clock = self._ask({"token": token, "worker": worker})
         self._runtime.take_over_clock(clock)
-        found: Claim | None = claim
-        return found
+        return claim
 
     def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:
         """Record that the run succeeded."""
@@ -182,7 +180,7 @@ class HorseSide:
             raise NotAnsweredError(str(error)) from error
         self._is_over = False
         if not answer:
-            raise NotAnsweredError("the worker could not")
+            raise NotAnsweredError("the worker could not do it")
         return pickle.loads(answer)  # noqa: S301 - of the process that forked this one
 
     def _read(self, length: int) -> bytes:
@@ -197,7 +195,7 @@ class HorseSide:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let the alarm by which RQ's worker looks after its horse wait: it raises wherever it strikes."""
+    """Hold back the alarm by which RQ's worker looks after its horse: it raises in whatever code it interrupts."""
     left = signal.alarm(0)
     try:
         yield

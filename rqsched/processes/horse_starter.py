@@ -1,8 +1,8 @@
 """A process beside a runner that forks work horses for jobs that are not ours, and executes nothing itself.
 
-A runner is full of what runs have left in it: a fork of it inherits their locks, held by threads that it does not have.
-So its horses are forked by a child that it begins before it opens anything. The child prepares for them with the first
-one: until then it shares nearly all of its memory.
+A runner holds what its runs have left: a fork of it would inherit locks held by threads that the fork does not have. So
+its horses are forked by a child that it starts before it opens anything. The child prepares with its first horse: until
+then it shares nearly all of its memory with the runner.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import undisturbed
 from rqsched.processes.supervisor import FORK, die_with_parent, show_name
 
-BeHorse: TypeAlias = Callable[[str, str, str], None]
-"""What is called in a horse with what `HorseStarter.start` is given."""
+RunHorse: TypeAlias = Callable[[str, str, str], None]
+"""Runs a job in a horse; its arguments are those of `HorseStarter.start`."""
 _KILLED = None, int(signal.SIGKILL), None
 
 
 class HorseStarter:
-    """What a runner has of that process, which ends with the runner."""
+    """The runner's side of that process, which ends with the runner."""
 
-    def __init__(self, prepare: Callable[[], BeHorse]) -> None:
-        """Begin it; `prepare` is called there, before the first horse."""
+    def __init__(self, prepare: Callable[[], RunHorse]) -> None:
+        """Start the process; it calls `prepare` before its first horse."""
         self._own, asked = FORK.Pipe()
         self._horse_pid = 0
         self._ended: tuple[int | None, int | None, Any] = _KILLED
@@ -42,12 +42,12 @@ class HorseStarter:
 
     @property
     def has_died(self) -> bool:
-        """Whether it will start no other horse."""
+        """Whether the process is gone, and with it every further horse."""
         return not self._horse_pid and self._own.poll()
 
     def start(self, job_id: str, queue: str, execution_id: str) -> int:
         """Start a work horse; returns its pid, 0 when there is none because the process has died."""
-        self.wait()  # for one that RQ has given up
+        self.wait()  # for a horse that RQ no longer waits for
         try:
             self._own.send((job_id, queue, execution_id))
             self._horse_pid = self._own.recv()
@@ -63,34 +63,34 @@ class HorseStarter:
         return self._ended
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What to call when which descriptor is readable while the horse works: one that nobody watches is killed."""
+        """Return what to call when a descriptor becomes readable while the horse works."""
         return {self._own.fileno(): self._hear} if self._horse_pid else {}
 
     def _hear(self) -> None:
         try:
             with undisturbed():
                 self._ended = self._own.recv()
-        except (EOFError, OSError):
+        except (EOFError, OSError):  # nobody watches this horse any more
             self._ended = _KILLED
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._horse_pid, signal.SIGKILL)
         self._horse_pid = 0
 
 
-def _serve(asked: Connection, prepare: Callable[[], BeHorse]) -> None:
-    """Fork a horse for each order and tell of its end, until the runner is gone."""
-    be_horse: BeHorse | None = None
+def _serve(asked: Connection, prepare: Callable[[], RunHorse]) -> None:
+    """Fork a horse for each order and report its end, until the runner is gone."""
+    run_horse: RunHorse | None = None
     with contextlib.suppress(EOFError, OSError):
         while True:
             order = asked.recv()
-            be_horse = be_horse or prepare()
+            run_horse = run_horse or prepare()
             with ForkGuard():
                 pid = os.fork()
                 if pid == 0:
                     os.setpgrp()
                     asked.close()
-                    be_horse(*order)
-            with contextlib.suppress(OSError):  # both do it: whoever kills the group of the horse finds it
+                    run_horse(*order)
+            with contextlib.suppress(OSError):  # both processes do it, so that the horse's group exists at once
                 os.setpgid(pid, pid)
             asked.send(pid)
             asked.send(os.wait4(pid, 0))

@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from rqsched.processes.supervisor import DISPATCHER_SILENCE, Progress, Role, Supervisor, show_name
+from rqsched.processes.logs import TEXT
+from rqsched.processes.supervisor import DISPATCHER_SILENCE, Progress, Role, Supervisor, python, show_name
 from rqsched.processes.vital_signs import run_for
 
 _log = logging.getLogger(__name__)
 
 KEEPER = "rqsched-keeper"
 """What `ps` shows."""
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Post(NamedTuple):
-    """What a keeper and its dispatcher hand on to those who take their place."""
+    """What a keeper and its dispatcher hand on to their successors."""
 
     life: int
     """The descriptor that is at its end when the worker is gone."""
@@ -35,48 +35,43 @@ class Post(NamedTuple):
     log_level: str | int
     """For what is logged to standard error."""
     run_dir: str | None
-    """The folder of the sockets that answer pings, None for the default."""
+    """The folder of the sockets that answer pings; None for the default."""
 
     @property
     def command(self) -> list[str]:
         """The keeper as a command, without its last argument: the descriptor of its place, or -1."""
-        return python(__name__, f"be_keeper({tuple(self)!r})")
-
-
-def python(module: str, call: str) -> list[str]:
-    """Return the command that calls a function of a module in a Python of its own, with the paths of this one."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
+        return python(__name__, f"run_keeper({tuple(self)!r})")
 
 
 def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
-    """Return whether nobody has the other end, which never says anything; waits so long for that."""
+    """Return whether the other end is closed (nothing is ever sent over it); waits for that at most so long."""
     ending = select.poll()
     ending.register(descriptor, select.POLLIN)
     return bool(ending.poll(seconds * 1000))
 
 
-def be_keeper(post: tuple[int, int, str | int, str | None]) -> None:
-    """Be the keeper in a Python of its own, whose last argument is the descriptor of its place."""
+def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
+    """Run as the keeper in a Python of its own, whose last argument is the descriptor of its place."""
     show_name(KEEPER)
     keep(Post(*post), int(sys.argv[-1]))
 
 
 def keep(post: Post, place: int) -> None:
-    """Keep a dispatcher until the worker is gone; `place` is a descriptor whose lock lives as long as either of both.
+    """Keep a dispatcher until the worker is gone; `place` is a descriptor whose lock lives as long as either.
 
-    It answers pings for its worker, which has no moment for them while a job executes.
+    The keeper answers pings for its worker, which has no moment for them while a job executes.
     """
     if not logging.getLogger().handlers:
-        logging.basicConfig(level=post.log_level, format=_LOG_FORMAT)
+        logging.basicConfig(level=post.log_level, format=TEXT)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-    main = partial(_be_dispatcher, post=post, place=place, keeper=os.getpid())
+    main = partial(_run_dispatcher, post=post, place=place, keeper=os.getpid())
     supervisor = Supervisor([Role("dispatcher", main, DISPATCHER_SILENCE)], life=post.life)
     run_for(post.worker, supervisor, "rq", Path(post.run_dir) if post.run_dir else None)
 
 
-def _be_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:
-    """Be a dispatcher until its end, and the keeper when that one has died."""
-    from rqsched.config import export  # noqa: PLC0415 - see above
+def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:
+    """Run the dispatcher to its end; when its keeper has died, become the keeper."""
+    from rqsched.config import export  # noqa: PLC0415 - the keeper does not need it
     from rqsched.processes.worker import dispatch, open_runtime  # noqa: PLC0415
 
     def turn() -> None:

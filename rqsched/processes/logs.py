@@ -1,4 +1,4 @@
-"""How a process logs: lines for people, or a JSON object a line for whatever collects them, on standard error."""
+"""How a process logs to standard error: lines for people, or a JSON object a line for log collectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-"""What every record has; the rest was given as `extra`."""
+"""The fields of every record; the others were given as `extra`."""
 
 
 class LogLevel(StrEnum):

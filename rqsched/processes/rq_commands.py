@@ -1,7 +1,7 @@
-"""Hears RQ's commands for all runners of a worker, and keeps RQ's scheduler.
+"""Receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
 RQ's worker does both itself, with a thread and a child. A runner has neither: a run may hold its interpreter, and the
-command to stop it must be heard all the same. What was heard is noted in the runner's slot, where the supervisor acts.
+command to stop it must be heard all the same. A command is noted in the runner's slot, and the supervisor obeys it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _KEEP_SECONDS = 15.0
 
 
 class CommandListener:
-    """Hears what RQ sends to the runners of these slots."""
+    """Receives what RQ sends to the runners of these slots."""
 
     def __init__(self, redis: Redis, queues: Sequence[Queue], slots: Sequence[Slot], progress: Progress) -> None:
-        """Hear over a client of its own; RQ's scheduler serves `queues`."""
+        """Receive over a client of its own; RQ's scheduler serves `queues`."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress
@@ -63,7 +63,10 @@ class CommandListener:
                     raise
                 _log.warning("RQ's commands wait for Redis: %s", error, extra={"action": "rq_commands_wait"})
                 time.sleep(_WAIT_SECONDS)
-        self._end_scheduler()
+        if self._has_scheduler():
+            process: Any = self._scheduler._process
+            process.terminate()
+            process.join()
 
     def _stop(self, *_: object) -> None:
         self._is_stopping = True
@@ -73,7 +76,8 @@ class CommandListener:
             self._pubsub.subscribe(*self._slots)
         if time.monotonic() >= self._keep_at:
             self._keep_at = time.monotonic() + _KEEP_SECONDS
-            self._keep_scheduler()
+            if not self._has_scheduler():
+                self._scheduler.acquire_locks(auto_start=True)
             self._show_runners()
         message = self._pubsub.get_message(timeout=_WAIT_SECONDS)
         if message is not None and message["type"] == "message":
@@ -91,28 +95,18 @@ class CommandListener:
             _log.info("%s hears %s", slot.name, asked["command"], extra={"action": "rq_command"})
             slot.request = asked
 
-    def _keep_scheduler(self) -> None:
+    def _has_scheduler(self) -> bool:
         process: Any = self._scheduler._process
-        if process is None or not process.is_alive():
-            self._scheduler.acquire_locks(auto_start=True)
+        return process is not None and process.is_alive()
 
     def _show_runners(self) -> None:
-        """Show RQ that the runners live: one that executes has no moment for it."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in self._known_keys():
-                pipe.hset(key, "last_heartbeat", utcformat(now()))
-                pipe.expire(key, DEFAULT_WORKER_TTL + 60)
-            pipe.execute()
-
-    def _known_keys(self) -> list[str]:
+        """Show RQ that its registered runners live: one that executes has no moment for it."""
         keys = [Worker.redis_worker_namespace_prefix + slot.name for slot in self._slots.values()]
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.hmget(key, "birth", "death")
-            return [key for key, (birth, death) in zip(keys, pipe.execute(), strict=True) if birth and not death]
-
-    def _end_scheduler(self) -> None:
-        process: Any = self._scheduler._process
-        if process is not None and process.is_alive():
-            process.terminate()
-            process.join()
+            known = [key for key, (birth, death) in zip(keys, pipe.execute(), strict=True) if birth and not death]
+            for key in known:
+                pipe.hset(key, "last_heartbeat", utcformat(now()))
+                pipe.expire(key, DEFAULT_WORKER_TTL + 60)
+            pipe.execute()

@@ -1,20 +1,24 @@
 """RQ's worker as rqsched runs it: it outlives silent and absent Redis connections, and settles runs whose horse died.
 
-RQ's own worker quits on most errors of Redis, and leaves the job that executes without anybody who ends it in time; and
-its client waits 415 s for an answer. Here no call waits longer than 6 s, a call that failed is made again over a new
-connection, and what fails nevertheless is left for the next turn of RQ's loop.
+RQ's own worker quits on most errors of Redis, so that nothing ends the job that executes in time; and its client waits
+415 s for an answer. Here no call waits longer than 6 s, one that failed is made again over a new connection, and what
+still fails is left for the next turn of RQ's loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
+import select
+import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing import parent_process
 from multiprocessing.util import register_after_fork
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -28,12 +32,11 @@ from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 from rqsched.chain import settling
 from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.time_limit import OVERDUE
+from rqsched.chain.time_limit import OVERDUE, Lose
 from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.horse_watch import Deadline, wait_for_end
 from rqsched.processes.sparing import SparingWorker, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
@@ -45,13 +48,15 @@ from rqsched.transport.transport import is_transient
 _log = logging.getLogger(__name__)
 
 DIED = "its work horse died"
-"""The error of a run whose work horse died, nobody knows why."""
+"""The error of a run whose work horse died for an unknown reason."""
 STOPPED = "stopped by RQ's command"
 """The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
 """How long an idle worker waits for a job before its loop turns."""
 _REVIVE_SECONDS = 15.0
 """How often a worker looks whether RQ's scheduler lives, or its lock is free."""
+_LOOK_SECONDS = 1.0
+"""How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
 
 
 class PatientWorker(SparingWorker):
@@ -92,8 +97,19 @@ class PatientWorker(SparingWorker):
         return ANSWER_SECONDS
 
     def on_turn(self) -> None:
-        """Called each time RQ's loop turns: every few seconds, every half minute while a job executes."""
-        self._revive_scheduler()
+        """Called each time RQ's loop turns: every few seconds, every half minute while a job executes.
+
+        RQ's scheduler is started again soon after it died, or taken over from another worker's: it ends with the first
+        error of Redis, and with its worker, and RQ itself looks every ten minutes.
+        """
+        now, scheduler = time.monotonic(), self.scheduler
+        if scheduler is None or self._stop_requested or now < self._revive_at:
+            return
+        self._revive_at = now + _REVIVE_SECONDS
+        process: Any = scheduler._process
+        if process is None or not process.is_alive():
+            with self._outlived("RQ's scheduler"):
+                scheduler.acquire_locks(auto_start=True)
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
         """Register with Redis, as RQ does."""
@@ -113,7 +129,7 @@ class PatientWorker(SparingWorker):
             super().heartbeat(timeout)
 
     def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
-        """Show that the job lives; an error here must not leave its horse without a hard timeout."""
+        """Show that the job lives; after an error its horse must still have a hard timeout."""
         with self._outlived("the heartbeat of its job"):
             super().maintain_heartbeats(*arguments, **options)
 
@@ -133,7 +149,7 @@ class PatientWorker(SparingWorker):
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
 
     def set_shutdown_requested_date(self) -> None:
-        """Show that this worker is about to end; called in a signal handler, anywhere."""
+        """Show that this worker is about to end; called in a signal handler, at any moment."""
         with self._outlived("the time of its shutdown"):
             super().set_shutdown_requested_date()  # type: ignore[no-untyped-call]
 
@@ -150,10 +166,10 @@ class PatientWorker(SparingWorker):
         return found
 
     def _shutdown(self) -> None:
-        """Ask for the end, in a signal handler: the wait for a job is given up, anything else is finished first.
+        """Ask for the end, in a signal handler: a wait for a job is given up, anything else is finished first.
 
-        RQ itself gives up what it does as soon as its state is idle. A worker that executes jobs in its own process is
-        idle before the end of a job is written: the job would be noted as failed, and the worker would go on.
+        RQ itself stops at once when its state is idle. A worker that executes jobs in its own process is idle before
+        the end of a job is written: the job would be recorded as failed, and the worker would continue.
         """
         state, self._state = self._state, WorkerStatus.IDLE if self._waits_for_job else WorkerStatus.BUSY
         try:
@@ -162,12 +178,12 @@ class PatientWorker(SparingWorker):
             self._state = state
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Execute a job; with Redis away at its end this worker goes on, and a run whose horse died is settled."""
+        """Execute a job. When Redis is away at its end, the worker continues, and a run whose horse died is settled."""
         self._horse_status, self._why_died = 0, DIED
         self._deadline.clear()
         self.jobs_done += 1
         try:
-            with ForkGuard():  # whatever forks meanwhile, a callback of RQ's too, leaves no second worker
+            with ForkGuard():  # a fork meanwhile, as by a callback of RQ's, does not become a second worker
                 super().execute_job(job, queue)
         except RedisError as error:
             if not is_transient(error):
@@ -177,9 +193,9 @@ class PatientWorker(SparingWorker):
                 self.handle_work_horse_killed(job, None, self._horse_status, None)
 
     def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
-        """Wait for the end of the horse, and look after what is beside it."""
+        """Wait for the end of the horse, and serve what is beside it meanwhile."""
         if not self._is_waiting and self.horse_pid:
-            self._is_waiting = True  # a signal that kills the horse waits for it again, in the middle of this
+            self._is_waiting = True  # the handler of a signal that kills the horse calls this again meanwhile
             try:
                 wait_for_end(self.horse_pid, self.beside_horse, self._look_after_horse)
             finally:
@@ -188,11 +204,11 @@ class PatientWorker(SparingWorker):
         return pid, self._horse_status, usage
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What to call when which descriptor is readable while a horse works."""
+        """Return what to call when a descriptor becomes readable while a horse works."""
         return {}
 
     def _look_after_horse(self) -> None:
-        """Kill a horse in which the application's code has taken far too long, whatever RQ's timeout of its job is."""
+        """Kill a horse whose application code has taken far too long, whatever RQ's timeout of its job is."""
         if self._deadline.is_over:
             self._why_died = OVERDUE
             _log.warning("a work horse ends: %s", OVERDUE, extra={"action": "horse_killed"})
@@ -206,7 +222,7 @@ class PatientWorker(SparingWorker):
         super().handle_work_horse_killed(job, *arguments)  # type: ignore[no-untyped-call]
 
     def subscribe(self) -> None:
-        """Listen for commands (stop a job, shut down) as RQ does, over a connection that is asked whether it lives."""
+        """Listen for commands (stop a job, shut down) as RQ does, over a connection that is checked while quiet."""
         self.pubsub = commands = AskingPubSub(self.connection.connection_pool)
         commands.subscribe(**{self.pubsub_channel_name: self.handle_payload})
         thread: Any = commands.run_in_thread(
@@ -215,9 +231,9 @@ class PatientWorker(SparingWorker):
         self.pubsub_thread = thread
 
     def kill_horse(self, *arguments: Any, **options: Any) -> None:
-        """Kill the work horse; without one nothing: RQ would take 0 for it, which is this very process and its group.
+        """Kill the work horse, if there is one: a command to stop a job may come when its horse has just ended.
 
-        A command to stop a job may come when its horse has just ended.
+        RQ would kill process 0, which is this process and its group.
         """
         if self.horse_pid:
             super().kill_horse(*arguments, **options)
@@ -229,27 +245,13 @@ class PatientWorker(SparingWorker):
         super().handle_job_failure(job, *arguments, **options)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """RQ's thread for commands connects again after a lost connection; after a silent one, too."""
+        """Let RQ's thread for commands connect again after a silent connection as after a lost one."""
         error = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
         super()._pubsub_exception_handler(error, pubsub, pubsub_thread)
 
-    def _revive_scheduler(self) -> None:
-        """Start RQ's scheduler again soon after it died, or take over where another worker's did.
-
-        RQ looks every ten minutes. The scheduler ends with the first error of Redis, and with its worker.
-        """
-        now, scheduler = time.monotonic(), self.scheduler
-        if scheduler is None or self._stop_requested or now < self._revive_at:
-            return
-        self._revive_at = now + _REVIVE_SECONDS
-        process: Any = scheduler._process
-        if process is None or not process.is_alive():
-            with self._outlived("RQ's scheduler"):
-                scheduler.acquire_locks(auto_start=True)
-
     @contextlib.contextmanager
     def _outlived(self, what: str) -> Iterator[None]:
-        """Leave what Redis does not answer undone: the next turn of the loop does it."""
+        """Leave a call that Redis does not answer to the next turn of the loop."""
         try:
             yield
         except RedisError as error:
@@ -262,12 +264,12 @@ class PatientWorker(SparingWorker):
 
 
 class WritesForHorse(PatientWorker):
-    """Mixed into a worker class that forks, after any other of ours: it claims for its horses and records successes."""
+    """Mixed into a worker class that forks, after our other classes: it claims for its horses and records successes."""
 
     _for_horse: WorkerSide | None = None
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """Fork the horse of a job; one of a run is written for."""
+        """Fork the horse of a job; for that of a run this worker writes to SQL."""
         self._end_writing()
         run = parse_run_job_id(job.id)
         if run is not None and self.runtime is not None and not isinstance(self, SpawnWorker):
@@ -278,21 +280,21 @@ class WritesForHorse(PatientWorker):
             self._end_writing()
             raise
         if self._for_horse is not None:
-            self._for_horse.be_worker()
+            self._for_horse.after_fork_in_worker()
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        """Be the horse."""
+        """Run as the work horse."""
         try:
             if self.runtime is not None:
                 self.runtime.watch = self._deadline.watch
             if self._for_horse is not None:
-                self._for_horse.be_horse()
-        except BaseException:  # noqa: BLE001 - nothing may return from here into a second worker
+                self._for_horse.after_fork_in_horse()
+        except BaseException:  # noqa: BLE001 - a return from here would make a second worker
             os._exit(1)
         super().main_work_horse(job, queue)
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What to call when which descriptor is readable while a horse works."""
+        """Return what to call when a descriptor becomes readable while a horse works."""
         beside, one = super().beside_horse(), self._for_horse
         if one is not None and one.descriptor is not None:
             beside[one.descriptor] = one.answer
@@ -337,7 +339,7 @@ def make_worker(
     exception_handlers: Sequence[Callable[..., Any]] = (),
 ) -> Worker:
     """Make a worker for runs and the user's own jobs."""
-    # A client of its own: what RQ waits for is not what we wait for.
+    # A client of its own: RQ sets timeouts on it that are not ours.
     redis, serializer = connect(runtime.redis_url), runtime.settings.serializer_for(queues[0])
     found = make_queues(runtime.settings, queues, redis)
     return worker_class(
@@ -357,20 +359,14 @@ def take_over_name(worker: BaseWorker) -> None:
         worker.register_death()
 
 
-class HasPid(Protocol):
-    """What RQ's scheduler may be a child of."""
-
-    pid: int | None
-
-
-def end_scheduler_with(worker: HasPid) -> None:
-    """Let RQ's scheduler die with its worker instead of holding its lock as an orphan."""
+def end_scheduler_with(worker: Any) -> None:
+    """Let RQ's scheduler die with the object whose `pid` is its parent's, instead of holding its lock as an orphan."""
     register_after_fork(worker, _die_with_worker)
 
 
-def _die_with_worker(worker: HasPid) -> None:
+def _die_with_worker(worker: Any) -> None:
     """Called in each process that multiprocessing forks below the worker; those that a run forks are left alone."""
-    parent = parent_process()  # as it was at the fork: the worker may have died since
+    parent = parent_process()  # at the moment of the fork: the worker may have died since
     if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)
 
@@ -383,7 +379,7 @@ def horse_died(
     token: str | None = None,
     is_stopped: bool = False,
 ) -> None:
-    """Settle a run or target at once whose process was seen to die; what reconcile or a cancel ended is left alone.
+    """Settle at once a run or target whose process was seen to die; one that has ended already is left alone.
 
     With a `token`, only the attempt that was claimed under it. One that a person stopped by RQ's command is terminated.
     With SQL away it is left to reconcile: an error here would end RQ's worker.
@@ -401,3 +397,73 @@ def horse_died(
         _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:
         runtime.database.close()  # a work horse inherits no connection: SQLite loses track of its locks in a fork
+
+
+class Deadline:
+    """When the application's code in a work horse has taken far too long, in memory that worker and horse share."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8)
+
+    @contextmanager
+    def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
+        """Be over when the block takes longer; called in the horse. The worker then kills the horse, and settles."""
+        del lose
+        pid = os.getpid()
+        self._set(time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            if os.getpid() == pid:
+                self.clear()
+
+    def clear(self) -> None:
+        """Remove the deadline: another horse begins, or the code has ended."""
+        self._set(0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the code still executes, and has taken far too long."""
+        at: float = struct.unpack_from("d", self._memory)[0]
+        return 0.0 < at < time.monotonic()
+
+    def _set(self, at: float) -> None:
+        struct.pack_into("d", self._memory, 0, at)
+
+
+def wait_for_end(
+    pid: int, beside: Callable[[], Mapping[int, Callable[[], object]]], look: Callable[[], object]
+) -> None:
+    """Wait until a child has ended, and leave it to its parent to reap; `look` is called each second.
+
+    `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
+    """
+    try:
+        child = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        child = -1  # no such process, or a kernel without such descriptors
+    try:
+        while True:
+            calls = dict(beside())
+            if child < 0 and _has_ended(pid):
+                return
+            look()
+            poll = select.poll()  # unlike `select` it takes any number of files
+            for descriptor in [*calls, *([] if child < 0 else [child])]:
+                poll.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)]
+            if ready == [child]:
+                return
+            for descriptor in ready:
+                if descriptor != child:
+                    calls[descriptor]()
+    finally:
+        if child >= 0:
+            os.close(child)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

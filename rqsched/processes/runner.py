@@ -1,13 +1,14 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
-It is an RQ worker under a name of its own. Run jobs, targets and notifications are executed in its own process; any
-other job of RQ gets a work horse, forked by a process that has executed nothing (`horse_starter`). What it executes
-stands in its slot before it is claimed, so that the runner that takes its place settles what died with it, and RQ's job
-of it, before it takes a job itself.
+It is an RQ worker under a name of its own. Runs, targets and notifications are executed in its own process; any other
+job of RQ gets a work horse, forked by a process that has executed nothing (`horse_starter`). Its slot names what it
+executes before that is claimed, so that the runner that takes its place settles what died with it, and RQ's job of it,
+before it takes a job itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -34,7 +35,7 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.time_limit import Lose
-from rqsched.processes.horse_starter import BeHorse, HorseStarter
+from rqsched.processes.horse_starter import HorseStarter, RunHorse
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
 from rqsched.processes.sparing import is_ours
@@ -66,7 +67,7 @@ class _InProcess(BaseWorker):
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
-        """Return how long RQ believes that the job lives: nobody tells it meanwhile."""
+        """Return how long RQ takes the job for alive; in its own process nothing shows that meanwhile."""
         if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
@@ -82,8 +83,8 @@ class _InProcess(BaseWorker):
         """Wait for the end of the horse."""
         return super().wait_for_horse() if self.starter is None else self.starter.wait()
 
-    def be_horse(self, job_id: str, queue: str, execution_id: str) -> None:
-        """Be the work horse of a job, in a fork of a worker of the same name."""
+    def run_horse(self, job_id: str, queue: str, execution_id: str) -> None:
+        """Run as the work horse of a job, in a fork of a worker of the same name."""
         os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, job_id
         job = self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
         self.execution = Execution.fetch(execution_id, job_id, self.connection)
@@ -94,13 +95,13 @@ class Runner(PatientWorker):
     """Mixed into one of RQ's worker classes that fork, with `_InProcess` between."""
 
     starter: HorseStarter | None
-    be_horse: BeHorse
+    run_horse: RunHorse
     slot: Slot
     progress: Progress
     max_memory: int | None = None
-    """Resident bytes beyond which it lets another take its place."""
+    """Resident bytes beyond which another runner takes its place."""
     is_worn: bool = False
-    """Whether another is to take its place: it has grown beyond `max_memory`, or can start no horse any more."""
+    """Whether another runner takes its place: it has grown beyond `max_memory`, or can start no horse any more."""
     _turned_at = 0.0
 
     def on_turn(self) -> None:
@@ -109,10 +110,10 @@ class Runner(PatientWorker):
         super().on_turn()
 
     def subscribe(self) -> None:
-        """Leave RQ's commands to the process that hears them for all runners: here they would need a thread."""
+        """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
-        """Note what is executed, execute it, and see to it that nothing of it is left for the next."""
+        """Note what is executed, execute it, and remove what it left."""
         is_run = is_ours(job)
         if not is_run and self.starter is not None and self.starter.has_died:
             self._leave_to_successor(job, queue)
@@ -127,7 +128,7 @@ class Runner(PatientWorker):
         self._tidy()
 
     def _leave_to_successor(self, job: RqJob, queue: Queue) -> None:
-        """Put a job back as the first of its queue, and let another take this runner's place."""
+        """Put a job back as the first of its queue, and let another runner take this one's place."""
         _log.error("the process that forks work horses has died", extra={"action": "horse_starter_died"})
         self._renew()
         with self.connection.pipeline() as pipeline:
@@ -154,7 +155,7 @@ class Runner(PatientWorker):
     @contextmanager
     def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
         """Note when the application's code has taken far too long: the supervisor kills this process then."""
-        del lose  # the runner that takes its place does
+        del lose  # the next runner settles the run
         job, pid = self.slot.job, os.getpid()
         self._note(kill_at=time.monotonic() + seconds)
         try:
@@ -164,7 +165,7 @@ class Runner(PatientWorker):
                 self._note(kill_at=None if job is None else job.kill_at)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Have a work horse for a job that is not ours."""
+        """Start the work horse of a job that is not ours."""
         cast("Any", super()).fork_work_horse(job, queue)
         self._note(horse_pid=self.horse_pid or None)
 
@@ -177,20 +178,20 @@ class Runner(PatientWorker):
         return ended
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """What to call when which descriptor is readable while a horse works."""
+        """Return what to call when a descriptor becomes readable while a horse works."""
         return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())
 
     def set_shutdown_requested_date(self) -> None:
-        """Tell Redis nothing here: it is called in a signal handler, in the middle of a run."""
+        """Send nothing: this is called in a signal handler, in the middle of a run."""
 
     def request_force_stop(self, signum: int, frame: Any) -> None:
-        """End at once: the run that executes is settled by the process that comes after."""
+        """End at once; the next runner settles the run that executes."""
         if self.horse_pid:
             super().request_force_stop(signum, frame)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def bury(self) -> None:
-        """Settle what the runner before in this slot died with, at SQL and at RQ."""
+        """Settle in SQL and at RQ what the previous runner of this slot died with."""
         job, cause = self.slot.job, self.slot.cause
         if job is not None and job.is_ours:
             if cause is None or not cause.is_of(job):
@@ -213,24 +214,17 @@ class Runner(PatientWorker):
             return
         rq_job.ended_at = now()
         how: dict[str, Any] = {"queue": queue, "exc_string": f"The job did not end: {why}."}
-        if (execution := self._find_execution(job)) is not None:
-            self.execution = execution
-            if "execution" in signature(BaseWorker.handle_job_failure).parameters:  # since RQ 3
-                how["execution"] = execution
+        with contextlib.suppress(ValueError):  # RQ knows no such execution any more
+            if job.execution_id is not None:
+                self.execution = Execution.fetch(job.execution_id, job.id, self.connection)
+                if "execution" in signature(BaseWorker.handle_job_failure).parameters:  # since RQ 3
+                    how["execution"] = self.execution
         if is_stopped:
             self._stopped_job_id = job.id
         super(PatientWorker, self).handle_job_failure(rq_job, **how)
 
-    def _find_execution(self, job: Job) -> Execution | None:
-        if job.execution_id is None:
-            return None
-        try:
-            return Execution.fetch(job.execution_id, job.id, self.connection)
-        except ValueError:
-            return None
-
     def stands_still(self) -> bool:
-        """Return whether the loop has not turned for too long; while a run of ours executes that has another bound."""
+        """Return whether the loop has not turned for too long; a run of ours that executes has a bound of its own."""
         job = self.slot.job
         if job is not None and job.is_ours:
             return False
@@ -265,19 +259,15 @@ def begin_pulse(runner: Runner, parent: int) -> None:
     """Show the supervisor from a thread that this process lives, also while a run holds the main one.
 
     The thread touches neither SQL nor Redis and takes no lock: a fork beside it is safe. Without its supervisor the
-    runner finishes its run (the kernel has told it), and nobody else ends one that takes far too long.
+    runner finishes its run, and the thread ends one that takes far too long.
     """
-
-    def is_lost() -> bool:
-        job = runner.slot.job
-        is_late = job is not None and job.kill_at is not None and time.monotonic() > job.kill_at
-        return is_late and os.getppid() != parent
 
     def pulse() -> None:
         while True:
             if not runner.stands_still():
                 runner.progress.turn()
-            if is_lost():
+            job = runner.slot.job
+            if job is not None and job.is_overdue and os.getppid() != parent:
                 os.killpg(os.getpid(), signal.SIGKILL)
             time.sleep(_PULSE_SECONDS)
 
@@ -286,7 +276,7 @@ def begin_pulse(runner: Runner, parent: int) -> None:
 
 
 def prepare_runner(worker: Worker, slot: Slot, progress: Progress, runtime: Runtime) -> Runner:
-    """Give a runner its slot, and let it bury the one before."""
+    """Give a runner its slot, and let it bury its predecessor."""
     runner = cast("Runner", worker)
     runner.slot, runner.progress, runner.runtime = slot, progress, runtime
     runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
@@ -303,12 +293,12 @@ def close_old_connections() -> None:
     try:
         django_db.reset_queries()
         django_db.close_old_connections()
-    except Exception:  # noqa: BLE001 - settings of the application; what is wrong with them its own queries tell
+    except Exception:  # noqa: BLE001 - the application's own queries show what is wrong with its settings
         _log.debug("Django's connections are left as they are", exc_info=True)
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; where the system does not say it, the most it ever was."""
+    """Return the resident memory of this process; its maximum so far where the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

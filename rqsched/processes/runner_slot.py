@@ -1,20 +1,37 @@
-"""The place of one runner, in memory that forks share: what it executes, what is asked of it, and why it was killed.
+"""The slot of one runner, in memory that forks share, and what the supervisor does for the runner in it.
 
-It outlives the runner, so that the next supervisor knows which attempt died with it, whatever its pid was.
+A slot says what the runner executes, what is asked of it, and why it was killed. It outlives the runner, so that the
+next one knows which attempt died with it. The supervisor kills a runner that takes too long or whose job a person
+stops; it waits for neither Redis nor SQL. A runner goes from one job to the next by itself, so before it is killed for
+a job it is stopped (SIGSTOP) and its slot is read again: the next job never dies for the one before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import mmap
+import os
+import signal
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from rqsched.chain.time_limit import OVERDUE
+from rqsched.processes.supervisor import Watch
+
+_log = logging.getLogger(__name__)
 
 _SIZE = 4096
 _HEAD = struct.Struct("QI")
 _READS = 3
+_STOP_SECONDS = 1.0
+"""How long a process may take to stop; one that waits for a disk takes long."""
+_LOOK_SECONDS = 0.001
 
 
 class Note:
@@ -56,15 +73,20 @@ class Job:
     queue: str
     """The queue it was taken from."""
     is_ours: bool
-    """Whether it is executed in the runner's own process; any other has a work horse."""
+    """Whether it is executed in the runner's own process; another one has a work horse."""
     kill_at: float | None = None
-    """When it has taken far too long, by the host's monotonic clock; None for never, or when RQ sees to it."""
+    """When it has taken far too long, by the host's monotonic clock; None for never, or where RQ watches that."""
     execution_id: str | None = None
     """RQ's id of this execution."""
     token: str | None = None
     """What the attempt is claimed under; None before the claim."""
     horse_pid: int | None = None
     """The pid of its work horse."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has taken far too long."""
+        return self.kill_at is not None and time.monotonic() > self.kill_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +103,7 @@ class Cause:
     """Whether a person stopped the job by RQ's command."""
 
     def is_of(self, job: Job) -> bool:
-        """Return whether this is why that job ended: a runner outlives the work horse that was killed for another."""
+        """Return whether that job ended for this; a runner outlives a work horse that was killed for another job."""
         return self.pid == job.pid and self.job_id == job.id
 
 
@@ -127,9 +149,107 @@ class Slot:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the supervisor ends: the next runner does nothing but settle what the one before left."""
+        """Whether the supervisor ends: the next runner only settles what the one before left."""
         return self._flags[0] == 1
 
     def close(self) -> None:
-        """Say that the supervisor ends."""
+        """Record that the supervisor ends."""
         self._flags[0] = 1
+
+
+class RunnerWatch(Watch):
+    """Watches the runner of one slot."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._obeyed: int | None = None
+
+    def look(self, pid: int) -> None:
+        """Obey RQ's commands, and kill a runner whose job has taken far too long."""
+        request = self._slot.request
+        if request is not None and request["number"] != self._obeyed:
+            self._obeyed = request["number"]
+            self._obey(pid, request)
+        job = self._slot.job
+        if job is not None and job.pid == pid and job.is_overdue:
+            self._end_job(pid, job.id, OVERDUE, only_overdue=True)
+
+    def kill(self, pid: int, why: str) -> None:
+        """Kill the runner and what its run has started; the work horse of another job continues, as RQ's does."""
+        self._note_cause(pid, why)
+        _kill_group(pid)
+
+    def end(self, pid: int, *, is_urgent: bool) -> None:
+        """Let the runner finish what it executes; urgently, kill it and its work horse."""
+        if not is_urgent:
+            os.kill(pid, signal.SIGTERM)
+            return
+        job = self._slot.job
+        if job is not None and job.horse_pid is not None:
+            _kill_group(job.horse_pid)
+        self.kill(pid, "its worker was told to end at once")
+
+    def note_end(self, status: int | None) -> None:
+        """Note how the runner ended, unless this process killed it and has noted why."""
+        job = self._slot.job
+        if job is None:
+            return
+        cause = self._slot.cause
+        if cause is None or not cause.is_of(job):
+            how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
+            self._slot.cause = Cause(job.pid, f"its runner died ({how})", job.id)
+
+    def prepares_last(self) -> bool:
+        """Return whether the runner died with a run of ours, which a last runner then settles."""
+        job = self._slot.job
+        self._slot.close()
+        return job is not None and job.is_ours
+
+    def _obey(self, pid: int, request: dict[str, Any]) -> None:
+        command, job = request["command"], self._slot.job
+        if command == "shutdown":
+            os.kill(pid, signal.SIGTERM)
+        elif command == "kill-horse" and job is not None:
+            self._end_job(pid, job.id, "it was killed by RQ's command")
+        elif command in {"stop-job", "stop-execution"} and request.get("job_id"):
+            self._end_job(pid, request["job_id"], "stopped by RQ's command", is_stopped=True)
+
+    def _end_job(
+        self, pid: int, job_id: str, why: str, *, is_stopped: bool = False, only_overdue: bool = False
+    ) -> None:
+        with _stopped(pid):
+            job = self._slot.job
+            if job is None or job.id != job_id or job.pid != pid:
+                _log.info("%s is not executed here, or not any more", job_id, extra={"action": "runner_command_late"})
+                return
+            if only_overdue and not job.is_overdue:
+                return  # the application's code has ended
+            if not job.is_ours and job.horse_pid is None:
+                return  # its work horse has ended, or is about to begin
+            self._note_cause(pid, why, is_stopped=is_stopped)
+            _log.warning("%s ends: %s", job_id, why, extra={"action": "runner_killed"})
+            _kill_group(pid if job.horse_pid is None else job.horse_pid)
+
+    def _note_cause(self, pid: int, why: str, *, is_stopped: bool = False) -> None:
+        job: Job | None = self._slot.job
+        self._slot.cause = Cause(pid, why, None if job is None else job.id, is_stopped)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    """Stop a child for the block; waits until it has stopped or ended, but not for ever."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ends_at = time.monotonic() + _STOP_SECONDS
+        options = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, pid, options) is None and time.monotonic() < ends_at:
+            time.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

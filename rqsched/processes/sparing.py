@@ -1,7 +1,7 @@
-"""What RQ tells Redis with every job, told as often as anybody looks at it, and of our jobs only what is read.
+"""Sends RQ's per-job commands less often, and of our jobs only those whose effect is read.
 
-RQ shows three times with each job that its worker lives, in three commands each, and asks before each whether workers
-are suspended; before it forgets a job that succeeded it asks where that might still stand. A run of a few milliseconds
+With each job RQ sends its worker's heartbeat three times, in three commands each, and asks whether workers are
+suspended; before it deletes a job that succeeded it looks for the job in its registries. A run of a few milliseconds
 would spend most of them on that. Jobs that are not ours are treated as RQ does.
 """
 
@@ -33,7 +33,7 @@ class SparingWorker(BaseWorker):
     _looked_at = 0.0
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Show that this worker lives; RQ asks for it three times with every job."""
+        """Show that this worker lives, at most once a second."""
         moment = time.monotonic()
         if pipeline is None and timeout is None:
             if moment - self._kept_at < HOUSEKEEPING_SECONDS:
@@ -42,19 +42,19 @@ class SparingWorker(BaseWorker):
         super().heartbeat(timeout, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended."""
+        """Wait while workers are suspended; looked for at most once a second."""
         moment = time.monotonic()
         if moment - self._looked_at >= HOUSEKEEPING_SECONDS:
             super().check_for_suspension(burst)
             self._looked_at = moment
 
     def set_state(self, state: str, pipeline: Any = None) -> None:
-        """Show what this worker does, where it is not shown already."""
+        """Show what this worker does, unless Redis shows it already."""
         if pipeline is not None or state != self._state:
             super().set_state(state, pipeline)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
-        """Note when a job ended; of ours that succeeded RQ needs no heartbeat, for it has no callbacks to wait for."""
+        """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""
         if is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
             job.ended_at = now()
             return
@@ -64,14 +64,13 @@ class SparingWorker(BaseWorker):
 class _GuardedJob(Job):
     """Mixed in before RQ's job class: a process that a job's function forks ends with its call.
 
-    A job of ours that has succeeded is forgotten in the pipeline of its end. RQ asks for its status and each of its
-    executions, eight round trips. The worker that executed it knows its one execution, and removes that in the same
-    pipeline.
+    A job of ours that has succeeded is deleted in the pipeline of its end, with its one execution. RQ reads its status
+    and each of its executions first, in eight round trips.
     """
 
     @property
     def func(self) -> Any:
-        """What RQ calls, if the job has a function; it has the function's name."""
+        """The job's function under its own name, guarded against forks; None without one."""
         function = super().func
         return None if function is None else update_wrapper(partial(call_in_this_process, function), function)
 
@@ -96,5 +95,5 @@ def is_ours(job: Job) -> bool:
         return False
     try:
         return str(job.func_name).startswith(_OURS)
-    except Exception:  # noqa: BLE001 - it cannot be read; RQ tells so in a work horse
+    except Exception:  # noqa: BLE001 - it cannot be read; RQ reports that in a work horse
         return False

@@ -1,9 +1,9 @@
-"""A work horse that RQ's SpawnWorker starts anew, where its Redis is not a plain address: it opens the same connection.
+"""The Redis connection of a work horse that RQ's SpawnWorker starts anew.
 
 RQ writes the options of its connection into the source of the horse. Those of a pool behind Sentinels name no address,
-and RQ 2.6 loses that a connection speaks TLS or is a UNIX socket. So RQ is lent a client whose options are an
-expression there, which opens a pool of the same URL. For a plain address they are its own, without the one whose text
-is no source (RQ 3 leaves that out itself).
+and RQ 2.6 loses that a connection speaks TLS or is a UNIX socket. So RQ gets a client whose options are an expression
+there, which opens a pool of the same URL. For a plain address they are its own, without the one whose text is not valid
+source (RQ 3 leaves that out itself).
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ _URL = "RQ_HORSE_REDIS_URL"
 
 
 def client_for_horse(redis: Redis) -> Redis:
-    """Return what RQ's SpawnWorker starts a horse with: a client over the same pool, with options RQ can describe."""
+    """Return the client with which RQ's SpawnWorker starts a horse: the same pool, with options that RQ can write."""
     pool = redis.connection_pool
     is_plain = not issubclass(pool.connection_class, (SSLConnection, UnixDomainSocketConnection))
     if is_plain and not isinstance(pool, SentinelConnectionPool):
-        return _client_of(pool, without_library(pool.connection_kwargs))
-    os.environ[_URL] = url_of(redis)
-    protocol = {name: value for name, value in pool.connection_kwargs.items() if name == "protocol"}
-    return _client_of(pool, {**protocol, "connection_pool": _OpenedThere()})
-
-
-def _client_of(pool: ConnectionPool, described: dict[str, Any]) -> Redis:
+        described = without_library(pool.connection_kwargs)
+    else:
+        os.environ[_URL] = url_of(redis)
+        protocol = {name: value for name, value in pool.connection_kwargs.items() if name == "protocol"}
+        described = {**protocol, "connection_pool": _OpenedThere()}
     return Redis(connection_pool=cast("ConnectionPool", _Described(pool, described)))
 
 
@@ -42,14 +40,14 @@ def open_pool() -> ConnectionPool:
 
 
 class _OpenedThere:
-    """The pool of the horse, as its source says it."""
+    """The pool of the horse, whose `repr` is an expression in the horse's source."""
 
     def __repr__(self) -> str:
         return f"__import__({__name__!r}, fromlist=[{open_pool.__name__!r}]).{open_pool.__name__}()"
 
 
 class _Described:
-    """A pool that lends its connections (a command may come meanwhile), and describes itself to the horse's source."""
+    """A pool with the options that are written into the horse's source; its connections are the pool's own."""
 
     connection_class = Connection
 

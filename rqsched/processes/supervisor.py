@@ -1,6 +1,6 @@
 """The supervisor: keeps child processes alive that do the work, and replaces one that ends or stands still.
 
-What the children do it does not know. They are forks of it; docs/adr/0010 draws the whole tree of processes.
+It does not know what the children do. They are forks of it; docs/adr/0010 draws the whole tree of processes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from functools import partial
 from multiprocessing.context import ForkProcess
 from typing import IO
 
+from rqsched.processes.logs import TEXT
+
 _log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
@@ -38,17 +40,14 @@ _START_SECONDS = 120.0
 """How long a child may take to its first turn: it connects, and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most that one turn counts as silence: while this process stood still itself it has watched nobody."""
+"""The most that one turn counts as silence: while this process itself stood still it watched no child."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
-"""RQ takes a second signal within a second of the first for an echo, so an urgent one is repeated."""
+"""RQ ignores a second signal within a second of the first, so an urgent one is repeated."""
 _ORPHAN_SECONDS = 4.0
-"""What a child whose owner is gone may take to end by itself."""
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
+"""How long a child whose owner is gone may take to end by itself."""
 DISPATCHER_SILENCE = 30.0
-"""Seconds without a turn of its loop after which a dispatcher is replaced; no call of its waits so long."""
+"""Seconds without a turn of its loop after which a dispatcher is replaced; none of its calls waits so long."""
 DONE = 3
 """The exit status of a child that has nothing more to do: it is not started again."""
 RENEW = 4
@@ -56,14 +55,14 @@ RENEW = 4
 
 
 class Progress:
-    """Shows one process to another that its loop turns: a counter in memory that a fork shares."""
+    """Shows another process that a loop turns: a counter in memory that a fork shares."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8)
 
     @property
     def turns(self) -> int:
-        """How often `turn` was called, by whichever process."""
+        """How often `turn` was called, in any process."""
         return int(struct.unpack_from("Q", self._memory)[0])
 
     def turn(self) -> None:
@@ -91,10 +90,7 @@ class Watch:
         """Called once when the child has ended, before another takes its place."""
 
     def prepares_last(self) -> bool:
-        """Return whether the child that ended left something that a last successor has to do at the supervisor's end.
-
-        That one is then started, and ends by itself.
-        """
+        """Return whether one more child must clean up at shutdown what the last one left; it ends by itself."""
         return False
 
 
@@ -116,7 +112,7 @@ class Role:
     finishes: bool = False
     """Whether the supervisor ends when this child and all others of the kind have ended with `DONE`."""
     is_last: bool = False
-    """Whether the others need it to their end: when the supervisor ends, it is told after they have ended."""
+    """Whether the others need it until they end: at shutdown it is asked to end after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ class Child:
     role: str
     """The name of its role."""
     pid: int
-    """Of the process that runs, or ran last while a new one waits to be started."""
+    """Of the process that runs, or ran last when a new one is yet to start."""
     restarts: int
     """How often it was started again."""
     has_begun: bool
@@ -135,7 +131,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class _Orders:
-    """What a supervisor wants of every child."""
+    """What is the same for every child of a supervisor."""
 
     output: IO[bytes] | None
     environment: Mapping[str, str]
@@ -156,16 +152,16 @@ class Supervisor:
     ) -> None:
         """Prepare the children.
 
-        They write to `output`, a file, instead of this process's terminal, and find `environment` beside what this
-        process has. They are forks of this process, so that they need no second to import the application: it must
-        hold no open SQL connection while `run` runs (SQLite loses track of its locks in a fork).
+        They write to `output`, a file, instead of this process's terminal, and have `environment` in addition to this
+        process's. They are forks of this process, which spares them a second of imports: it must hold no open SQL
+        connection while `run` runs (SQLite loses track of its locks in a fork).
 
-        They end with this process; with `life`, a descriptor that is at its end when its owner is gone, this process
-        and its children end with that owner instead. Then no signal asks this process to end.
+        They end with this process. With `life`, a descriptor that is at its end when its owner is gone, this process
+        and its children end with that owner instead, and no signal asks this process to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
-        self._keepers = [_Keeper(role, orders) for role in roles]
+        self._keepers = [_ChildKeeper(role, orders) for role in roles]
         self._asked = 0
 
     @property
@@ -221,14 +217,9 @@ class Supervisor:
             self.stop()
 
     def _finish(self, on_turn: Callable[[], None]) -> None:
-        while self._are_finishing([one for one in self._keepers if not one.role.is_last]):
-            self._turn(on_turn)
-        while self._are_finishing(self._keepers):
-            self._turn(on_turn)
-
-    def _are_finishing(self, keepers: Sequence[_Keeper]) -> bool:
-        running = [keeper.finish(self._asked) for keeper in keepers]
-        return any(running)
+        for keepers in ([one for one in self._keepers if not one.role.is_last], self._keepers):
+            while sum(keeper.finish(self._asked) for keeper in keepers):  # how many still run
+                self._turn(on_turn)
 
 
 def _nothing() -> None:
@@ -249,7 +240,7 @@ def restart_delay(last: float, *, status: int | None, lived: float) -> float:
 
 @dataclass
 class Silence:
-    """How long the loop of a child has not turned, counted in the turns of its watcher."""
+    """How long the loop of a child has not turned, summed up over the turns of the supervisor."""
 
     turns: int = 0
     """The child's turns at the last look."""
@@ -264,7 +255,7 @@ class Silence:
         return self.seconds
 
 
-class _Keeper:
+class _ChildKeeper:
     """Starts one child, and again when it ended: soon at first, later when it never lives long."""
 
     def __init__(self, role: Role, orders: _Orders) -> None:
@@ -291,7 +282,7 @@ class _Keeper:
         return self._progress.turns
 
     def keep(self) -> None:
-        """Start the child when its time has come; note when it has ended, and end it when it stands still."""
+        """Start the child when it is due; note when it has ended, and kill it when it stands still."""
         if self.is_running:
             self._look()
             return
@@ -302,7 +293,7 @@ class _Keeper:
             self._start(now)
 
     def finish(self, asked: int) -> bool:
-        """Let the child end, more urgently the more often that was asked; returns whether it still runs."""
+        """Let the child end, more urgently the more often it was asked; returns whether it still runs."""
         if self.is_running:
             self._ask(asked)
             self._look()
@@ -335,7 +326,7 @@ class _Keeper:
                 send(self.process.pid)
 
     def _look(self) -> None:
-        """Kill a child whose loop has not turned for too long: stopped, or waiting for what never comes."""
+        """Kill a child whose loop has not turned for too long: it is stopped, or waits for ever."""
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):
@@ -365,14 +356,14 @@ class _Keeper:
     def _start(self, now: float) -> None:
         self.restarts += self.process is not None
         self._progress, self._silence = Progress(), Silence()
-        self.process = FORK.Process(target=_be_child, args=(self.role, self._orders, self._progress))
+        self.process = FORK.Process(target=_run_child, args=(self.role, self._orders, self._progress))
         start_undisturbed(self.process)
         self._started_at, self._start_at = now, None
         _log.info("%s started with pid %d", self.role.name, self.process.pid, extra={"action": "child_started"})
 
 
 def start_undisturbed(process: ForkProcess) -> None:
-    """Start a process that inherits our handlers: until it has its own, a signal to it has to wait."""
+    """Start a process; signals to it wait until it has replaced the handlers that it inherits."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         process.start()
@@ -381,8 +372,8 @@ def start_undisturbed(process: ForkProcess) -> None:
 
 
 def part_from_parent(name: str) -> None:
-    """Be a process of one's own after a fork: no signal meant for the parent's terminal, none of its handlers."""
-    # A session of its own: Ctrl-C reaches the parent alone, which tells the children in its own order.
+    """Separate this fork from its parent: it gets no signal of the parent's terminal, and has none of its handlers."""
+    # A session of its own: Ctrl-C reaches the parent alone, which ends its children in order.
     os.setsid()
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -390,24 +381,20 @@ def part_from_parent(name: str) -> None:
     show_name(name)
 
 
-def _be_child(role: Role, orders: _Orders, progress: Progress) -> None:
-    """Be a child, from the fork to its end."""
+def _run_child(role: Role, orders: _Orders, progress: Progress) -> None:
+    """Run a child from the fork to its end."""
     part_from_parent(f"rqsched-{role.name}")
     if orders.life is None:
         die_with_parent(orders.parent)
     else:
-        _die_with_owner(orders.life)
+        threading.Thread(target=_die_with_owner, args=(orders.life,), daemon=True).start()
     os.environ.update(orders.environment)
     if orders.output is not None:
-        _write_to(orders.output)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen has replaced them
+        for descriptor in (1, 2):
+            os.dup2(orders.output.fileno(), descriptor)
+        logging.basicConfig(level=logging.INFO, format=TEXT, force=True)
     role.main(progress)
-
-
-def _write_to(output: IO[bytes]) -> None:
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen has put itself before them
-    for descriptor in (1, 2):
-        os.dup2(output.fileno(), descriptor)
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, force=True)
 
 
 def die_with_parent(parent: int) -> None:
@@ -427,16 +414,17 @@ def _watch(parent: int) -> None:
 
 
 def _die_with_owner(life: int) -> None:
-    """End this process when the pipe is at its end: a thread waits for it, on every system."""
-    threading.Thread(target=_wait_for_owner, args=(life,), daemon=True).start()
-
-
-def _wait_for_owner(life: int) -> None:
+    """Wait until the pipe is at its end, then end this process; for a thread, on every system."""
     while os.read(life, 1):
         continue
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_ORPHAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def python(module: str, call: str) -> list[str]:
+    """Return the command that calls a function of a module in a Python of its own, with the paths of this one."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
 
 
 def show_name(name: str) -> None:

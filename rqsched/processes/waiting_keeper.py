@@ -1,7 +1,7 @@
 """A keeper that waits until it may keep a dispatcher, in a process that costs next to nothing.
 
-It is started by its path, with nothing of Python but what is built in: 3 MB in place of 30. Its arguments are the
-descriptor at whose end its worker is gone, those of the places, separated by commas, and the command of the keeper.
+It is started by its path, with Python's built-in modules alone: 3 MB in place of 30. Its arguments are the descriptor
+that is at its end when its worker is gone, those of the places, separated by commas, and the command of the keeper.
 """
 
 import fcntl
@@ -12,11 +12,11 @@ import sys
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
 """A place other than the first is taken after so many looks in a row found one free. A worker that starts in that time
-takes it instead, and forks its dispatcher, which needs half of the memory."""
+takes it instead, and its dispatcher, which is forked, needs half of the memory."""
 
 
 def take(places: list[int]) -> int | None:
-    """Lock a place and return it: until every process that has it open is gone. None when others have all of them."""
+    """Lock a place and return it; None when others have all of them. The lock lasts while a process has it open."""
     for place in places:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,9 +29,9 @@ def take(places: list[int]) -> int | None:
 
 
 def _wait(life: int, places: list[int], command: list[str]) -> None:
-    """Become the keeper with a place that is free, with any if there are none; return without the worker.
+    """Become the keeper with a free place, or at once where the machine has no places; return when the worker is gone.
 
-    The first place is taken at once when it becomes free, for somebody must fire; the others some seconds later.
+    The first place is taken as soon as it is free, so that schedules fire; the others some seconds later.
     """
     ending = select.poll()
     ending.register(life, select.POLLIN)

@@ -14,8 +14,7 @@ from rq import SimpleWorker
 
 from rqsched.cli import checks
 from rqsched.errors import ConfigError
-from rqsched.processes.worker import require_free_names
-from rqsched.processes.worker_options import WorkerOptions
+from rqsched.processes.worker import WorkerOptions, require_free_names
 from rqsched.testing import execute_pending
 from rqsched.transport.client import for_rq
 from tests.contract.sources import PACKAGE, imports_of, name_of

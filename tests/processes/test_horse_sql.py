@@ -23,7 +23,7 @@ from rqsched.core.model import Run
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.processes import horse_sql
 from rqsched.processes.horse_sql import LONGEST, HorseSide, WorkerSide
-from rqsched.processes.horse_watch import wait_for_end
+from rqsched.processes.rq_worker import wait_for_end
 from rqsched.store.database import Database
 from tests.store.children import FORK, in_children
 from tests.support.env import ONCE, Env, MakeEnv, job_id
@@ -62,7 +62,7 @@ class Horse:
         self.answers = FORK.SimpleQueue()
         self.process = FORK.Process(target=self._be_horse, daemon=True)
         self.process.start()
-        self.side.be_worker()
+        self.side.after_fork_in_worker()
 
     def _be_horse(self) -> None:
         connected: list[object] = []
@@ -72,7 +72,7 @@ class Horse:
         handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("rqsched.runs").setLevel(logging.INFO)
         logging.getLogger("rqsched.runs").addHandler(handler)
-        self.side.be_horse()
+        self.side.after_fork_in_horse()
         try:
             execute(self.env.runtime, job_id(self.run.state))
         finally:
@@ -234,7 +234,7 @@ def test_request_that_is_answered_after_its_horse_had_done_it_changes_nothing(an
 def _connected(env: Env, run: Any) -> tuple[WorkerSide, socket.socket]:
     side = WorkerSide(env.runtime, job_id(run.state))
     horses = side._horses.dup()
-    side.be_worker()
+    side.after_fork_in_worker()
     return side, horses
 
 
@@ -393,7 +393,7 @@ def test_connection_of_a_worker_ends_with_the_worker_though_its_horse_lives(
     side = WorkerSide(env.runtime, job_id(run.state))
 
     def holds() -> bool:
-        side.be_horse()
+        side.after_fork_in_horse()
         try:
             return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
         except OSError:

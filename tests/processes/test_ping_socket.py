@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.processes.ping_socket import Answer, LivenessSocket, ask_all, run_folder
+from rqsched.processes.vital_signs import Answer, LivenessSocket, ask_all, leave_held_to_parent, run_folder
 from tests.support.processes import wait_until
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rqsched.processes.ping_socket import LivenessSocket
+from rqsched.processes.vital_signs import LivenessSocket
 LivenessSocket(Path(sys.argv[1]), "worker")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -80,7 +80,7 @@ def test_one_that_ended_in_order_leaves_nothing(folder: Path) -> None:
 
 def test_a_fork_does_not_answer_in_its_parents_name(folder: Path) -> None:
     """It would keep the parent's socket open beyond the parent's death."""
-    listening = LivenessSocket(folder, "worker")
+    LivenessSocket(folder, "worker")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -88,7 +88,7 @@ def test_a_fork_does_not_answer_in_its_parents_name(folder: Path) -> None:
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
-    listening.give_up()  # what the death of this process would do
+    leave_held_to_parent()  # what the death of this process would do
 
     wait_until(lambda: list(ask_all(folder, 60)) == [], timeout=60, what="nobody")
 

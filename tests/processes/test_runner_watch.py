@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.processes.runner_slot import Cause, Job, Slot
-from rqsched.processes.runner_watch import RunnerWatch
+from rqsched.processes.runner_slot import Cause, Job, RunnerWatch, Slot
 from rqsched.processes.supervisor import FORK
 from tests.support.processes import wait_until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.processes.systemd import Systemd
+from rqsched.processes.vital_signs import Systemd
 from tests.support.processes import wait_until
 
 

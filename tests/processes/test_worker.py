@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from rqsched.processes.supervisor import DONE, RENEW, Silence, restart_delay
-from rqsched.processes.worker import exit_status
-from rqsched.processes.worker_options import WorkerOptions
+from rqsched.processes.worker import WorkerOptions, exit_status
 
 SIGKILL, CRASHED = -9, 1
 MIB = 1 << 20

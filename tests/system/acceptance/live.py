@@ -12,7 +12,7 @@ import psutil
 
 from rqsched import Every, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.processes.ping_socket import ask_all
+from rqsched.processes.vital_signs import ask_all
 from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from rqsched import Every, RetryPolicy
-from rqsched.processes.worker import ROLES
 from tests.support.processes import Process, is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+ROLES = ("dispatcher", "runs")
 SOON = 60.0
 """Seconds that starting a process may take on a busy machine; 45 s is what a lost run takes without a witness."""
 

@@ -22,7 +22,7 @@ from rqsched.chain import retrying as retrying_on_request
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.horse_watch import wait_for_end
+from rqsched.processes.rq_worker import wait_for_end
 from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
@@ -136,10 +136,10 @@ def write_for_horse(env: CrashEnv) -> None:
     horse = os.fork()
     if horse == 0:
         env.survive()
-        worker.be_horse()
+        worker.after_fork_in_horse()
         execution.execute(env.runtime, job)
         os._exit(0)
-    worker.be_worker()
+    worker.after_fork_in_worker()
     wait_for_end(horse, lambda: {} if worker.descriptor is None else {worker.descriptor: worker.answer}, lambda: None)
     os.waitpid(horse, 0)
     worker.close()
