@@ -40,19 +40,24 @@ class Entry(NamedTuple):
 
 
 ENTRIES = (
-    Entry("create", "schedules", _SCHEDULES, "Create a schedule; refused when its id is taken."),
-    Entry("upsert", "schedules", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
+    Entry("create", "schedule_options", _SCHEDULES, "Create a schedule; refused when its id is taken."),
+    Entry(
+        "upsert",
+        "schedule_options",
+        _SCHEDULES,
+        "Create a schedule, or change the existing one to exactly these options.",
+    ),
     Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
-    Entry("update", "schedules", _SCHEDULES, "Change the given options and leave the rest."),
-    Entry("list", "show", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
-    Entry("describe", "show", _SCHEDULES, "Show everything about a schedule."),
-    Entry("delete", "lifecycle", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
-    Entry("pause", "lifecycle", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
-    Entry("resume", "lifecycle", _OPERATIONS, "Start firing again."),
-    Entry("restart", "lifecycle", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
-    Entry("trigger", "lifecycle", _OPERATIONS, "Start a run now; the schedule's times do not move."),
-    Entry("backfill", "backfill", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
-    Entry("retry", "retry", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
+    Entry("update", "schedule_options", _SCHEDULES, "Change the given options and leave the rest."),
+    Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
+    Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
+    Entry("delete", "schedules", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
+    Entry("pause", "schedules", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
+    Entry("resume", "schedules", _OPERATIONS, "Start firing again."),
+    Entry("restart", "schedules", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
+    Entry("trigger", "schedules", _OPERATIONS, "Start a run now; the schedule's times do not move."),
+    Entry("backfill", "bulk", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
+    Entry("retry", "bulk", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
     Entry("bulk", "bulk", _OPERATIONS, "Pause, resume or trigger every schedule that matches."),
     Entry("machine", "machine", _OPERATIONS, "Send events to state machines."),
     Entry(
@@ -64,14 +69,14 @@ ENTRIES = (
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
     Entry(
         "targets",
-        "target_commands",
+        "targets",
         _HISTORY,
         "Show the targets of a run as they were named, and its progress.",
     ),
     Entry(
         "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."
     ),
-    Entry("upcoming", "upcoming", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry("upcoming", "schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),

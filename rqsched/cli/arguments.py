@@ -1,14 +1,67 @@
-"""Arguments and options that several commands have, alone, so that a command of few options is not slowed by many."""
+"""Arguments and options that several commands have, and their completion in a shell.
+
+They are apart from the commands, so that a command of few options is not slowed by many. Without a database, or with
+one that does not answer soon, completion offers nothing: it prints no error, starts no server and creates no file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from rqsched.cli.completion import schedule_ids
+from rqsched.config import Settings
 from rqsched.core.option_table import METADATA, POLICY
+from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
+from rqsched.embedded import database_url
+from rqsched.errors import RqschedError
+from rqsched.store import listing, registered_workflows
+from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
+
+_MOST = 100
+"""The most ids that are offered."""
+_SECONDS = 2
+"""How long a connection may take: the user waits for the completion."""
+
+
+def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the ids of the namespace that begin with the text, at most 100."""
+    named = context.params.get("namespace")
+    return _offer(lambda connection, settings: listing.ids(connection, named or settings.namespace, incomplete, _MOST))
+
+
+def workflow_names(incomplete: str) -> list[str]:
+    """Offer the workflows, registered by any process, whose names begin with the text."""
+    names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
+    try:
+        settings = Settings()
+        url = _known_url(settings)
+        if url is None:
+            return []
+        with closing(Database(url, patience=Patience(total=timedelta(0)), pooler=settings.database_pooler)) as database:
+            return database.read(lambda connection: read(connection, settings))
+    except (RqschedError, DatabaseError, OSError):
+        return []
+
+
+def _known_url(settings: Settings) -> str | None:
+    """Return the database's URL; None for a file that does not exist: opening it would create it."""
+    if settings.database_url is None and not settings.data_dir.exists():
+        return None
+    url = database_url(settings)
+    path = sqlite_path(url)
+    if path is not None and not path.is_file():
+        return None
+    return with_connect_timeout(url, _SECONDS)
+
 
 Texts = list[str] | None
 
@@ -27,3 +80,11 @@ Overlap = Annotated[
         rich_help_panel=POLICY,
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
+PageToken = Annotated[
+    str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
+]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its uid; with --schedule its number or instance id too.")]
+ScheduleOfRun = Annotated[str | None, typer.Option("--schedule", metavar="ID", help="The schedule it is one of.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

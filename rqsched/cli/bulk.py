@@ -1,23 +1,43 @@
-"""The command `bulk`: pause, resume or trigger every schedule that matches."""
+"""Commands over many schedules, runs or occurrences: bulk, retry, backfill.
+
+Each shows a row for every one, the counts of their outcomes, and ends with exit code 4 when one was skipped; a backfill
+has no skipped ones.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rqsched.api.bulk import DEFAULT_BOUND
-from rqsched.cli import outcomes, parsing
-from rqsched.cli.arguments import Note, Texts
-from rqsched.cli.command import command
-from rqsched.cli.completion import workflow_names
-from rqsched.cli.session import Session
+from rqsched.api.bulk import DEFAULT_BOUND as MOST_SCHEDULES
+from rqsched.api.bulk import BulkRow
+from rqsched.api.run_handle import RunHandle
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain.backfill import DEFAULT_BOUND as MOST_OCCURRENCES
+from rqsched.chain.backfill import Range
+from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
+from rqsched.chain.retrying import RetryRow
+from rqsched.cli import parsing
+from rqsched.cli.arguments import DryRun, Note, Overlap, ScheduleId, Texts, workflow_names
+from rqsched.cli.command import CONFLICT, Session, command
+from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import LastOutcome, ScheduleStatus
+from rqsched.core.policy import OverlapPolicy, Rerun
+from rqsched.core.start_on_request import BackfillRow
+from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
 
 app = typer.Typer(add_completion=False)
 
-COLUMNS = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason"}
+_SCHEDULES = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason"}
+_RUNS = {"Schedule": "schedule_id", "Instance": "instance_id", "Outcome": "outcome", "Reason": "reason"}
+_OCCURRENCES = ("Occurrence", "Outcome", "Instance", "Reason")
+_SHOWN = 20
+"""The most rows that the table of a backfill has; the other forms have all."""
 
 
 class Operation(StrEnum):
@@ -54,10 +74,10 @@ def bulk(
     catch_up: Annotated[str | None, typer.Option("--catch-up", help="Where resume continues.")] = None,
     overlap: Annotated[str | None, typer.Option("--overlap", help="Of a trigger, instead of their own policy.")] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Of a trigger: repeated it starts nothing twice.")
+        str | None, typer.Option("--idempotency-key", help="Of a trigger: the same key starts nothing twice.")
     ] = None,
-    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = DEFAULT_BOUND,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = MOST_SCHEDULES,
+    dry_run: DryRun = False,
 ) -> None:
     """Pause, resume or trigger every schedule that matches. Exit code 4 when one was skipped."""
     rows = session.scheduler.bulk(
@@ -79,4 +99,174 @@ def bulk(
         text=parsing.given_text("--text", text),
         overdue=overdue,
     )
-    outcomes.show(session.writer, "Done", rows, COLUMNS, noun="schedules", dry_run=dry_run)
+    _show_outcomes(session.writer, "Done", rows, _SCHEDULES, noun="schedules", dry_run=dry_run)
+
+
+@command(app)
+def retry(
+    session: Session,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Uids of runs; with --schedule their numbers or instance ids too."),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All that failed or were lost since --since.")] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="With --failed: ended since this instant, or so long ago (1h).")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="With --failed: ended before this instant.")] = None,
+    schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="Only of this schedule.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="With --failed: only of this workflow.")] = None,
+    bound: Annotated[
+        int, typer.Option("--bound", min=1, help="With --failed: refuse more runs than this.")
+    ] = MOST_RUNS,
+    failed_targets: Annotated[
+        bool,
+        typer.Option("--failed-targets", help="Of each run the targets that failed; also if it succeeded."),
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run again what failed, was lost, cancelled or terminated.
+
+    Each gets one more attempt as the same run. It starts as the overlap policy of its schedule allows; several of one
+    schedule run one after another.
+    """
+    if failed == bool(runs):
+        raise InvalidInputError("RUN", "name runs, or pass --failed --since 1h for all that failed since then")
+    if not failed and (since or until or workflow):
+        raise InvalidInputError("--since", "--since, --until and --workflow need --failed")
+    if failed and failed_targets:
+        raise InvalidInputError("--failed-targets", "needs the runs; --failed handles failed targets again in any case")
+    if not failed:
+        found = [session.run(name, schedule) for name in runs or ()]  # every run, before any is retried
+        rows: Sequence[RetryRow] = [
+            _retry_one(session, run, dry_run=dry_run, failed_targets=failed_targets) for run in found
+        ]
+    elif since is None:
+        raise InvalidInputError("--since", "say since when, such as --since 1h or --since 2026-01-31T08:00:00Z")
+    else:
+        rows = session.scheduler.retry_failed(
+            _since(session, since),
+            until=None if until is None else parsing.instant("--until", until),
+            schedule_id=schedule,
+            workflow=workflow,
+            namespace=session.namespace,
+            bound=bound,
+            dry_run=dry_run,
+            context=session.context,
+        )
+    _show_outcomes(session.writer, "Retried", rows, _RUNS, noun="runs", dry_run=dry_run)
+
+
+def _since(session: Session, text: str) -> datetime:
+    try:
+        return session.scheduler.runtime.now() - parsing.span("--since", text)
+    except InvalidDurationError:
+        return parsing.instant("--since", text)
+
+
+def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_targets: bool) -> RetryRow:
+    named = run.uid, str(run.lineage.get("schedule_id") or run.schedule_uid), run.instance_id
+    try:
+        if dry_run:
+            run.require_retryable(failed_targets=failed_targets)
+            return RetryRow(*named, "would_retry")
+        run.retry(failed_targets=failed_targets, context=session.context)
+    except ConflictError as error:
+        return RetryRow(*named, "skipped", str(error))
+    return RetryRow(*named, "buffered" if run.status == "buffered" else "started")
+
+
+def _show_outcomes(
+    writer: Writer,
+    done: str,
+    rows: Sequence[BulkRow | RetryRow],
+    columns: dict[str, str],
+    *,
+    noun: str,
+    dry_run: bool,
+) -> None:
+    """Show rows in the writer's form; a skipped one ends the command with exit code 4.
+
+    `done` says what was done ("Retried"), `noun` what the rows are ("runs"), `columns` a table's titles and fields.
+    """
+    fields = [row.to_dict() for row in rows]
+    counts = Counter(row.outcome for row in rows)
+    document = {"outcome": "dry_run" if dry_run else done.lower(), "counts": counts, "results": fields}
+    if not writer.for_programs(fields, document):
+        if rows:
+            writer.table(tuple(columns), [tuple(getattr(row, field) for field in columns.values()) for row in rows])
+        writer.say(f"{'Dry run' if dry_run else done}: {_in_words(counts) or f'no {noun}'}.")
+    if "skipped" in counts:
+        raise typer.Exit(CONFLICT)
+
+
+@command(app)
+def backfill(
+    session: Session,
+    schedule_id: ScheduleId,
+    start: Annotated[str, typer.Option("--start", help="The first instant, inclusive.")],
+    end: Annotated[str, typer.Option("--end", help="The end, exclusive; at most now.")],
+    overlap: Overlap = None,
+    rerun: Annotated[
+        Rerun | None,
+        typer.Option(
+            "--rerun", help="failed: retry those whose run failed or was lost, too; all: and fire what was pruned."
+        ),
+    ] = None,
+    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = MOST_OCCURRENCES,
+    dry_run: DryRun = False,
+) -> None:
+    """Fire the occurrences of a past range that have no run yet.
+
+    Run it again after an interruption to continue: occurrences that have a run are reported as already_run.
+    """
+    wanted = Range(
+        parsing.instant("--start", start),
+        parsing.instant("--end", end),
+        None if overlap is None else OverlapPolicy.of(overlap),
+        bound,
+        session.context,
+        rerun,
+    )
+    handle = session.schedule(schedule_id)
+    if dry_run:
+        planned = handle.backfill(
+            wanted.start_at, wanted.end_at, overlap=wanted.overlap, rerun=rerun, bound=bound, dry_run=True
+        )
+        _show_backfill(session.writer, handle, planned.rows, "dry_run")
+    else:
+        _show_backfill(session.writer, handle, _fired(handle, wanted), "backfill_started")
+
+
+def _fired(handle: ScheduleHandle, wanted: Range) -> Iterator[BackfillRow]:
+    """Yield what the backfill does, chunk by chunk, while a bar follows it."""
+    total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
+    with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
+        for done, rows in handle.iter_backfill(wanted):
+            advance(len(rows))
+            yield from rows
+            if done.reason:
+                notice(f"The backfill stopped: {done.reason}.")
+
+
+def _show_backfill(writer: Writer, handle: ScheduleHandle, rows: Iterable[BackfillRow], outcome: str) -> None:
+    if writer.is_lines:
+        writer.lines(row.to_dict() for row in rows)
+        return
+    rows = list(rows)
+    counts = Counter(row.outcome for row in rows)
+    if not writer.is_table:
+        document: dict[str, Any] = {"schedule_id": handle.schedule_id, "outcome": outcome, "fires_attempted": len(rows)}
+        writer.json(document | {"counts": counts, "results": [row.to_dict() for row in rows]})
+        return
+    if rows:
+        writer.table(_OCCURRENCES, [(r.occurrence_at, r.outcome, r.instance_id, r.reason) for r in rows[:_SHOWN]])
+    if len(rows) > _SHOWN:
+        writer.say(f"... and {len(rows) - _SHOWN} more; --output jsonl shows all.")
+    done = "Dry run" if outcome == "dry_run" else "Backfill"
+    writer.say(f"{done} of {handle.schedule_id}: {_in_words(counts) or 'no occurrences'}.")
+
+
+def _in_words(counts: Counter[str]) -> str:
+    """Return counts in words, such as "3 started, 1 skipped"."""
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

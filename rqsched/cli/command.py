@@ -1,25 +1,165 @@
-"""Turns a function into a command: option groups become options, errors become one line and an exit code."""
+"""What every command has: its common options and connections, groups of options, and errors as exit codes."""
 
 from __future__ import annotations
 
+import getpass
 import inspect
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache, wraps
-from typing import Any, get_type_hints
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property, lru_cache, wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from redis.exceptions import RedisError
 
-from rqsched.cli.output import Output, dump
-from rqsched.cli.session import Session
-from rqsched.errors import BackendUnavailableError, ConflictError, RqschedError
+from rqsched.api.run_handle import RunHandle
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.cli.output import Output, Writer, dump, shown
+from rqsched.config import Settings
+from rqsched.core.audit import CommandContext
+from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError, RqschedError
+from rqsched.processes.logs import TEXT
+from rqsched.store import schema_version
 from rqsched.store.database import DatabaseError
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
 """The exit codes of a command that raises no error, but did not do all it was asked; docs/cli.md explains them."""
+_PANEL = "Common"
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Log to standard error; -vv logs more.", rich_help_panel=_PANEL),
+]
+
+
+@dataclass
+class Session:
+    """The options of every command, and its connections, opened when first used and closed at its end."""
+
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="The namespace of the schedules; default: RQSCHED_NAMESPACE.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="The form of the output.", rich_help_panel=_PANEL)
+    ] = Output.TABLE
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", help="Why; recorded with the audit event of the change.", rich_help_panel=_PANEL),
+    ] = None
+    verbose: Verbose = 0
+    """How often -v was given: each time more is logged."""
+
+    def __enter__(self) -> Session:
+        """Keep standard output for results: what a user's module prints goes to standard error."""
+        self.writer = Writer(self.output)
+        self._stack = ExitStack()
+        self._stack.enter_context(redirect_stdout(sys.stderr))
+        self._stack.enter_context(_logging_to_stderr(self.verbose))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        del error
+        if "scheduler" in self.__dict__:
+            self.scheduler.close()
+        self._stack.close()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of the environment."""
+        return Settings()
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the environment, its schema checked, RQSCHED_IMPORTS imported; raises what is wrong."""
+        scheduler = Scheduler.from_env()
+        scheduler.runtime.require_imports()
+        if not scheduler.has_checked_schema:
+            schema_version.require_current(scheduler.runtime.database)
+        return scheduler
+
+    @property
+    def named(self) -> str:
+        """The namespace given, or the settings'."""
+        return self.settings.namespace if self.namespace is None else self.namespace
+
+    @property
+    def context(self) -> CommandContext:
+        """Who calls and why, for the audit event."""
+        try:
+            principal = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            principal = f"uid:{os.getuid()}"
+        return CommandContext(principal=principal, source="cli", reason=self.reason)
+
+    def schedule(self, schedule_id: str) -> ScheduleHandle:
+        """Find a schedule; raises ScheduleNotFoundError."""
+        return self.scheduler.get(schedule_id, namespace=self.namespace)
+
+    def newest(self, schedule_id: str) -> ScheduleHandle:
+        """Find a schedule, deleted or not: its history and runs stay readable."""
+        return self.scheduler.newest(schedule_id, namespace=self.namespace)
+
+    def run(self, name: str, schedule_id: str | None) -> RunHandle:
+        """Find a run by its uid, or within a schedule by its number or instance id too."""
+        if schedule_id:
+            return self.newest(schedule_id).run(name)
+        return self.scheduler.run(name, namespace=self.namespace)
+
+    def report(self, handle: ScheduleHandle, outcome: str) -> None:
+        """Write the outcome of an operation on a schedule."""
+        fields = {
+            "schedule_id": handle.schedule_id,
+            "namespace": handle.namespace,
+            "outcome": outcome,
+            "uid": handle.uid,
+            "status": handle.status,
+            "next_run_at": handle.next_run_at,
+            "version": handle.state.version,
+        }
+        self.writer.record(fields, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
+
+
+def _now(handle: ScheduleHandle, outcome: str) -> str:
+    """Return in brackets what the outcome does not say: the status, and when the schedule fires next."""
+    fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
+    told = (None if handle.status in {outcome, "deleted"} else handle.status, fires)
+    text = "; ".join(part for part in told if part)
+    return f" ({text})" if text else ""
+
+
+class _Terse(logging.Formatter):
+    """One line per record: tracebacks need --verbose."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message alone."""
+        return record.getMessage()
+
+
+@contextmanager
+def _logging_to_stderr(verbose: int) -> Iterator[None]:
+    """Send logs to standard error: warnings as bare lines, or with -v everything with its origin."""
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(TEXT) if verbose else _Terse())
+    before = root.level
+    root.setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -30,39 +170,30 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name or function.__name__.replace("_", "-"))(_with_options(function))
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            for name, group in groups.items():
+                given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            _call(function, given)
+
+        options: list[inspect.Parameter] = []
+        for one in parameters:
+            is_group = one.name in groups
+            options += _options_of(groups[one.name]) if is_group else [one.replace(kind=one.KEYWORD_ONLY)]
+        options.sort(key=lambda option: option.default is not option.empty)  # the required ones first
+        run.__annotations__ = {option.name: option.annotation for option in options}
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        app.command(name or function.__name__.replace("_", "-"))(run)
         return function
 
     return register
 
 
-def _with_options(function: Callable[..., None]) -> Callable[..., None]:
-    parameters = inspect.signature(function, eval_str=True).parameters
-
-    @wraps(function)
-    def run(**given: Any) -> None:
-        arguments = {name: _argument(parameter, given) for name, parameter in parameters.items()}
-        _guarded(function, arguments)
-
-    options = [option for parameter in parameters.values() for option in _options(parameter)]
-    required = [option for option in options if option.default is option.empty]
-    optional = [option for option in options if option.default is not option.empty]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__signature__ = inspect.Signature([*required, *optional])  # type: ignore[attr-defined]
-    return run
-
-
-def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """Yield the options a parameter stands for: itself, or the fields of its group."""
-    group = parameter.annotation
-    if isinstance(group, type) and is_dataclass(group):
-        yield from _options_of_group(group)
-    else:
-        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
 @lru_cache(maxsize=64)
-def _options_of_group(group: type) -> tuple[inspect.Parameter, ...]:
+def _options_of(group: type) -> tuple[inspect.Parameter, ...]:
     """Return the options that the fields of a group stand for; most commands have the same few groups."""
     hints = get_type_hints(group, include_extras=True)
     return tuple(
@@ -76,14 +207,7 @@ def _options_of_group(group: type) -> tuple[inspect.Parameter, ...]:
     )
 
 
-def _argument(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
-    group = parameter.annotation
-    if not is_dataclass(group) or not isinstance(group, type):
-        return given[parameter.name]
-    return group(**{field.name: given[field.name] for field in fields(group)})
-
-
-def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
+def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
     """Call the function inside its session; a known error ends the process with its exit code.
 
     Standard error gets a line for people, or a JSON object for programs.
@@ -99,6 +223,15 @@ def _guarded(function: Callable[..., None], arguments: Mapping[str, Any]) -> Non
         line = f"Error: {message}" if is_table else dump({"error": known.code, "message": message})
         sys.stderr.write(line + "\n")
         raise typer.Exit(known.exit_code) from None
+
+
+def confirm(question: str, is_agreed: bool) -> None:
+    """Ask before something is removed for good; without a terminal --yes is required."""
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInputError("--yes", "is missing; without a terminal there is nobody to ask")
+    typer.confirm(question, abort=True, err=True)
 
 
 def explain(error: Exception) -> str:

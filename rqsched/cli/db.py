@@ -6,8 +6,7 @@ from contextlib import closing
 
 import typer
 
-from rqsched.cli.command import FAILED, command
-from rqsched.cli.session import Session
+from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.store import schema_version

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.cli.command import command
-from rqsched.cli.session import Verbose
+from rqsched.cli.command import Verbose, command
 from rqsched.config import Settings
 from rqsched.dev.run import run_dev
 from rqsched.processes.logs import TEXT

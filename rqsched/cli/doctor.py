@@ -7,8 +7,7 @@ from dataclasses import asdict
 import typer
 
 from rqsched.cli.checks import Finding, Level, examine
-from rqsched.cli.command import FAILED, command
-from rqsched.cli.session import Session
+from rqsched.cli.command import FAILED, Session, command
 
 app = typer.Typer(add_completion=False)
 

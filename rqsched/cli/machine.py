@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.cli.command import command
-from rqsched.cli.session import Session
+from rqsched.cli.command import Session, command
 from rqsched.errors import ConfigError, RqschedError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Send events to state machines.")

@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.cli import parsing
-from rqsched.cli.command import FAILED, command
-from rqsched.cli.lifecycle import Yes, confirm
+from rqsched.cli.arguments import Yes
+from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
-from rqsched.cli.session import Session
 from rqsched.core.quota import RESOURCES
 from rqsched.errors import InvalidInputError
 from rqsched.store import pruning, reconcile_queries
 
 app = typer.Typer(add_completion=False)
+
+EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")]
+_KINDS = ("runs", "targets", "events", "backfills", "deliveries")
 
 
 @command(app)
@@ -32,13 +34,9 @@ def usage(
         for one in found
         for name in RESOURCES
     ]
-    if session.writer.is_lines:
-        session.writer.lines(rows)
-    elif session.writer.is_table:
-        shown = [(r["namespace"], r["resource"], r["used"], "-" if r["limit"] is None else r["limit"]) for r in rows]
-        session.writer.table(("Namespace", "Resource", "Used", "Limit"), shown)
-    else:
-        session.writer.json(rows)
+    if not session.writer.for_programs(rows, rows):
+        cells = [(row["namespace"], row["resource"], row["used"], row["limit"]) for row in rows]
+        session.writer.table(("Namespace", "Resource", "Used", "Limit"), cells)
 
 
 @command(app)
@@ -51,21 +49,13 @@ def tick(
     if is_json:
         session.writer.output = Output.JSON
     rows = session.scheduler.tick(limit=limit)
-    if session.writer.is_lines:
-        session.writer.lines(rows)
-    elif session.writer.is_table:
-        _tell(session, rows)
-    else:
-        session.writer.json(rows)
+    if not session.writer.for_programs(rows, rows):
+        for row in rows:
+            session.writer.say(f"[{row['schedule_id']}] → {_outcome(row)}")
+        count = len({row["schedule_id"] for row in rows})
+        session.writer.say(f"Processed {count} schedule(s)." if rows else "No schedules due.")
     if any("error" in row for row in rows):
         raise typer.Exit(FAILED)
-
-
-def _tell(session: Session, rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        session.writer.say(f"[{row['schedule_id']}] → {_outcome(row)}")
-    count = len({row["schedule_id"] for row in rows})
-    session.writer.say(f"Processed {count} schedule(s)." if rows else "No schedules due.")
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -102,12 +92,11 @@ def prune(
         typer.Option("--retention", help="Instead of RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go; delete nothing.")] = False,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")] = False,
+    every: EveryNamespace = False,
     yes: Yes = False,
 ) -> None:
     """Delete the runs and history that are beyond their retention. They are gone for good; workers do the same."""
-    namespace = None if every else session.named
-    where = "every namespace" if namespace is None else f"namespace {namespace!r}"
+    namespace, where = _scope(session, every=every)
     if not dry_run:
         confirm(f"Delete what is beyond the retention in {where} for good?", yes)
     scheduler = session.scheduler
@@ -123,7 +112,10 @@ def prune(
     session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")
 
 
-_KINDS = ("runs", "targets", "events", "backfills", "deliveries")
+def _scope(session: Session, *, every: bool) -> tuple[str | None, str]:
+    """Return the namespace to prune, None for all, and how people call it."""
+    namespace = None if every else session.named
+    return namespace, "every namespace" if namespace is None else f"namespace {namespace!r}"
 
 
 @command(app)
@@ -131,7 +123,7 @@ def prune_history(
     session: Session,
     before: Annotated[str | None, typer.Option("--before", help="An instant, ISO 8601.")] = None,
     older_than: Annotated[str | None, typer.Option("--older-than", help="An age such as P90D or 720h.")] = None,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")] = False,
+    every: EveryNamespace = False,
     yes: Yes = False,
 ) -> None:
     """Delete audit events recorded before an instant, for good."""
@@ -142,8 +134,7 @@ def prune_history(
         until = scheduler.runtime.now() - parsing.span("--older-than", older_than)
     else:
         until = parsing.instant("--before", before or "")
-    namespace = None if every else session.named
-    where = "every namespace" if namespace is None else f"namespace {namespace!r}"
+    namespace, where = _scope(session, every=every)
     confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)
     count = scheduler.prune_history(until, namespace=namespace)
     session.writer.record({"pruned": count, "before": until, "namespace": namespace}, f"Pruned {count} event(s).")

@@ -1,8 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs. Only results go to standard output.
 
-In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Nothing a user stored (a note,
-an error) can move the cursor or colour the screen: control characters are shown as a replacement character. What draws
-in a terminal is imported there: a script that calls a command many times does not wait for it.
+In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Nothing that a user stored (a
+note, an error) can move the cursor or colour the screen: control characters are shown as a replacement character. The
+library that draws in a terminal is imported only there: a script that calls a command many times does not wait for it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDE = 100_000
-"""Columns of an output that is not a terminal: no line is wrapped."""
+"""The width of an output that is not a terminal: no line is wrapped."""
 _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-"""The variables by which rich takes what is none for a terminal."""
+"""The variables by which rich takes another output for a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
-"""Characters that rich leaves out everywhere: what they do is for terminals."""
+"""Control characters of terminals, which rich leaves out everywhere."""
 _COLOURS = {
     "active": "green",
     "succeeded": "green",
@@ -66,6 +66,11 @@ def shown(value: Any) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(value))
 
 
+def first_line(text: str | None) -> str:
+    """Return the first line of an error."""
+    return (text or "").strip().partition("\n")[0]
+
+
 def dump(value: Any, *, indent: int | None = None) -> str:
     """Return JSON; instants are ISO 8601 UTC, spans are seconds."""
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)
@@ -80,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def _console(stream: IO[str]) -> Console | None:
-    """Return what draws on a stream; None for one that is no terminal, whose text is written as it is."""
+    """Return what draws on a stream; None for one that is not a terminal, whose text is written as it is."""
     is_terminal = stream.isatty()
     if not is_terminal and not any(name in os.environ for name in _MAKES_TERMINALS):
         return None
@@ -136,6 +141,19 @@ class Writer:
         """Write each row as a line of JSON."""
         for row in rows:
             self.json(row)
+
+    def for_programs(self, rows: Iterable[Any], document: Any) -> bool:
+        """Write rows as lines of JSON, or the document that holds them; returns False when people want a table."""
+        if self.is_lines:
+            self.lines(rows)
+        elif not self.is_table:
+            self.json(document)
+        return not self.is_table
+
+    def say_next_page(self, token: str | None) -> None:
+        """Say how to continue after a page, if there is another one."""
+        if token:
+            self.say(f"Next page token: {token}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a table; for people only."""

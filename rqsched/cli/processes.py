@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.cli.command import command
-from rqsched.cli.session import Verbose
+from rqsched.cli.command import Verbose, command
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.processes.logs import LogFormat, LogLevel, begin_logging

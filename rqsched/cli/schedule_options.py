@@ -1,4 +1,4 @@
-"""The options of create, upsert and update: when it happens, and flags made from the table of options."""
+"""Commands that declare schedules: create, upsert, update. Their options are the timing, and the table of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from rqsched.cli import parsing
-from rqsched.cli.arguments import Texts
+from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts, workflow_names
+from rqsched.cli.command import Session, command
 from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
 from rqsched.core.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
@@ -85,20 +86,16 @@ class Timing:
         offset = None if self.offset is None else parsing.span("--offset", self.offset)
         if not self.interval and (offset is not None or self.from_completion):
             raise InvalidInputError("--interval", "is missing; --offset and --from-completion need it")
-        every = [
-            Every(parsing.span("--interval", text), offset=offset, from_completion=self.from_completion)
-            for text in self.interval or ()
-        ]
-        once = [Once(parsing.instant("--once", text)) for text in self.once or ()]
-        return [*self._crons(), *every, *once]
-
-    def _crons(self) -> list[Cron]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             crons = [Cron(text, seconds=cast("Any", self.cron_seconds)) for text in self.cron or ()]
         for warning in told:
             notice(f"Warning: {warning.message}")
-        return crons
+        every = [
+            Every(parsing.span("--interval", text), offset=offset, from_completion=self.from_completion)
+            for text in self.interval or ()
+        ]
+        return [*crons, *every, *(Once(parsing.instant("--once", text)) for text in self.once or ())]
 
     def _window(self) -> tuple[Any, Any]:
         start_at = None if self.start_at is None else parsing.instant("--start-at", self.start_at)
@@ -223,3 +220,92 @@ def blanked(unset: Sequence[str]) -> Options:
             known = ", ".join(sorted([*blank, *_OF_SPEC]))
             raise InvalidInputError("--unset", f"{name!r} is not one of {known}")
     return cast("Options", {name.replace("-", "_"): blank[name] for name in unset if name in blank})
+
+
+app = typer.Typer(add_completion=False)
+
+Workflow = Annotated[
+    str,
+    typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.", autocompletion=workflow_names),
+]
+
+
+@command(app)
+def create(
+    session: Session,
+    schedule_id: NewId,
+    workflow: Workflow,
+    timing: Timing,
+    given: Given,
+    note: Note = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+) -> None:
+    """Create a schedule; refused when its id is taken."""
+    handle = session.scheduler.create(
+        schedule_id,
+        workflow,
+        timing.spec(),
+        note=note,
+        namespace=session.namespace,
+        paused=paused,
+        context=session.context,
+        **given.options(),
+    )
+    session.report(handle, "created")
+
+
+@command(app)
+def upsert(
+    session: Session,
+    schedule_id: ScheduleId,
+    workflow: Workflow,
+    timing: Timing,
+    given: Given,
+    note: Note = None,
+    paused: Annotated[
+        bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
+    ] = None,
+) -> None:
+    """Create a schedule, or change the existing one to exactly these options."""
+    handle, outcome = session.scheduler.upsert(
+        schedule_id,
+        workflow,
+        timing.spec(),
+        note=note,
+        namespace=session.namespace,
+        paused=paused,
+        context=session.context,
+        **given.options(),
+    )
+    session.report(handle, outcome)
+
+
+@command(app)
+def update(
+    session: Session,
+    schedule_id: ScheduleId,
+    timing: Timing,
+    given: Given,
+    note: Note = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", help="A registered name or a dotted path.", autocompletion=workflow_names),
+    ] = None,
+    unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
+    if_version: Annotated[
+        int | None, typer.Option("--if-version", help="Refuse unless the schedule is at this version.")
+    ] = None,
+    paused: Annotated[
+        bool | None, typer.Option("--paused/--active", help="Also pause it, or make a paused or dead one fire again.")
+    ] = None,
+) -> None:
+    """Change the given options and leave the rest. The next time moves only with the timing."""
+    blank = blanked(unset or ())
+    handle = session.schedule(schedule_id)
+    before = handle.state.version
+    options: Options = {**blank, **given.options(handle.state.definition.parsed_notifications)}
+    spec = timing.changed(handle.state.spec, unset or ())
+    if not options and spec is None and workflow is None and note is None and paused is None:
+        raise InvalidInputError("update", "has nothing to change; give at least one option, such as --cron or --note")
+    handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, paused=paused, **options)
+    session.report(handle, "unchanged" if handle.state.version == before else "updated")

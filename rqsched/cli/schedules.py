@@ -1,103 +1,315 @@
-"""Commands that create and change schedules: create, upsert, update."""
+"""Commands about schedules that exist: list, describe, upcoming; pause, resume, restart, delete, trigger.
+
+Those that declare what a schedule is are in `schedule_options`: their many options cost a start.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from heapq import merge
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
 
-from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts
-from rqsched.cli.command import command
-from rqsched.cli.completion import workflow_names
-from rqsched.cli.schedule_options import Given, Timing, blanked
-from rqsched.cli.session import Session
-from rqsched.core.option_table import Options
-from rqsched.errors import InvalidInputError
+from rqsched.api.build_description import describe as describe_schedule
+from rqsched.api.build_description import iter_upcoming, last_outcome
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.cli import parsing
+from rqsched.cli.arguments import Note, Overlap, PageToken, ScheduleId, Texts, Yes, schedule_ids, workflow_names
+from rqsched.cli.command import CONFLICT, Session, command, confirm
+from rqsched.cli.output import first_line, notice, shown
+from rqsched.cli.runs import run_fields
+from rqsched.core.audit import NOT_TRIGGERABLE
+from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
+from rqsched.core.page import MAX_PAGE
+from rqsched.core.policy import CatchUp, Policies
+from rqsched.spec.duration import format_short
+from rqsched.spec.words import in_words
+from rqsched.store import listing
 
 app = typer.Typer(add_completion=False)
 
-Workflow = Annotated[
-    str,
-    typer.Argument(metavar="WORKFLOW", help="A registered name or a dotted path.", autocompletion=workflow_names),
-]
+COLUMNS = ("Schedule ID", "Workflow Type", "Status", "Next Fire", "Last Fire", "Last Outcome", "Timing")
+FIRES = ("Fires At", "In", "Schedule ID", "Workflow Type")
+WIDTH = 60
+"""Columns of a timeline."""
+_UPCOMING = 5
+_MOST_LINES = 20
+_LABEL = 24
+_BLANK: tuple[Any, ...] = (None, "", [], {})
+_FOR_PROGRAMS = frozenset({"uid", "position", "latest_run_uid", "spec"})
+"""The fields of a description that people do not need."""
 
 
-@command(app)
-def create(
+class Sort(StrEnum):
+    """The order of a list."""
+
+    CREATED = "created"
+    """The oldest first."""
+    CREATED_LAST = "-created"
+    """The newest first."""
+    NEXT = "next"
+    """Those that fire, the soonest first."""
+    NEXT_LAST = "-next"
+    """Those that fire, the latest first."""
+    ID = "id"
+    """By id."""
+    ID_LAST = "-id"
+    """By id, from its end."""
+
+
+@command(app, "list")
+def list_schedules(
     session: Session,
-    schedule_id: NewId,
-    workflow: Workflow,
-    timing: Timing,
-    given: Given,
-    note: Note = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-) -> None:
-    """Create a schedule; refused when its id is taken."""
-    handle = session.scheduler.create(
-        schedule_id,
-        workflow,
-        timing.spec(),
-        note=note,
-        namespace=session.namespace,
-        paused=paused,
-        context=session.context,
-        **given.options(),
-    )
-    session.report(handle, "created")
-
-
-@command(app)
-def upsert(
-    session: Session,
-    schedule_id: ScheduleId,
-    workflow: Workflow,
-    timing: Timing,
-    given: Given,
-    note: Note = None,
-    paused: Annotated[
-        bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
+    status: Annotated[
+        list[ScheduleStatus] | None,
+        typer.Option(
+            "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
+        ),
     ] = None,
-) -> None:
-    """Create a schedule, or change the existing one to exactly these options."""
-    handle, outcome = session.scheduler.upsert(
-        schedule_id,
-        workflow,
-        timing.spec(),
-        note=note,
-        namespace=session.namespace,
-        paused=paused,
-        context=session.context,
-        **given.options(),
-    )
-    session.report(handle, outcome)
-
-
-@command(app)
-def update(
-    session: Session,
-    schedule_id: ScheduleId,
-    timing: Timing,
-    given: Given,
-    note: Note = None,
+    outcome: Annotated[
+        list[LastOutcome] | None,
+        typer.Option("--outcome", help="Only schedules whose newest run ended so; may be repeated."),
+    ] = None,
     workflow: Annotated[
         str | None,
-        typer.Option("--workflow", help="A registered name or a dotted path.", autocompletion=workflow_names),
+        typer.Option(
+            "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
+        ),
     ] = None,
-    unset: Annotated[Texts, typer.Option("--unset", help="An option to make blank, such as max-runs.")] = None,
-    if_version: Annotated[
-        int | None, typer.Option("--if-version", help="Refuse unless the schedule is at this version.")
+    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
+            "Status, WorkflowType, TaskQueue, Note and search attributes.",
+        ),
     ] = None,
-    paused: Annotated[
-        bool | None, typer.Option("--paused/--active", help="Also pause it, or make a paused or dead one fire again.")
+    overdue: Annotated[
+        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
+    ] = None,
+    created_since: Annotated[
+        str | None, typer.Option("--created-since", help="Created at this instant or later.")
+    ] = None,
+    created_until: Annotated[str | None, typer.Option("--created-until", help="Created before this instant.")] = None,
+    next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None,
+    next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None,
+    sort: Annotated[
+        Sort, typer.Option("--sort", help="By created, next (those that fire) or id; -id is the other way round.")
+    ] = Sort.CREATED,
+    limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
+    page_token: PageToken = None,
+    every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
+) -> None:
+    """List schedules in the order they were created, or as --sort says."""
+    times = {
+        "created_since": created_since,
+        "created_until": created_until,
+        "next_since": next_since,
+        "next_until": next_until,
+    }
+    filters: dict[str, Any] = {
+        "namespace": session.namespace,
+        "status": [one.value for one in status or ()],
+        "outcome": [one.value for one in outcome or ()],
+        "workflow": parsing.given_text("--workflow", workflow),
+        "labels": parsing.pairs("--label", label or ()),
+        "owner": parsing.given_text("--owner", owner),
+        "text": parsing.given_text("--text", text),
+        "query": parsing.given_text("--query", query),
+        "overdue": overdue,
+        **{name: parsing.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
+    }
+    if every:
+        _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
+    else:
+        page = session.scheduler.list(
+            limit=limit, cursor=parsing.given_text("--page-token", page_token), sort=sort.value, **filters
+        )
+        _show(session, page.items, page.next_cursor)
+
+
+def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None) -> None:
+    writer, namespace = session.writer, session.namespace or session.scheduler.settings.namespace
+    if not writer.is_table:
+        rows = (describe_schedule(handle.state).to_dict() for handle in handles)
+        found = rows if writer.is_lines else list(rows)
+        writer.for_programs(found, {"namespace": namespace, "schedules": found, "next_page_token": token})
+        return
+    cells = [_row(handle) for handle in handles]
+    writer.say(f"Namespace: {namespace}")
+    if not cells:
+        writer.say("No schedules.")
+        return
+    writer.table(COLUMNS, cells)
+    writer.say_next_page(token)
+
+
+def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
+    state = handle.state
+    status = f"{handle.status}, no success" if handle.overdue_since else handle.status
+    first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
+    return *first, last_outcome(state), in_words(state.spec)
+
+
+@command(app)
+def describe(session: Session, schedule_id: ScheduleId) -> None:
+    """Show everything about a schedule."""
+    handle = session.schedule(schedule_id)
+    fields = handle.describe().to_dict()
+    upcoming = handle.upcoming(_UPCOMING)
+    if not session.writer.is_table:
+        session.writer.json(fields | {"upcoming": upcoming})
+        return
+    usual = Policies().plain()
+    shown_fields = fields | {
+        "policies": {name: value for name, value in fields["policies"].items() if value != usual.get(name)},
+        "last_error": first_line(fields["last_error"]),
+        "upcoming": ", ".join(shown(at) for at in upcoming),
+    }
+    told = ((name, value) for name, value in shown_fields.items() if name not in _FOR_PROGRAMS and value not in _BLANK)
+    session.writer.table(("Field", "Value"), list(told))
+
+
+Fire = tuple[datetime, str, str]
+"""When it fires, its schedule, its workflow."""
+
+
+@command(app)
+def upcoming(
+    session: Session,
+    schedule_id: Annotated[
+        str | None,
+        typer.Argument(metavar="SCHEDULE_ID", help="Default: all active schedules.", autocompletion=schedule_ids),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
+) -> None:
+    """Show the next fires of one schedule, or of all."""
+    now, writer = session.scheduler.runtime.now(), session.writer
+    if schedule_id is None:  # the first fire of each decides which can be among the next `count`
+        schedules = session.scheduler.runtime.database.read(lambda c: listing.soonest(c, session.named, count))
+    else:
+        schedules = [session.schedule(schedule_id).state]
+    fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))
+    rows = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
+    if writer.for_programs(rows, {"now": now, "upcoming": rows}):
+        return
+    if not fires:
+        writer.say("Nothing will fire.")
+        return
+    writer.table(FIRES, [(at, until(now, at), name, workflow) for at, name, workflow in fires])
+    for line in draw(fires, now):
+        writer.say(line)
+
+
+def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
+    for at in iter_upcoming(schedule, now):
+        yield at, schedule.schedule_id, schedule.definition.workflow
+
+
+def until(now: datetime, at: datetime) -> str:
+    """Return how long it is from `now`: to the second within a day, to the hour beyond."""
+    if at <= now:
+        return "due"
+    left = timedelta(seconds=max(1, round((at - now).total_seconds())))
+    hours = left.seconds // 3600
+    return f"{left.days}d{f'{hours}h' if hours else ''}" if left.days else format_short(left)
+
+
+def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
+    """Draw fires over time from `now` to the last one: a line per schedule, a digit where several coincide."""
+    end = max(at for at, _, _ in fires)
+    names = list(dict.fromkeys(name for _, name, _ in fires))
+    label = min(max(len(name) for name in names), _LABEL)
+    step = max(end - now, timedelta(seconds=1)) / (WIDTH - 1)
+    left, right = f"now {now:%H:%M:%S}", f"{end:%Y-%m-%d %H:%M:%S} UTC"
+    lines = ["", " " * (label + 1) + left + right.rjust(WIDTH - len(left))]
+    for name in names[:_MOST_LINES]:
+        cells = [max(0, int((at - now) / step)) for at, whose, _ in fires if whose == name]
+        counts = [cells.count(cell) for cell in range(WIDTH)]
+        line = "".join("·" if n == 0 else "●" if n == 1 else str(n) if n < 10 else "+" for n in counts)
+        lines.append(f"{shown(name)[:label]:<{label}} {line}")
+    more = len(names) - _MOST_LINES
+    return lines + ([f"... and {more} more schedules"] if more > 0 else [])
+
+
+@command(app)
+def pause(session: Session, schedule_id: ScheduleId, note: Note = None) -> None:
+    """Stop firing; runs and retries continue, buffered runs wait."""
+    handle = session.schedule(schedule_id).pause(note, reason=session.reason, context=session.context)
+    session.report(handle, "paused")
+
+
+@command(app)
+def resume(
+    session: Session,
+    schedule_id: ScheduleId,
+    note: Note = None,
+    catch_up: Annotated[
+        str | None, typer.Option("--catch-up", help=f"Where it continues: {', '.join(CatchUp)}.")
     ] = None,
 ) -> None:
-    """Change the given options and leave the rest. The next time moves only with the timing."""
-    blank = blanked(unset or ())
-    handle = session.schedule(schedule_id)
-    before = handle.state.version
-    options: Options = {**blank, **given.options(handle.state.definition.parsed_notifications)}
-    spec = timing.changed(handle.state.spec, unset or ())
-    if not options and spec is None and workflow is None and note is None and paused is None:
-        raise InvalidInputError("update", "has nothing to change; give at least one option, such as --cron or --note")
-    handle.update(workflow, spec, note=note, context=session.context, if_version=if_version, paused=paused, **options)
-    session.report(handle, "unchanged" if handle.state.version == before else "updated")
+    """Start firing again."""
+    handle = session.schedule(schedule_id).resume(catch_up, note=note, context=session.context)
+    session.report(handle, "resumed")
+
+
+@command(app)
+def restart(session: Session, schedule_id: ScheduleId, note: Note = None) -> None:
+    """Restart a done or dead schedule with its counters at zero."""
+    handle = session.schedule(schedule_id).restart(note=note, context=session.context)
+    session.report(handle, "restarted")
+
+
+@command(app)
+def delete(
+    session: Session,
+    schedule_id: ScheduleId,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove runs and history too, for good.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a schedule; its history stays readable, its id is free again."""
+    handle = session.newest(schedule_id) if purge else session.schedule(schedule_id)
+    if purge:
+        confirm(f"Remove {schedule_id!r} with all its runs and history for good?", yes)
+    handle.delete(purge=purge, reason=session.reason, context=session.context)
+    session.report(handle, "purged" if purge else "deleted")
+
+
+@command(app)
+def trigger(
+    session: Session,
+    schedule_id: ScheduleId,
+    overlap: Overlap = None,
+    force: Annotated[bool, typer.Option("--force", help="Trigger a paused schedule too.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="The same key starts the same run only once.")
+    ] = None,
+) -> None:
+    """Start a run now; the schedule's times do not move. Exit code 4 when nothing was started."""
+    result = session.schedule(schedule_id).trigger(
+        overlap, force=force, idempotency_key=idempotency_key, context=session.context
+    )
+    fields = {
+        "schedule_id": schedule_id,
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "buffer_depth": result.buffer_depth,
+        "instance_id": result.instance_id,
+        "run_id": result.run.uid if result.run else None,
+        "run": run_fields(result.run.state) if result.run else None,
+    }
+    why = f" ({result.reason})" if result.reason else ""
+    if result.buffer_depth is not None:
+        why = f" (waiting, {result.buffer_depth} in line)"
+    session.writer.record(fields, f"[{schedule_id}] → {result.instance_id or result.outcome}{why}")
+    if not result:
+        if session.writer.is_table and result.reason == NOT_TRIGGERABLE:
+            notice("Nothing was started: the schedule is not active. --force triggers a paused one.")
+        raise typer.Exit(CONFLICT)

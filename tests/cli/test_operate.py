@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once
-from rqsched.cli.upcoming import draw, until
+from rqsched.cli.schedules import draw, until
 from rqsched.store.tables import schedules
 from tests.support.cli import HELLO, Cli
 

@@ -44,7 +44,13 @@ def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatc
     """Each of these costs a tenth of a second on a busy machine: what draws, other databases, other commands."""
     monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path}/rqsched.db")
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")
-    unneeded = {"rich", "psycopg", "sqlalchemy.dialects.postgresql", "rqsched.chain.reconcile", "rqsched.cli.schedules"}
+    unneeded = {
+        "rich",
+        "psycopg",
+        "sqlalchemy.dialects.postgresql",
+        "rqsched.chain.reconcile",
+        "rqsched.cli.schedule_options",
+    }
     code = (
         "import atexit, sys; from rqsched.cli import main; sys.argv = ['rqsched', 'list']; "
         f"atexit.register(lambda: print(*sorted({unneeded!r} & sys.modules.keys()))); main()"
