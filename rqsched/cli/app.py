@@ -69,7 +69,7 @@ ENTRIES = (
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
     Entry(
         "targets",
-        "targets",
+        "runs",
         _HISTORY,
         "Show the targets of a run as they were named, and its progress.",
     ),

@@ -1,7 +1,11 @@
-"""Commands about runs and what is recorded of a schedule: history, deliveries, runs, run, cancel, terminate."""
+"""Commands about runs, their targets, and what is recorded of a schedule.
+
+They are history, deliveries, runs, run, targets, cancel, terminate.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from enum import StrEnum
@@ -9,15 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.api.schedule_handle import RunHandle
+from rqsched.api.run_handle import RunHandle
 from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
 from rqsched.cli.command import CONFLICT, Session, command
-from rqsched.cli.output import dump, first_line
-from rqsched.cli.targets import follow, in_words
+from rqsched.cli.output import dump, first_line, progress_bar
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
-from rqsched.core.model import BLOCKED, Run, RunStatus
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
 from rqsched.core.payload import loads
+from rqsched.core.target_progress import TargetProgress
 
 app = typer.Typer(add_completion=False)
 
@@ -25,10 +30,13 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs", "Reason")
 DELIVERIES = ("Created", "Event", "To", "Status", "Attempt", "Error")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
+TARGETS = ("#", "Target", "Status", "Attempt", "Ended", "Error")
 ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)
 _BLANK: tuple[Any, ...] = (None, "", [], {})
+_LOOK_SECONDS = 1.0
+"""How often a run that is followed is looked at."""
 
 
 class _RunFilter(StrEnum):
@@ -170,7 +178,7 @@ def show_run(
     """Show one run whole: its attempts, the error with its traceback, and its result."""
     found = session.run(run, schedule)
     if is_followed:
-        follow(found)
+        _follow(found)
     progress = found.progress() if found.dispatched_at is not None else None
     writer, fields = session.writer, run_fields(found.state)
     if not writer.is_table:
@@ -179,7 +187,7 @@ def show_run(
     attempts, error, result = fields.pop("attempts") or [], fields.pop("error"), fields.pop("result")
     writer.table(("Field", "Value"), [(name, value) for name, value in fields.items() if value not in _BLANK])
     if progress is not None:
-        writer.say(f"\n{in_words(progress)}")
+        writer.say(f"\n{_in_words(progress)}")
     if attempts:
         shown = ("attempt", "outcome", "started_at", "ended_at")
         writer.say("")
@@ -187,6 +195,55 @@ def show_run(
     for name, text in (("Error", error), ("Result", None if result is None else dump(result, indent=2))):
         if text:
             writer.say(f"\n{name}:\n{text.rstrip()}")
+
+
+@command(app)
+def targets(
+    session: Session,
+    run: RunName,
+    schedule: ScheduleOfRun = None,
+    status: Annotated[TargetStatus | None, typer.Option("--status", help="Only targets of this status.")] = None,
+    limit: Limit = 100,
+    page_token: PageToken = None,
+) -> None:
+    """Show the targets of a run as they were named, and its progress."""
+    found = session.run(run, schedule)
+    page, progress = found.targets(limit, page_token, status=status and status.value), found.progress()
+    writer, rows = session.writer, [target.to_dict() for target in page.items]
+    plain = progress and progress.to_dict()
+    document = {"run": found.uid, "progress": plain, "targets": rows, "next_page_token": page.next_cursor}
+    if writer.for_programs(rows, document):
+        return
+    if progress is None:
+        writer.say("No targets.")
+        return
+    cells = [(t.number, t.target_id, t.status, t.attempt, t.ended_at, first_line(t.error)) for t in page.items]
+    writer.table(TARGETS, cells)
+    writer.say(_in_words(progress))
+    writer.say_next_page(page.next_cursor)
+
+
+def _in_words(progress: TargetProgress) -> str:
+    """Say how far the targets of a run are."""
+    counts = ", ".join(f"{count} {status}" for status, count in progress.counts.items())
+    pace = "" if progress.per_second is None else f"; {progress.per_second:.1f} a second"
+    end = "" if progress.ends_at is None else f", until about {iso_utc(progress.ends_at.replace(microsecond=0))}"
+    return f"{progress.ended} of {progress.total} targets have ended: {counts}{pace}{end}."
+
+
+def _follow(run: RunHandle) -> None:
+    """Refresh a run until it has ended, while a bar shows how far its targets are."""
+    while run.refresh().state.status in OPEN and (progress := run.progress()) is None:
+        time.sleep(_LOOK_SECONDS)
+    if run.state.status not in OPEN or progress is None:
+        return
+    with progress_bar(f"Targets of {run.instance_id}", progress.total) as advance:
+        advance(done := progress.ended)
+        while run.refresh().state.status in OPEN:
+            time.sleep(_LOOK_SECONDS)
+            progress = run.progress() or progress
+            advance(progress.ended - done)
+            done = progress.ended
 
 
 @command(app)
