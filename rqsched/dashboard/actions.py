@@ -1,4 +1,4 @@
-"""What a viewer can do: each operation is confirmed first, and lands in the audit with the viewer's name and reason."""
+"""What a viewer can do: each operation is confirmed first, and recorded with the viewer's name and reason."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from starlette.responses import Response
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import backfill
+from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.dashboard import backfills
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard.gaps import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
+from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import require_role
+from rqsched.store import changes
 
 MOST = 500
 """The most schedules that one bulk action changes."""
@@ -70,6 +73,22 @@ def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
     return f"Run #{result.run.number} of {handle.schedule_id} is {result.outcome}."
 
 
+def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
+    """Count the occurrences, or start a backfill: its first chunk is done at once, the rest after the response."""
+    overlap = visit.form.get("overlap")
+    policy = OverlapPolicy.of(overlap) if overlap else None
+    start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
+    wanted = Range(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
+    if "dry_run" in visit.form:
+        count = sum(len(rows) for rows in handle.preview_backfill(wanted))
+        return f"{count} occurrence(s) lie in that range. Nothing was started."
+    done, _ = next(iter(handle.iter_backfill(wanted)))
+    if not done.is_done:
+        continue_later(visit.scheduler.runtime, done.uid)
+        return f"{done.attempted} done so far; it continues, and its progress is shown below."
+    return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
+
+
 def _delete(visit: Visit, handle: ScheduleHandle) -> str:
     handle.delete(reason=visit.context.reason, context=visit.context)
     return f"{handle.schedule_id} is deleted. Its history stays."
@@ -84,7 +103,7 @@ ACTIONS: dict[str, Action] = {
             Role.OPERATE, frozenset({"active", "paused"}), _trigger,
         ),
         Action(
-            "pause", "Pause", "Pause {id}?", "It stops firing. Runs and their retries go on.",
+            "pause", "Pause", "Pause {id}?", "It stops firing. Runs and their retries continue.",
             Role.OPERATE, frozenset({"active"}), _pause,
         ),
         Action(
@@ -96,7 +115,7 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "backfill", "Backfill", "Backfill {id}?", "Past occurrences that have no run yet are run.",
-            Role.OPERATE, _LIVE, backfills.start,
+            Role.OPERATE, _LIVE, _backfill,
         ),
         Action(
             "delete", "Delete", "Delete {id}?", "It never fires again and its id is free; its history stays.",
@@ -231,3 +250,16 @@ def _named(name: str) -> Action:
     if name not in ACTIONS:
         raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(ACTIONS)}")
     return ACTIONS[name]
+
+
+def cancel_backfill(visit: Visit) -> Response:
+    """Stop a backfill; what it has started continues."""
+    uid = str(visit.request.path_params["uid"]).upper()
+    found = backfill.get_backfill(visit.scheduler.runtime, uid)
+    schedule = visit.read(lambda connection: changes.find(connection, found.schedule_uid))
+    if schedule is None or schedule.namespace != visit.namespace:
+        raise BackfillNotFoundError(uid)
+    ended = backfill.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
+    return visit.done(
+        f"The backfill is {ended.status}; what it has started continues.", f"/schedules/{schedule.schedule_id}"
+    )

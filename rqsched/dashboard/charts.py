@@ -19,6 +19,8 @@ TONES = {
 """The tone of each status; colours follow from it, and a word always stands beside the colour."""
 WIDTH = 1000
 """The width of a chart in its own units."""
+_WORST = ("bad", "warn", "info", "ok", "idle")
+_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,6 @@ class Bar:
     """What it says on hover."""
     run_uid: str = ""
     """The run it stands for."""
-
-
-_WORST = ("bad", "warn", "info", "ok", "idle")
 
 
 def merge(bars: Sequence[Bar], gap: float) -> list[Bar]:
@@ -85,36 +84,22 @@ class Durations:
 
 def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Durations | None:
     """Return the bars of how long runs took; None without a run that ended."""
-    ended = [run for run in outlines if run.started_at and run.ended_at]
+    ended = [
+        (run, max((run.ended_at - run.started_at).total_seconds(), 0.0))
+        for run in outlines
+        if run.started_at and run.ended_at
+    ]
     if not ended:
         return None
-    took = [_seconds(run) for run in ended]
-    longest = max(*took, 0.001) if len(took) > 1 else max(took[0], 0.001)
+    longest = max(0.001, *(seconds for _, seconds in ended))
     step = WIDTH / max(len(ended), 30)
-    bars = [
-        Bar(
-            n * step,
-            step * 0.8,
-            max(seconds / longest, 0.02),
-            tone_of(run.status),
-            _label(run, seconds),
-            run.uid,
-        )
-        for n, (run, seconds) in enumerate(zip(ended, took, strict=True))
-    ]
+    bars = []
+    for n, (run, seconds) in enumerate(ended):
+        label = f"#{run.number} {run.status}, {seconds:.1f} s"
+        bars.append(Bar(n * step, step * 0.8, max(seconds / longest, 0.02), tone_of(run.status), label, run.uid))
     share = interval.total_seconds() / longest if interval else None
-    first, last = f"#{ended[0].number}", f"#{ended[-1].number}" if len(ended) > 1 else ""
+    first, last = f"#{ended[0][0].number}", f"#{ended[-1][0].number}" if len(ended) > 1 else ""
     return Durations(bars, longest, share if share is not None and share <= 1 else None, first, last)
-
-
-def _label(run: RunOutline, seconds: float) -> str:
-    return f"#{run.number} {run.status}, {seconds:.1f} s"
-
-
-def _seconds(run: RunOutline) -> float:
-    if run.started_at is None or run.ended_at is None:
-        return 0.0
-    return max((run.ended_at - run.started_at).total_seconds(), 0.0)
 
 
 def tone_of(status: str) -> str:
@@ -233,6 +218,3 @@ class Axis:
                 by = abs((offset - before).total_seconds()) / 3600
                 yield self.x(at), f"{'forward' if forward else 'back'} {by:g} h"
             before, at = offset, at + hour
-
-
-_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)

@@ -1,4 +1,8 @@
-"""Creating and editing a schedule: one form, checked as one types, with the next fires before anything is saved."""
+"""Creating and editing a schedule: one form, checked as one types, with the next fires before anything is saved.
+
+The fields of the form are made from the table of options. A field that is left as it was shown changes nothing. Of a
+URL, which may hold a secret, only the host is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +10,95 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
 from rqsched.chain import operations
 from rqsched.core.model import Schedule
+from rqsched.core.notifications import Notifications, hidden
+from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
 from rqsched.core.payload import loads
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
-from rqsched.dashboard import notification_fields, option_fields
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
+from rqsched.http.dependencies import require_allowed_hosts
+from rqsched.spec.duration import format_duration
 from rqsched.spec.spec import Cron, Every, Once, Spec
 from rqsched.spec.words import in_words
 from rqsched.spec.zones import known_timezones
 from rqsched.store import registered_workflows
 
-_FIRES = 5
 KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep": "As it is"}
 """The kinds of timing, and what the form calls them."""
+_FIRES = 5
+_LAID_OUT = {
+    "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs", "description", "owner",
+}  # fmt: skip
+"""The options with a place of their own in the form; the others are listed in groups."""
+_TOLD = {"on_failure", "on_recovery", "expect_success_within", "notifications"}
+_WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
+_TOLD_FIELDS = (*_WORKFLOWS, "expect_success_within", *_URLS, "sentry")
+_OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
+_FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
+"""How the values of a kind are written, where it is not plain."""
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+class Field(NamedTuple):
+    """One field of the form."""
+
+    name: str
+    """Of the option, with `.` and a field of it where it is a policy of retries."""
+    label: str
+    """What it is called."""
+    hint: str
+    """What it does."""
+    choices: tuple[str, ...] = ()
+    """The values to choose from; empty: it is typed."""
 
 
 def new(visit: Visit) -> Response:
     """Show an empty form."""
-    values = {"kind": "cron", "timing": "0 2 * * *", "timezone": visit.zone.key, **option_fields.shown(None)}
+    values = {"kind": "cron", "timing": "0 2 * * *", "timezone": visit.zone.key, **_shown(None)}
     return _form(visit, values, None)
 
 
 def edit(visit: Visit) -> Response:
     """Show the form with a schedule's values."""
     schedule = visit.schedule().state
-    return _form(visit, _values(schedule), schedule)
+    own = {"workflow": schedule.definition.workflow, **_shown(schedule), **_shown_told(schedule)}
+    return _form(visit, {**_timing(schedule.spec), **own}, schedule)
+
+
+def create(visit: Visit) -> Response:
+    """Create what the form says; shows it again, with the problem, when something is refused."""
+    form = visit.form
+    try:
+        workflow = _registered(visit, form.get("workflow", ""))
+        handle = visit.scheduler.create(
+            form.get("schedule_id", "").strip(), workflow, _spec(visit, form), namespace=visit.namespace,
+            paused="paused" in form, context=visit.context, **_options(visit, None),
+        )  # fmt: skip
+    except RqschedError as error:
+        return _form(visit, form, None, error)
+    return visit.done(f"{handle.schedule_id} is created.", f"/schedules/{handle.schedule_id}")
+
+
+def update(visit: Visit) -> Response:
+    """Save a schedule's form; refuses when somebody changed it meanwhile."""
+    form, handle = visit.form, visit.schedule()
+    try:
+        version = form.get("version", "")
+        spec = None if form.get("kind") == "keep" else _spec(visit, form)
+        handle.update(
+            _registered(visit, form.get("workflow", "")), spec, context=visit.context,
+            if_version=int(version) if version.isdigit() else None, **_options(visit, handle.state),
+        )  # fmt: skip
+    except RqschedError as error:
+        return _form(visit, form, handle.state, error)
+    return visit.done(f"{handle.schedule_id} is saved.", f"/schedules/{handle.schedule_id}")
 
 
 def preview(visit: Visit) -> Response:
@@ -58,41 +119,11 @@ def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:
         at = spec.next_after(at)
 
 
-def create(visit: Visit) -> Response:
-    """Create what the form says; shows it again, with the problem, when something is refused."""
-    form = visit.form
-    try:
-        workflow = _registered(visit, form.get("workflow", ""))
-        handle = visit.scheduler.create(
-            form.get("schedule_id", "").strip(), workflow, _spec(visit, form), namespace=visit.namespace,
-            paused="paused" in form, context=visit.context, **_options(visit, form, None),
-        )  # fmt: skip
-    except RqschedError as error:
-        return _form(visit, form, None, error)
-    return visit.done(f"{handle.schedule_id} is created.", f"/schedules/{handle.schedule_id}")
-
-
-def update(visit: Visit) -> Response:
-    """Save a schedule's form; refuses when somebody changed it meanwhile."""
-    form, handle = visit.form, visit.schedule()
-    try:
-        version = form.get("version", "")
-        spec = None if form.get("kind") == "keep" else _spec(visit, form)
-        handle.update(
-            _registered(visit, form.get("workflow", "")), spec, context=visit.context,
-            if_version=int(version) if version.isdigit() else None,
-            **_options(visit, form, handle.state),
-        )  # fmt: skip
-    except RqschedError as error:
-        return _form(visit, form, handle.state, error)
-    return visit.done(f"{handle.schedule_id} is saved.", f"/schedules/{handle.schedule_id}")
-
-
 def _form(
     visit: Visit, values: Mapping[str, str], schedule: Schedule | None, error: RqschedError | None = None
 ) -> Response:
     refused = error.field if isinstance(error, InvalidInputError) else ""
-    groups = option_fields.groups(is_new=schedule is None)
+    groups = _groups(is_new=schedule is None)
     return visit.page(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
@@ -101,20 +132,72 @@ def _form(
     )  # fmt: skip
 
 
-def _values(schedule: Schedule) -> dict[str, str]:
-    definition, policies = schedule.definition, schedule.policies
-    action = loads(definition.action)
-    return {
-        **_timing(schedule.spec), "workflow": definition.workflow,
-        "kwargs": json.dumps(action["kwargs"]), "args": json.dumps(action["args"]),
-        "labels": "\n".join(f"{name}:{value}" for name, value in loads(definition.labels).items()),
-        "overlap": policies.overlap.value, "missed": policies.missed.value,
-        "timeout": str(definition.timeout or ""), "queue": definition.queue or "",
-        "description": definition.description or "", "owner": definition.owner or "",
-        "jitter": f"{definition.jitter.total_seconds():g}" if definition.jitter else "",
-        "max_runs": str(definition.max_runs or ""),
-        **option_fields.shown(schedule), **notification_fields.shown(schedule),
-    }  # fmt: skip
+def _groups(*, is_new: bool) -> dict[str, list[Field]]:
+    """Return the fields that are listed, by their group; options that never change only for a new schedule."""
+    found: dict[str, list[Field]] = {group: [] for group in (POLICY, TARGETS, WHAT, METADATA)}
+    for name, option in OPTIONS.items():
+        if name in {"timezone"} | _LAID_OUT | _TOLD or (option.is_fixed and not is_new):
+            continue
+        label = name.replace("_", " ").capitalize()
+        if option.kind is Kind.RETRY:
+            found[option.group] += [
+                Field(f"{name}.{field}", f"{label}: {field.replace('_', ' ')}", part.help, part.choices)
+                for field, part in PARTS[name].items()
+            ]
+        else:
+            found[option.group].append(Field(name, label, option.help + _FORMS.get(option.kind, ""), option.choices))
+    return found
+
+
+def _shown(schedule: Schedule | None) -> dict[str, str]:
+    """Return the text of every field of an option, as a schedule has it; without one as a new schedule would."""
+    found: dict[str, str] = {}
+    for name, option in OPTIONS.items():
+        if name == "timezone" or name in _TOLD:
+            continue
+        value = option.default if schedule is None else _value(name, schedule)
+        if value == timedelta(0) == option.default:
+            value = None  # no jitter
+        if option.kind is Kind.RETRY:
+            found |= {
+                f"{name}.{field}": _text(part.kind, value and getattr(value, field))
+                for field, part in PARTS[name].items()
+            }
+        else:
+            found[name] = _text(option.kind, value)
+    return found
+
+
+def _value(name: str, schedule: Schedule) -> Any:
+    option = OPTIONS[name]
+    if name in {"args", "kwargs"}:
+        return loads(schedule.definition.action)[name]
+    value = getattr(schedule.definition, name) if option.policy is None else getattr(schedule.policies, option.policy)
+    return loads(value) if option.kind in {*_OBJECTS, Kind.LABELS} else value
+
+
+def _text(kind: Kind, value: Any) -> str:
+    if value is None or value == {} or value == []:
+        return ""
+    if isinstance(value, timedelta):
+        return _length(value)
+    if kind is Kind.LABELS:
+        return "\n".join(f"{name}:{text}" for name, text in value.items())
+    if kind is Kind.ARGUMENTS or kind in _OBJECTS:
+        return json.dumps(value)
+    if kind is Kind.NAMES:
+        return ", ".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _length(span: timedelta | None) -> str:
+    """Return a length as people write it, `26h`; one of parts of a second in ISO 8601."""
+    if span is None:
+        return ""
+    if span.microseconds:
+        return format_duration(span)
+    seconds = int(span.total_seconds())
+    return next(f"{seconds // size}{unit}" for size, unit in _UNITS if seconds % size == 0)
 
 
 def _timing(spec: Spec) -> dict[str, str]:
@@ -148,42 +231,51 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
     return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
-def _options(visit: Visit, form: Mapping[str, str], schedule: Schedule | None) -> Any:
-    listed = option_fields.options_of(form, schedule)
-    if (targets := listed.get("targets")) and not operations.is_registered(visit.scheduler.runtime, targets):
-        raise InvalidInputError("targets", f"no workflow named {targets[:64]!r} is registered; choose one of the list")
-    return {**_laid_out(form), **listed, **notification_fields.options_of(visit, form, schedule)}
+def _options(visit: Visit, schedule: Schedule | None) -> Any:
+    """Return the options whose fields differ from what is stored; raises InvalidInputError, which names the field."""
+    form, found = visit.form, dict[str, Any]()
+    for field, stored in _shown(schedule).items():
+        text = form.get(field, stored).replace("\r\n", "\n").strip()
+        if text == stored:
+            continue
+        name, _, inner = field.partition(".")
+        if inner:
+            found.setdefault(name, {})[inner] = _read(field, PARTS[name][inner].kind, text) if text else None
+        else:
+            found[name] = _read(name, OPTIONS[name].kind, text) if text else OPTIONS[name].default
+    if targets := found.get("targets"):
+        _require_registered(visit, "targets", targets)
+    return {**found, **_told_options(visit, schedule)}
 
 
-def _laid_out(form: Mapping[str, str]) -> dict[str, Any]:
-    text = {name: form.get(name, "").strip() for name in form}
-    options: dict[str, Any] = {
-        "args": _json(text, "args", list, []),
-        "kwargs": _json(text, "kwargs", dict, {}),
-        "labels": _labels(text.get("labels", "")),
-        "overlap": text.get("overlap") or "skip",
-        "missed": text.get("missed") or "fire_once",
-        "timeout": _number(text, "timeout"),
-        "queue": text.get("queue") or None,
-        "description": text.get("description") or None,
-        "owner": text.get("owner") or None,
-        "max_runs": _number(text, "max_runs"),
-    }
-    jitter = _number(text, "jitter")
-    return options | {"jitter": timedelta(seconds=jitter or 0)}
+def _read(field: str, kind: Kind, text: str) -> Any:
+    match kind:
+        case Kind.COUNT:
+            return _whole(field, text)
+        case Kind.NUMBER:
+            try:
+                return float(text)
+            except ValueError:
+                raise InvalidInputError(field, f"{text[:32]!r} is not a number") from None
+        case Kind.LENGTH:  # a bare number is seconds, else text such as 2h
+            return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else text
+        case Kind.NAMES:
+            return [one.strip() for one in text.split(",") if one.strip()]
+        case Kind.LABELS:
+            return _labels(text)
+        case Kind.ARGUMENTS:
+            return _json(field, text, list, 'list, such as ["eu", 2]')
+        case Kind.OBJECT | Kind.ATTRIBUTES:
+            return _json(field, text, dict, 'object, such as {"tier": 3}')
+        case _:
+            return text
 
 
-def _json(text: Mapping[str, str], name: str, kind: type, default: Any) -> Any:
-    given = text.get(name, "")
-    if not given:
-        return default
-    try:
-        value = json.loads(given)
-    except ValueError as error:
-        raise InvalidInputError(name, f"is not JSON: {error}") from None
-    if not isinstance(value, kind):
-        raise InvalidInputError(name, f"must be a JSON {'object' if kind is dict else 'list'}")
-    return value
+def _whole(field: str, text: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 16:
+        raise InvalidInputError(field, f"{text[:32]!r} is not a whole number")
+    return int(text)
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -196,13 +288,48 @@ def _labels(text: str) -> dict[str, str]:
     return labels
 
 
-def _number(text: Mapping[str, str], name: str) -> int | None:
-    given = text.get(name, "")
-    if not given:
-        return None
-    if not (given.isascii() and given.isdigit()) or len(given) > 9:
-        raise InvalidInputError(name, f"{given[:32]!r} is not a whole number")
-    return int(given)
+def _json(field: str, text: str, kind: type, form: str) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInputError(field, f"is not JSON; write a JSON {form}") from None
+    if not isinstance(found, kind):
+        raise InvalidInputError(field, f"must be a JSON {form}")
+    return found
+
+
+def _shown_told(schedule: Schedule | None) -> dict[str, str]:
+    """Return the text of the fields that say whom to tell."""
+    told = Notifications() if schedule is None else schedule.definition.parsed_notifications
+    urls = {name: hidden(url) if (url := getattr(told, name)) else "" for name in _URLS}
+    others = {name: getattr(told, name) or "" for name in (*_WORKFLOWS, "sentry")}
+    return {**others, **urls, "expect_success_within": _length(told.expect_success_within)}
+
+
+def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
+    """Return the options that these fields change.
+
+    A URL that is left as it is shown stays what it is, and so do the events of the webhook.
+    """
+    before = _shown_told(schedule)
+    given = {name: visit.form[name].strip() for name in _TOLD_FIELDS if name in visit.form}
+    changed = {name: value for name, value in given.items() if value != before[name]}
+    for name in _WORKFLOWS:
+        if wanted := changed.get(name):
+            _require_registered(visit, name, wanted)
+    options: dict[str, Any] = {name: changed[name] or None for name in _TOLD_FIELDS[:3] if name in changed}
+    targets = {name: value or None for name, value in changed.items() if name not in options}
+    if not targets:
+        return options
+    require_allowed_hosts(visit.scheduler, targets)
+    told = Notifications() if schedule is None else schedule.definition.parsed_notifications
+    kept = {"webhook": told.webhook, "heartbeat": told.heartbeat, "sentry": told.sentry}
+    return options | {"notifications": kept | {"events": list(told.events) or None} | targets}
+
+
+def _require_registered(visit: Visit, field: str, name: str) -> None:
+    if not operations.is_registered(visit.scheduler.runtime, name):
+        raise InvalidInputError(field, f"no workflow named {name[:64]!r} is registered; choose one of the list")
 
 
 def _workflows(visit: Visit) -> list[str]:

@@ -1,4 +1,4 @@
-"""Occurrences for which nothing ran, as pages tell them: when they were, why, and which run blocked them."""
+"""Occurrences for which nothing ran, as pages show them: when they were, why, and which run blocked them."""
 
 from __future__ import annotations
 

@@ -1,15 +1,12 @@
-"""What tells a page that something changed: the event stream, with the least of each event.
+"""The event stream by which a page learns that something changed; an event names the schedule and what happened.
 
-A browser's EventSource complains on its console of an error; 204 tells it without one that there is no stream now.
-The page is then read again every few seconds, as it is where no stream can be (`rqsched.dashboard.wsgi()`).
+Where there is no stream the page is loaded again every few seconds.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
-
-from starlette.responses import Response
 
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -28,13 +25,8 @@ async def follow(visit: Visit) -> EventStream:
     return await open_stream(wiring_of(visit.request).feed, reader, cursor, is_new=False, fields=_least)
 
 
-def none_now() -> Response:
-    """Return the answer that makes a browser stop asking for the stream without a complaint."""
-    return Response(status_code=204)
-
-
 def _since(visit: Visit) -> datetime:
-    """Read since when; a page that was read long ago, or comes back after a lost connection, is read anew instead."""
+    """Read since when; a page from long ago needs no older events, for it is loaded again."""
     text = visit.query("since")
     try:
         at = datetime.fromisoformat(text) if text else visit.now

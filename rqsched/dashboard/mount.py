@@ -1,7 +1,7 @@
 """The dashboard as a WSGI application, for Flask, Django and their like.
 
-The pages are the same. They are kept live by reading them again every few seconds: a WSGI response cannot be a stream.
-Without the API: what it offers is for programs, and a host's session cookie must not reach it.
+The pages are the same, but load again every few seconds: a WSGI response cannot be a stream. The API is left out: it is
+for programs, and a host's session cookie must not reach it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Environ: TypeAlias = dict[str, Any]
 Operator = Callable[[Environ], Principal | None]
-"""The host's authentication: who looks, from the WSGI environ of a request; None for nobody."""
+"""The host's authentication: returns who looks, from the WSGI environ of a request; None for nobody."""
 _PRINCIPAL = "rqsched.principal"
 
 

@@ -25,9 +25,16 @@ from rqsched.store.overview import RunOutline
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"
-"""Where style sheet, script and icon lie."""
+"""The folder of style sheet, script and icon."""
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
+HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+"""The headers of every page. Without a referrer a browser's form has the origin `null`."""
 NOTHING = "\N{EN DASH}"
-"""What stands where there is no value."""
+"""Shown where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _ENDS = {
     EXHAUSTED: "its max_runs are used up",
@@ -44,16 +51,8 @@ def ago(at: datetime | None, now: datetime) -> str:
     seconds = (at - now).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    text = _rough(abs(seconds))
+    text = next(f"{int(abs(seconds) // size)} {unit}" for size, unit in _UNITS if abs(seconds) >= size)
     return f"in {text}" if seconds > 0 else f"{text} ago"
-
-
-def _rough(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= size:
-            whole = int(seconds // size)
-            return f"{whole} {unit}"
-    return "0 s"
 
 
 def duration(value: timedelta | float | None) -> str:
@@ -111,12 +110,9 @@ def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
 def _day(shown: datetime, now: datetime) -> str:
     """Return the form of a day: a weekday only where no other day until then has its name."""
     today = now.astimezone(shown.tzinfo).date()
-    if 0 <= (shown.date() - today).days < _WEEK:
+    if 0 <= (shown.date() - today).days < 7:
         return "%a"
     return "%d %b" if shown.year == today.year else "%d %b %Y"
-
-
-_WEEK = 7
 
 
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:

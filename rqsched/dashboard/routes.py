@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
@@ -12,13 +12,13 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, backfills, editor, live, login, session, system, timeline
+from rqsched.dashboard import actions, editor, live, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
-from rqsched.dashboard.rendering import STATIC, render
-from rqsched.dashboard.visit import HEADERS, Visit
+from rqsched.dashboard.rendering import HEADERS, STATIC, render
+from rqsched.dashboard.visit import Visit
 from rqsched.errors import DatabaseUnavailableError, NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
@@ -55,43 +55,37 @@ def routes() -> list[Route]:
         _form(f"{schedule}/edit", editor.update, Role.ADMIN),
         _form(f"{schedule}/do", actions.act_on_schedule),
         _form(f"{run}/do", actions.act_on_run),
-        _form("/backfills/{uid}/cancel", backfills.cancel),
+        _form("/backfills/{uid}/cancel", actions.cancel_backfill),
         _page("/schedules/{schedule_id}/confirm", actions.confirm),
-        Route("/login", _open(login.show), methods=["GET"], include_in_schema=False),
-        Route("/login", _open(login.submit), methods=["POST"], include_in_schema=False),
-        Route("/logout", _open(login.leave), methods=["POST"], include_in_schema=False),
-        Route("/theme", _open(login.choose_theme), methods=["POST"], include_in_schema=False),
+        _open("/login", session.show_login, "GET"),
+        _open("/login", session.log_in),
+        _open("/logout", session.log_out),
+        _open("/theme", session.choose_theme),
         Route("/static/{name}", _static, methods=["GET"], include_in_schema=False),
     ]
 
 
-def _page(path: str, handler: Handler, role: Role = Role.READ) -> Route:
-    return Route(path, _framed(handler, role), methods=["GET"], include_in_schema=False)
+def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET") -> Route:
+    async def serve(request: Request) -> Response:
+        return await run_in_threadpool(_serve, request, await _fields(request), handler, role)
+
+    return Route(path, serve, methods=[method], include_in_schema=False)
 
 
 def _form(path: str, handler: Handler, role: Role = Role.OPERATE) -> Route:
-    return Route(path, _framed(handler, role), methods=["POST"], include_in_schema=False)
+    return _page(path, handler, role, "POST")
 
 
-def _framed(handler: Handler, role: Role) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(request: Request) -> Response:
-        fields = await _fields(request) if request.method == "POST" else []
-        return await run_in_threadpool(_serve, request, fields, handler, role)
-
-    return serve
-
-
-def _open(handler: Callable[[Request, Mapping[str, str]], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a page that needs no principal."""
+def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], method: str = "POST") -> Route:
+    """Return the route of a page that needs no principal."""
 
     async def serve(request: Request) -> Response:
-        fields = await _fields(request) if request.method == "POST" else []
         try:
-            return handler(request, dict(fields))
+            return handler(request, dict(await _fields(request)))
         except RqschedError as error:
             return _error(request, None, error)
 
-    return serve
+    return Route(path, serve, methods=[method], include_in_schema=False)
 
 
 async def _stream(request: Request) -> Response:
@@ -99,7 +93,7 @@ async def _stream(request: Request) -> Response:
         visit = await run_in_threadpool(_visit, request, [])
         return await live.follow(visit)
     except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
-        return live.none_now()
+        return Response(status_code=204)  # no stream now: a browser logs any other answer as an error
     except RqschedError as error:
         return _error(request, None, error)
 
@@ -121,14 +115,12 @@ def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, ro
 
 def _visit(request: Request, fields: list[tuple[str, str]]) -> Visit:
     wiring = wiring_of(request)
-    now = wiring.scheduler.runtime.now()
+    scheduler, form = wiring.scheduler, dict(fields)
+    now = scheduler.runtime.now()
     principal = session.principal_of(request, wiring.authenticator, now)
     wiring.buckets.take(principal.name)
-    form = dict(fields)
-    scheduler = wiring.scheduler
-    namespace = _namespace(
-        principal, form.get("namespace") or request.query_params.get("namespace"), scheduler.settings.namespace
-    )
+    wanted = form.get("namespace") or request.query_params.get("namespace")
+    namespace = _namespace(principal, wanted, scheduler.settings.namespace)
     chosen = tuple(value for name, value in fields if name == "id")
     return Visit(request, scheduler, principal, namespace, tag_of(request).request_id, now, form, chosen)
 
@@ -143,6 +135,9 @@ def _namespace(principal: Principal, wanted: str | None, default: str) -> str:
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:
+    """Read the fields of a form; none of a page."""
+    if request.method != "POST":
+        return []
     try:
         text = (await request.body()).decode()
         return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
@@ -158,14 +153,8 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
             "page %s failed: %s", request.url.path, type(error).__name__,
             exc_info=error if problem.status == 500 else None, extra={"action": "page_failed"},
         )  # fmt: skip
-    shown = visit or Visit(
-        request,
-        wiring_of(request).scheduler,
-        _NOBODY,
-        wiring_of(request).scheduler.settings.namespace,
-        tag_of(request).request_id,
-        wiring_of(request).scheduler.runtime.now(),
-    )
+    scheduler, id_ = wiring_of(request).scheduler, tag_of(request).request_id
+    shown = visit or Visit(request, scheduler, _NOBODY, scheduler.settings.namespace, id_, scheduler.runtime.now())
     text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
     response = Response(text, problem.status, dict(HEADERS), "text/html")
     for name, value in problem.headers.items():

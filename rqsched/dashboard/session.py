@@ -12,14 +12,16 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rqsched.api.scheduler import Scheduler
+from rqsched.dashboard.rendering import HEADERS, render
 from rqsched.http.auth import Authenticator, Principal, Tokens
+from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import ForbiddenError
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
@@ -27,6 +29,7 @@ SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "
 LIFETIME = timedelta(hours=12)
 """How long a session lasts."""
 _PURPOSE = b"rqsched dashboard session"
+_YEAR = 31_536_000
 
 
 def principal_of(request: Request, authenticator: Authenticator, now: datetime) -> Principal:
@@ -38,7 +41,7 @@ def principal_of(request: Request, authenticator: Authenticator, now: datetime) 
 
 
 def sessions(scheduler: Scheduler, authenticator: Authenticator) -> Callable[[HTTPConnection], bool]:
-    """Return what tells whether a request carries a valid session."""
+    """Return a function that tells whether a request carries a valid session."""
 
     def knows(connection: HTTPConnection) -> bool:
         cookie = connection.cookies.get(SESSION)
@@ -46,19 +49,6 @@ def sessions(scheduler: Scheduler, authenticator: Authenticator) -> Callable[[HT
         return bool(tokens and cookie) and _read(cookie or "", tokens, scheduler.runtime.now()) is not None
 
     return knows
-
-
-def start(response: Response, request: Request, tokens: Tokens, principal: Principal, now: datetime) -> None:
-    """Begin a session of a token's principal."""
-    digest = next(digest for digest, known in tokens.entries() if known is principal)
-    body = json.dumps([principal.name, int((now + LIFETIME).timestamp())]).encode()
-    value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
-    _set(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
-
-
-def end(response: Response, request: Request) -> None:
-    """End the session of this browser."""
-    response.delete_cookie(SESSION, path=_path(request))
 
 
 def _read(cookie: str, tokens: Tokens, now: datetime) -> Principal | None:
@@ -74,7 +64,7 @@ def _read(cookie: str, tokens: Tokens, now: datetime) -> Principal | None:
 
 
 def _holds(body: bytes, name: str, now: datetime) -> bool:
-    """Return whether a signed body names a principal and has not expired; who knows the token may sign anything."""
+    """Return whether a signed body names a principal and has not expired; anybody with the token can sign anything."""
     try:
         named, expires_at = json.loads(body)
     except (ValueError, TypeError, RecursionError):
@@ -93,9 +83,9 @@ def csrf_of(request: Request) -> str:
 
 
 def require_csrf(request: Request, given: str) -> None:
-    """Refuse a form that no page of ours was the origin of; raises ForbiddenError.
+    """Refuse a form that was not sent by a page of ours; raises ForbiddenError.
 
-    A neighbouring subdomain may set cookies of ours: what the browser says of the page that sent the form counts, too.
+    A neighbouring subdomain may set our cookies, so what the browser says about the sending page counts, too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
         raise ForbiddenError("a page of another site may not make changes.")
@@ -106,7 +96,10 @@ def require_csrf(request: Request, given: str) -> None:
 
 def remember(response: Response, request: Request, name: str, value: str, *, seconds: int | None = None) -> None:
     """Set a cookie of the dashboard; one without `seconds` ends with the browser."""
-    _set(response, request, name, value, seconds=seconds)
+    response.set_cookie(
+        name, value, max_age=seconds, path=_path(request), httponly=True, samesite="strict",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
 
 
 def forget(response: Response, request: Request, name: str) -> None:
@@ -114,12 +107,61 @@ def forget(response: Response, request: Request, name: str) -> None:
     response.delete_cookie(name, path=_path(request))
 
 
-def _set(response: Response, request: Request, name: str, value: str, *, seconds: int | None) -> None:
-    response.set_cookie(
-        name, value, max_age=seconds, path=_path(request), httponly=True, samesite="strict",
-        secure=request.url.scheme == "https",
-    )  # fmt: skip
-
-
 def _path(request: Request) -> str:
     return str(request.scope.get("root_path", "")) or "/"
+
+
+def show_login(request: Request, form: Mapping[str, str]) -> Response:
+    """Show the form that asks for a token."""
+    del form
+    return _render(request, 200)
+
+
+def log_in(request: Request, form: Mapping[str, str]) -> Response:
+    """Begin a session, and redirect to the page that was asked for."""
+    require_csrf(request, form.get("csrf", ""))
+    wiring = wiring_of(request)
+    principal = wiring.authenticator.find(form.get("token", ""), request)
+    if principal is None:
+        return _render(request, 401, "This token is unknown. RQSCHED_TOKENS lists those that are accepted.")
+    response = RedirectResponse(_target(request, form.get("to", "")), 303)
+    digest = next(digest for digest, known in wiring.authenticator.tokens.entries() if known is principal)
+    body = json.dumps([principal.name, int((wiring.scheduler.runtime.now() + LIFETIME).timestamp())]).encode()
+    value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
+    remember(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
+    return response
+
+
+def log_out(request: Request, form: Mapping[str, str]) -> Response:
+    """End the session."""
+    require_csrf(request, form.get("csrf", ""))
+    response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
+    forget(response, request, SESSION)
+    return response
+
+
+def choose_theme(request: Request, form: Mapping[str, str]) -> Response:
+    """Remember light, dark, or what the system prefers."""
+    require_csrf(request, form.get("csrf", ""))
+    response = RedirectResponse(_target(request, form.get("to", "")), 303)
+    theme = form.get("theme", "")
+    remember(response, request, THEME, theme if theme in {"light", "dark"} else "", seconds=_YEAR)
+    return response
+
+
+def _target(request: Request, wanted: str) -> str:
+    """Return the page to redirect to: only a path of this site."""
+    root = str(request.scope.get("root_path", ""))
+    is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_own else f"{root}/"
+
+
+def _render(request: Request, status: int, problem: str = "") -> Response:
+    csrf = csrf_of(request)
+    text = render(
+        "login.html", request=request, csrf=csrf, problem=problem, to=request.query_params.get("to", ""),
+        root=request.scope.get("root_path", ""), theme=request.cookies.get(THEME, ""),
+    )  # fmt: skip
+    response = HTMLResponse(text, status, headers=HEADERS)
+    remember(response, request, CSRF, csrf)
+    return response

@@ -1,4 +1,4 @@
-"""One request of a browser: on whose behalf, for which namespace, and how to answer it with a page."""
+"""One request of a browser: who sent it, for which namespace, and how it is answered with a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
 from rqsched.dashboard import session
-from rqsched.dashboard.rendering import render
+from rqsched.dashboard.rendering import HEADERS, render
 from rqsched.errors import InvalidInputError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
@@ -26,13 +26,6 @@ from rqsched.store import overview
 from rqsched.store.database import Connection
 
 T = TypeVar("T")
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-"""The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
-HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
-"""The headers of every page. Without a referrer of its own origin a browser's form has the origin `null`."""
 _MOST_NAMESPACES = 100
 
 
@@ -45,9 +38,9 @@ class Visit:
     scheduler: Scheduler
     """What the pages show."""
     principal: Principal
-    """On whose behalf."""
+    """Who sent it."""
     namespace: str
-    """The namespace it looks at, one the principal may see."""
+    """The namespace that is shown; the principal may see it."""
     request_id: str
     """Recorded in audit events and logs."""
     now: datetime

@@ -388,6 +388,21 @@ def test_saving_the_form_unchanged_changes_nothing_it_does_not_show(pages: Pages
     assert handle.refresh().state.definition == before
 
 
+def test_labels_and_lengths_are_shown_as_they_are_written(pages: Pages) -> None:
+    handle = pages.env.create("report", labels={"team": "a", "region": "eu"}, jitter=timedelta(seconds=30), timeout=60)
+    shown = pages.get("/schedules/report/edit")
+    assert 'name="jitter" value="30s"' in shown
+    assert ">team:a\nregion:eu</textarea>" in shown or ">region:eu\nteam:a</textarea>" in shown
+    fields = {"workflow": "note", "kind": "keep", "version": str(handle.state.version)}
+
+    pages.do("/schedules/report/edit", **fields, jitter="2m", timeout="10m", labels="team:b\r\nregion:eu")
+
+    definition = handle.refresh().state.definition
+    assert (definition.jitter, definition.timeout) == (timedelta(minutes=2), 600)
+    assert handle.labels == {"team": "b", "region": "eu"}
+    assert 'name="jitter" value=""' in pages.get("/schedules/new")
+
+
 def test_the_preview_tells_what_a_timing_means_and_when_it_fires(pages: Pages) -> None:
     shown = pages.get("/preview?kind=cron&timing=30+2+*+*+*&timezone=Europe/Berlin")
     assert "At 02:30, every day, Berlin time" in shown
