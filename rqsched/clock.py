@@ -13,13 +13,13 @@ from typing import NamedTuple, Protocol
 
 _NO_OFFSET = timedelta(0)
 STEP = timedelta(milliseconds=100)
-"""When wall clock and monotonic time drift apart by more than this, somebody set the clock or suspended the host."""
+"""When wall clock and monotonic time drift apart by more than this, the clock was set or the host suspended."""
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
     """Return how far their clock is ahead of ours: the least that our readings around it allow (Cristian's bounds).
 
-    So hosts whose clocks agree all find an offset of zero, instead of a share of each one's round trip.
+    Hosts whose clocks agree all find an offset of zero, and not a share of their round trips.
     """
     return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
 
@@ -40,7 +40,7 @@ class SystemClock(Clock):
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Read the seconds since some moment, which nobody sets; they stand still while the host is suspended."""
+        """Read the seconds since some moment; they are never set, and stand still while the host is suspended."""
         return time.monotonic()
 
 
@@ -62,7 +62,7 @@ class DatabaseClock(Clock):
     def __init__(self, host: HostClock) -> None:
         self._host = host
         self.measured: Measurement | None = None
-        """What was measured last; it holds for every process of the host."""
+        """The newest measurement; it holds for every process of the host."""
 
     @property
     def is_measured(self) -> bool:
@@ -89,7 +89,7 @@ class DatabaseClock(Clock):
         self.measured = Measurement(wall + offset, wall, monotonic)
 
     def keep(self) -> None:
-        """Go by what was measured before: the database does not answer now, and is asked again after a while."""
+        """Take the newest measurement for new: the database does not answer now, and is asked again later."""
         if self.measured is not None:
             self.measured = Measurement(self.now(), self._host.now(), self._host.monotonic())
 

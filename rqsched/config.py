@@ -1,6 +1,6 @@
 """The settings: one frozen value, read from the environment (`RQSCHED_*`) or from keyword arguments.
 
-Everything invalid is a ConfigError that names the variable and never repeats its value (it may hold a password).
+An invalid one is a ConfigError that names the variable and never repeats its value (it may hold a password).
 This file reads settings; it opens no connection, creates no folder and imports no workflow.
 """
 
@@ -335,7 +335,8 @@ class Settings(BaseSettings):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise ConfigError(_explain(error)) from None
+            details = error.errors(include_input=False, include_url=False)
+            raise ConfigError(" ".join(_explain(detail) for detail in details)) from None
         except SettingsError as error:
             raise ConfigError(f"{error}.") from None
 
@@ -398,7 +399,11 @@ class Settings(BaseSettings):
     @field_validator("tokens")
     @classmethod
     def _check_tokens(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not _is_json_list(value.get_secret_value()):
+        try:
+            is_list = value is None or isinstance(json.loads(value.get_secret_value()), list)
+        except json.JSONDecodeError:
+            is_list = False
+        if not is_list:
             raise ValueError("write a JSON list")
         return value
 
@@ -459,18 +464,7 @@ def _about_database_url(value: str) -> str:
     )
 
 
-def _is_json_list(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), list)
-    except json.JSONDecodeError:
-        return False
-
-
-def _explain(error: ValidationError) -> str:
-    return " ".join(_explain_one(detail) for detail in error.errors(include_input=False, include_url=False))
-
-
-def _explain_one(detail: Mapping[str, Any]) -> str:
+def _explain(detail: Mapping[str, Any]) -> str:
     reason = str(detail["msg"]).removeprefix("Value error, ").rstrip(".")
     where = [str(part) for part in detail["loc"] if part != "[key]"]
     if not where:

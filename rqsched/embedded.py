@@ -99,7 +99,9 @@ def find(data_dir: Path) -> EmbeddedValkey | None:
     folder = data_dir.absolute()
     socket = _socket_path(folder)
     pid = _pid_behind(socket) if socket.exists() else None
-    return None if pid is None else EmbeddedValkey(data_dir=folder, url=_url(socket), pid=pid)
+    if pid is None:
+        return None
+    return EmbeddedValkey(data_dir=folder, url=f"unix://{quote(str(socket))}?db=0", pid=pid)
 
 
 def stop(data_dir: Path) -> bool:
@@ -116,7 +118,9 @@ def stop(data_dir: Path) -> bool:
             return False
         os.kill(running.pid, signal.SIGTERM)
         _wait_until_unclaimed(folder)
-        _drop_short_name(folder)
+        short = _socket_path(folder).parent
+        if short != folder / "valkey":
+            shutil.rmtree(short, ignore_errors=True)
     _log.info("embedded Valkey stopped", extra={"action": "embedded.stopped", "pid": running.pid})
     return True
 
@@ -164,16 +168,6 @@ def _socket_path(folder: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}-{digest}" / "valkey.sock"
 
 
-def _drop_short_name(folder: Path) -> None:
-    short = _socket_path(folder).parent
-    if short != folder / "valkey":
-        shutil.rmtree(short, ignore_errors=True)
-
-
-def _url(socket: Path) -> str:
-    return f"unix://{quote(str(socket))}?db=0"
-
-
 def _connect(socket: Path) -> Redis:
     return Redis(unix_socket_path=str(socket), socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 0))
 
@@ -190,21 +184,6 @@ def _pid_behind(socket: Path) -> int | None:
 
 
 def _launch(folder: Path) -> None:
-    command = [str(_binary()), *_options(folder)]
-    _make_private(folder / "valkey")
-    _make_private(_socket_path(folder).parent)
-    _wait_until_unclaimed(folder)
-    try:
-        with _claimed(folder) as claim:
-            subprocess.run(  # noqa: S603 - a command of our own
-                command, pass_fds=[claim], capture_output=True, text=True, check=True
-            )
-    except subprocess.CalledProcessError as error:
-        raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
-    _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})
-
-
-def _options(folder: Path) -> list[str]:
     options = {
         "daemonize": "yes",
         "port": "0",
@@ -217,7 +196,18 @@ def _options(folder: Path) -> list[str]:
         "save": "",
         "maxmemory-policy": "noeviction",
     }
-    return [word for name, value in options.items() for word in (f"--{name}", value)]
+    command = [str(_binary()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    _make_private(folder / "valkey")
+    _make_private(_socket_path(folder).parent)
+    _wait_until_unclaimed(folder)
+    try:
+        with _claimed(folder) as claim:
+            subprocess.run(  # noqa: S603 - a command of our own
+                command, pass_fds=[claim], capture_output=True, text=True, check=True
+            )
+    except subprocess.CalledProcessError as error:
+        raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
+    _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})
 
 
 def _log_path(folder: Path) -> Path:
@@ -245,23 +235,19 @@ def _binary() -> Path:
 
 
 def _wait_until_ready(folder: Path) -> EmbeddedValkey:
-    # While it loads its data it reports its pid but serves nothing yet: only a ping tells.
+    # A server that loads its data reports its pid but serves nothing yet, so it is pinged.
     attempts = Retrying(
         retry=retry_if_exception_type(RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
     )
     try:
-        attempts(_ping, _socket_path(folder))
+        with _connect(_socket_path(folder)) as redis:
+            attempts(redis.ping)
     except RedisError as error:
         raise RedisUnavailableError(f"the embedded Valkey does not come up: {_log_path(folder)} says why.") from error
     running = find(folder)
     if running is None:
         raise RedisUnavailableError(f"the embedded Valkey ended at once: {_log_path(folder)} says why.")
     return running
-
-
-def _ping(socket: Path) -> None:
-    with _connect(socket) as redis:
-        redis.ping()
 
 
 def _wait_until_unclaimed(folder: Path) -> None:

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ForkGuard:
     """Ends each process that was forked in its block and is about to leave it, by return or by an error.
 
-    It prints the error's traceback, and nothing after the block happens in it: no `finally`, no `atexit`. Its exit
-    status is 0, that of a SystemExit, or 1. What it does inside the block is its own matter.
+    It prints the error's traceback, and runs nothing after the block: no `finally`, no `atexit`. Its exit status is 0,
+    that of a SystemExit, or 1. What it does inside the block is not restricted.
     """
 
     def __enter__(self) -> None:
@@ -61,11 +61,11 @@ def _end(error: BaseException | None) -> None:
 
 
 def _status(error: BaseException | None) -> int:
-    """Return the exit status of a process that ends with an error, and tell of it where Python would."""
+    """Return the exit status of a process that ends with an error, and print the error where Python would."""
     if error is None:
         return 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return (error.code or 0) & 0xFF
-    # Past Python's own buffer: the lock of that may be held by a thread that this process does not have.
+    # Not through Python's buffer, whose lock may be held by a thread that this process does not have.
     os.write(2, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
     return 1

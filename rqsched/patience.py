@@ -1,4 +1,4 @@
-"""Calls that are made again while what failed may pass."""
+"""Calls that are repeated while their failure may pass."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
-    """Call; a failure is the first attempt of a tenacity loop, and `again`, by default the call itself, the others.
+    """Call; when that fails it counts as the first attempt of a tenacity loop, and `again` is called for the others.
 
-    The loop is entered only then: what it keeps for each attempt costs as much as a short statement. Its time has run
-    since the call began.
+    `again` is the call itself by default. The loop is entered only after a failure: its bookkeeping costs as much as a
+    short statement. Its time counts from the first call.
     """
     started_at = monotonic()
     try:

@@ -2,8 +2,9 @@
 
 RQ imports this module in the worker, so each work horse is forked with the application and the driver of its database
 already imported, and the statements of a run compiled. Beside the worker it keeps a dispatcher, so that schedules fire
-on time whatever the worker executes and whichever process dies. It leaves no connection open, and goes on without
-servers that are away. Its upper-case names are RQ's settings. For `rq info` and its like it starts nothing.
+on time whatever the worker executes and whichever process dies. It leaves no connection open, and continues without
+servers that are away. Its upper-case names are RQ's settings. For other commands of RQ, as `rq info`, it starts
+nothing.
 """
 
 from __future__ import annotations
@@ -34,32 +35,25 @@ from rqsched.transport.redis_url import as_rq_setting, parse_sentinel, url_of
 _REDIS_URL = "RQSCHED_REDIS_URL"
 
 
-def _options_of_worker() -> dict[str, Any] | None:
-    """Return the options of RQ's command when it starts a worker or several."""
-    command = find_worker_command()
-    return None if command is None else dict(command.params)
-
-
-def _url_of_worker(options: dict[str, Any]) -> str:
-    """Return the Redis that RQ's command was given: by `--url`, its module of settings or the environment."""
-    own = vars(sys.modules.get(options["config"], sys.modules[__name__]))
-    given = {name: value for name, value in own.items() if name.isupper() and not name.startswith("_")}
-    return options["url"] or url_of(get_redis_from_config(given or os.environ))
-
-
 def _read_settings(options: dict[str, Any] | None) -> Settings:
+    """Read the settings; without RQSCHED_REDIS_URL the Redis is the one that RQ's worker was given.
+
+    That is by `--url`, by its module of settings or in the environment. Children and horses read it there.
+    """
     if options is None:
         return Settings()
     try:
         if not os.environ.get(_REDIS_URL):
-            os.environ[_REDIS_URL] = _url_of_worker(options)  # children and horses read it
+            own = vars(sys.modules.get(options["config"], sys.modules[__name__]))
+            given = {name: value for name, value in own.items() if name.isupper() and not name.startswith("_")}
+            os.environ[_REDIS_URL] = options["url"] or url_of(get_redis_from_config(given or os.environ))
         return Settings()
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
 
 
 def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher | None:
-    """Have a dispatcher beside a worker of RQ's; for a burst one pass, and nothing beside a class that has its own."""
+    """Keep a dispatcher beside a worker of RQ; make one pass for a burst, and nothing for a class that has its own."""
     worker_class = import_worker_class(options["worker_class"])
     spawns = issubclass(worker_class, SpawnWorker)
     if issubclass(worker_class, PatientWorker):
@@ -73,7 +67,8 @@ def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher
     return kept
 
 
-_options = _options_of_worker()
+_command = find_worker_command()
+_options = None if _command is None else dict(_command.params)
 _settings = _read_settings(_options)
 import_workflows(_settings)
 _entry_points = (jobs.fire, jobs.execute)

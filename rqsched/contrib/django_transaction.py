@@ -41,7 +41,7 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Have Django call it after its commit; what a savepoint undoes, Django forgets by itself."""
+        """Have Django call it after its commit; Django itself forgets what a savepoint undoes."""
         del connection, key
         publish = make()
         transaction.on_commit(publish, using=self._using)

@@ -37,10 +37,10 @@ def lifespan(
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """Return a lifespan with a scheduler: from `RQSCHED_*`, opened at start-up and closed at shutdown, or a given one.
 
-    From start-up on it makes passes of reconcile in turn with the workers, in a thread: what Redis has lost is repaired
-    also where workers are plain `rq worker`s. With `sync` it also brings about the schedules that decorators declare,
+    From start-up on a thread makes passes of reconcile in turn with the workers: what Redis has lost is repaired also
+    where workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated
     before the first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be
-    imported is logged, and the schedules of the others are brought about.
+    imported is logged, and those of the others are synced.
 
     An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up fails
     with what is wrong: ConfigError for settings, SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
@@ -70,11 +70,11 @@ def _sync(scheduler: Scheduler) -> None:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Have the application answer rqsched's errors with the status and the body that the HTTP API answers them with.
+    """Have the application answer rqsched's errors as the HTTP API does, with its statuses and bodies.
 
-    What is refused is 422 with the field, what is not there 404, what conflicts 409, a backend that is away 503 with
+    Invalid input is 422 with the field, what is not found 404, a conflict 409, a backend that is away 503 with
     Retry-After (docs/http.md lists them all), as problem details (RFC 9457). A handler of your own for one of these
-    classes wins for it. Needs the `http` extra.
+    classes takes precedence. Needs the `http` extra.
     """
     from rqsched.http.native.errors import answer_error  # noqa: PLC0415 - an optional extra
 

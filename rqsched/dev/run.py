@@ -1,6 +1,7 @@
 """`rqsched dev`: everything on one machine in one terminal, and nothing left running when it ends.
 
-This module owns the processes and the embedded Valkey of the data folder; `screen` owns what is shown.
+This module owns the processes, the dashboard among them, and the embedded Valkey of the data folder; `screen` owns what
+is shown.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +25,18 @@ from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
-from rqsched.dev.web import web_role
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.processes.supervisor import Supervisor
+from rqsched.processes.supervisor import Progress, Role, Supervisor
 from rqsched.processes.worker import supervise
 from rqsched.store import schema_version
 
 T = TypeVar("T")
 _REFRESH_SECONDS = 0.5
 WORKER_LOG = "worker.log"
+_HOST = "127.0.0.1"
+_PORT = 8000
+"""Where the dashboard is served when the port is free."""
+_WEB_SILENCE = 30.0
 
 
 def run_dev(
@@ -63,7 +68,7 @@ def run_dev(
 def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | None, console: Console) -> int:
     settings = scheduler.settings
     scheduler.runtime.database.close()
-    web = web_role()
+    web = _web_role()
     location = _location(settings, web[1] if web else None)
     with (settings.data_dir / WORKER_LOG).open("ab") as log, Screen(location, console) as screen:
         wanted = queues or [settings.default_queue]
@@ -126,20 +131,15 @@ def _scheduler(settings: Settings) -> Scheduler:
 
 
 def _location(settings: Settings, dashboard: str | None) -> Location:
+    path = Path(sys.executable).parent / "rqsched"
     is_default = settings.data_dir == Path(str(Settings.model_fields["data_dir"].default)).absolute()
     return Location(
         data_dir=settings.data_dir,
         log_path=settings.data_dir / WORKER_LOG,
-        command=_command(),
+        command=str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path),
         dashboard=dashboard,
         environment="" if is_default else f"RQSCHED_DATA_DIR={settings.data_dir} ",
     )
-
-
-def _command() -> str:
-    """Return the shortest way to call `rqsched` from here."""
-    path = Path(sys.executable).parent / "rqsched"
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _sync(scheduler: Scheduler) -> None:
@@ -155,6 +155,45 @@ def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
         found: Sequence[Declaration] = declare(scheduler)
         return found
     return getattr(module, "SCHEDULES", ())
+
+
+def _web_role() -> tuple[Role, str] | None:
+    """Return the child that serves the dashboard and its address; None where its extra is not installed."""
+    try:
+        from rqsched.dashboard import routes  # noqa: F401, PLC0415 - an optional extra
+    except ModuleNotFoundError:
+        return None
+    port = _free_port()
+    return Role("web", partial(_serve_dashboard, port=port), _WEB_SILENCE), f"http://{_HOST}:{port}/"
+
+
+def _free_port() -> int:
+    for wanted in (_PORT, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, wanted))
+            except OSError:
+                continue
+            port: int = probe.getsockname()[1]
+            return port
+    raise ConfigError(f"no port of {_HOST} is free for the dashboard; close what listens there.")
+
+
+def _serve_dashboard(progress: Progress, *, port: int) -> None:
+    """Serve the dashboard until SIGTERM; each second the event loop shows that it turns."""
+    import uvicorn  # noqa: PLC0415 - an optional extra
+
+    from rqsched.http import create_app, run_server  # noqa: PLC0415 - an optional extra
+
+    async def turn() -> None:
+        progress.turn()
+
+    app = create_app(settings=Settings())
+    options = uvicorn.Config(
+        app, _HOST, port, log_config=None, server_header=False, callback_notify=turn, timeout_notify=1
+    )
+    run_server(options)
 
 
 class _Turn:
@@ -173,14 +212,10 @@ class _Turn:
             self._supervisor.stop()
         if now >= self._refresh_at:
             self._refresh_at = now + _REFRESH_SECONDS
-            self._keep_valkey()
+            settings = self._scheduler.settings
+            if settings.redis_url is None and not self._supervisor.is_stopping:  # starts a Valkey that was killed
+                _quietly(partial(embedded.attach, settings.data_dir))
             self._screen.show(self._read())
-
-    def _keep_valkey(self) -> None:
-        """Start the embedded Valkey again if it was killed."""
-        settings = self._scheduler.settings
-        if settings.redis_url is None and not self._supervisor.is_stopping:
-            _quietly(partial(embedded.attach, settings.data_dir))
 
     def _read(self) -> Snapshot | None:
         try:
@@ -194,7 +229,7 @@ class _Turn:
 
 
 def _quietly(work: Callable[[], T]) -> T | None:
-    """Return None while a server is down: the screen shows nothing new then, and the worker waits by itself."""
+    """Do the work; None while a server is down: the screen then shows nothing new, and the worker waits by itself."""
     try:
         return work()
     except BackendUnavailableError:

@@ -38,7 +38,7 @@ _STYLES = {
 }
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
 _FURNITURE = 7
-"""Lines of a snapshot that are neither schedules nor runs nor what to try next: titles, blanks, and one to spare."""
+"""Lines of a snapshot that are neither schedules nor runs nor next steps: titles, blanks, and one to spare."""
 _LEAST_RUNS = 3
 """How many runs are shown even where there are more schedules than fit."""
 
@@ -73,10 +73,6 @@ class Snapshot:
     """The processes of the worker."""
     is_ending: bool = False
     """Whether it waits for running jobs before it ends."""
-
-    def newest_run(self, schedule: Schedule) -> Run | None:
-        """Find the schedule's newest run among those that were read."""
-        return next((run for _, run in self.runs if run.schedule_uid == schedule.uid), None)
 
 
 def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Snapshot:
@@ -114,11 +110,8 @@ class Screen:
                 draw(snapshot, self._location, width=self._console.width, height=self._console.height), refresh=True
             )
         else:
-            self._say(self._log.lines(snapshot))
-
-    def _say(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
+            for line in self._log.lines(snapshot):
+                self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def draw(snapshot: Snapshot, location: Location, *, width: int, height: int) -> RenderableType:
@@ -143,7 +136,7 @@ def draw(snapshot: Snapshot, location: Location, *, width: int, height: int) -> 
 def _schedules(snapshot: Snapshot, schedules: Sequence[Schedule], width: int) -> Table:
     table = _table("SCHEDULE", "WHEN", "NEXT", "RUNS", last="LAST OUTCOME")
     for schedule in schedules:
-        run = snapshot.newest_run(schedule)
+        run = next((run for _, run in snapshot.runs if run.schedule_uid == schedule.uid), None)
         table.add_row(
             _plain(schedule.schedule_id, width // 4),
             _plain(in_words(schedule.spec), width * 3 // 10),
@@ -170,10 +163,10 @@ def _runs(runs: Sequence[tuple[str, Run]], width: int) -> Table:
 
 
 def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
-    children = [
-        Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{_again(child)}; it comes back")
-        for child in snapshot.children
-    ]
+    children = []
+    for child in snapshot.children:
+        again = f", restarted {child.restarts}x" if child.restarts else ""
+        children.append(Text(f"  kill -9 {child.pid:<12} # {child.role}: {_ROLES[child.role]}{again}; it comes back"))
     dashboard = [Text(f"The dashboard: {location.dashboard}", style="bold")] if location.dashboard else []
     return [
         *dashboard,
@@ -190,10 +183,6 @@ def _commands(snapshot: Snapshot, location: Location) -> list[str]:
     if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]
     return [f"{call} list", f"{call} describe {snapshot.schedules[0].schedule_id}"]
-
-
-def _again(child: Child) -> str:
-    return f", restarted {child.restarts}x" if child.restarts else ""
 
 
 def _table(*columns: str, last: str) -> Table:
@@ -281,7 +270,11 @@ class EventLog:
     def lines(self, snapshot: Snapshot) -> list[str]:
         """Return lines about what changed; the first snapshot says where things are and what to try."""
         lines = self._first(snapshot) if self._began_at is None else []
-        lines += [line for child in snapshot.children for line in self._child(child)]
+        for child in snapshot.children:
+            if self._pids.get(child.role) != child.pid:
+                came = "came back" if child.role in self._pids else "started"
+                self._pids[child.role] = child.pid
+                lines.append(f"{child.role} ({_ROLES[child.role]}) {came} with pid {child.pid}")
         lines += [line for name, run in reversed(snapshot.runs) for line in self._run(name, run, snapshot.now)]
         if snapshot.is_ending and not self._is_ending:
             self._is_ending = True
@@ -299,13 +292,6 @@ class EventLog:
         hints = [f"try next, in a second terminal: {commands}, kill -9 a pid below"]
         dashboard = [f"dashboard: {self._location.dashboard}"] if self._location.dashboard else []
         return [f"rqsched dev (pid {os.getpid()}): data in {self._location.data_dir}", *dashboard, *schedules, *hints]
-
-    def _child(self, child: Child) -> list[str]:
-        if self._pids.get(child.role) == child.pid:
-            return []
-        came = "came back" if child.role in self._pids else "started"
-        self._pids[child.role] = child.pid
-        return [f"{child.role} ({_ROLES[child.role]}) {came} with pid {child.pid}"]
 
     def _run(self, name: str, run: Run, now: datetime) -> list[str]:
         state = run.status, run.attempt

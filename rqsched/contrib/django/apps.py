@@ -57,7 +57,7 @@ def fresh_connections() -> Iterator[None]:
 
 
 def keep_recovering(sender: type, **others: Any) -> None:
-    """Make passes of reconcile in turn from the first request on that a web server brings, not Django's test client."""
+    """Make passes of reconcile from a web server's first request on; Django's test client begins none."""
     del others
     if issubclass(sender, WSGIHandler | ASGIHandler):
         scheduler.keep_recovering()
@@ -70,7 +70,7 @@ def upgrade(using: str, **others: Any) -> None:
         return
     try:
         settings = Settings()
-    except ConfigError as error:  # `manage.py check` says it; a test database in memory needs no tables
+    except ConfigError as error:  # `manage.py check` reports it; a test database in memory needs no tables
         _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
         return
     with closing(Database(settings.database_url or "", pooler=settings.database_pooler)) as database:

@@ -1,4 +1,4 @@
-"""What `manage.py check` says about rqsched. Nothing is opened: `manage.py rqsched doctor` asks the servers."""
+"""The checks of `manage.py check`. They open nothing: `manage.py rqsched doctor` asks the servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "See RQSCHED in the settings, DATABASES and RQ_QUEUES, which it reuses, 
 
 
 def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Say which settings are missing or wrong, and what would not last in production."""
+    """Report settings that are missing or wrong, or do not fit production."""
     del app_configs, others
     try:
         settings = Settings()
@@ -36,12 +36,12 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
 
 
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Say what the dashboard needs, where the project's URLs include it."""
+    """Report what the dashboard lacks, where the project's URLs include it."""
     del app_configs, others
     try:
         operator = own_settings().get(OPERATOR)
     except ConfigError:
-        return []  # E001 says it
+        return []  # E001 reports it
     found: list[CheckMessage] = []
     if isinstance(operator, str):
         try:
@@ -60,7 +60,7 @@ def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage
 
 
 def _has_dashboard() -> bool:
-    """Return whether the project's URLs include ours; broken URLs are Django's own checks to tell."""
+    """Return whether the project's URLs include ours; Django's own checks report broken URLs."""
     if not getattr(django_settings, "ROOT_URLCONF", None):
         return False
     try:

@@ -139,7 +139,7 @@ def database_url(alias: str) -> str:
 
 
 def _postgres_url(of: Mapping[str, Any]) -> str:
-    """Write the URL as Django connects; a host that is a folder holds a socket."""
+    """Return the URL by which Django connects; a host that is a folder holds a socket."""
     user, password = (quote(str(of.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
     host, port = str(of.get("HOST") or ""), str(of.get("PORT") or "")
     options = {name: value for name, value in (of.get("OPTIONS") or {}).items() if name in _OF_LIBPQ}

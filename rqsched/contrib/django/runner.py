@@ -34,11 +34,9 @@ def isolated() -> Iterator[None]:
     The Valkey is that of the `embedded` extra: started at the first use, one for each process of a parallel run, gone
     with the block. In place of a test database in memory, or of another kind, there is a SQLite in its folder.
     """
-    tests = (
-        Path(project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched")
-        / "test"
-    )
-    _sweep(tests)
+    data = project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched"
+    tests = Path(data) / "test"
+    _remove_left(tests)
     before = {name: os.environ.pop(name) for name in (*_DIFFERENT, _FOLDER) if name in os.environ}
     os.environ[_FOLDER] = str(tests.absolute() / str(os.getpid()))  # for the processes of a parallel test run
     _enter()
@@ -53,16 +51,12 @@ def isolated() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Go by the settings of tests; what was opened by others is forgotten."""
-    provide(_settings)
+    """Use the settings of tests, and close what was opened with others."""
+    provide(lambda: project.provided_to_tests(Path(os.environ[_FOLDER])))
     scheduler.forget()
 
 
-def _settings() -> dict[str, Any]:
-    return project.provided_to_tests(Path(os.environ[_FOLDER]))
-
-
-def _sweep(tests: Path) -> None:
+def _remove_left(tests: Path) -> None:
     """Remove what test runs that were killed have left."""
     for left in tests.glob("[0-9]*"):
         try:
@@ -103,7 +97,7 @@ class Isolated:
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, old_config: Any, **options: Any) -> None:
-        """Close every connection, since PostgreSQL drops no database while somebody is connected, and drop them."""
+        """Close every connection, as PostgreSQL drops no database that is connected to, and drop the test databases."""
         self._isolation.__exit__(None, None, None)
         super().teardown_databases(old_config, **options)  # type: ignore[misc]
 

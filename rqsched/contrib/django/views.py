@@ -27,7 +27,7 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return what a user may do in the dashboard: superusers everything, other staff look; the rest is nobody.
+    """Return what a user may do in the dashboard: superusers everything, other staff look. Others have no access.
 
     RQSCHED["OPERATOR"] names a function that decides otherwise.
     """
@@ -39,7 +39,7 @@ def staff(request: HttpRequest) -> Principal | None:
 
 @csrf_exempt  # type: ignore[untyped-decorator] # each form of the dashboard carries a value that its own session knows
 def dashboard(request: HttpRequest, page: str = "") -> HttpResponse:
-    """Serve one page or form; nobody is sent to log in, and a user who is no operator is refused."""
+    """Serve one page or form; visitors are sent to log in, and a user without access is refused."""
     principal = _operator()(request)
     if principal is None:
         user = getattr(request, "user", None)
@@ -59,7 +59,7 @@ def _operator() -> Callable[[HttpRequest], Principal | None]:
 
 
 def _login_url() -> str:
-    """Return the admin's login, which staff knows; without an admin that of LOGIN_URL."""
+    """Return the admin's login, which staff knows; without an admin LOGIN_URL."""
     try:
         return str(reverse("admin:login"))
     except NoReverseMatch:
@@ -72,7 +72,7 @@ def _pages() -> WSGIApplication:
 
 
 def _environ(request: HttpRequest, root: str, path: str, principal: Principal) -> dict[str, Any]:
-    """Write the request as WSGI says it; under ASGI there is no environ to pass on."""
+    """Return the request as a WSGI environ; under ASGI there is none to pass on."""
     plain = {name: value for name, value in request.META.items() if isinstance(value, str)}
     return plain | {
         "REQUEST_METHOD": request.method,

@@ -21,7 +21,7 @@ class Command(BaseCommand):
     """What comes before the arguments."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Be the command of a shell, its exit codes too; `--settings` and `--pythonpath` are Django's own."""
+        """Run as the command of a shell, with its exit codes; `--settings` and `--pythonpath` are Django's own."""
         django = ArgumentParser(add_help=False, allow_abbrev=False)
         django.add_argument("--settings")
         django.add_argument("--pythonpath")
