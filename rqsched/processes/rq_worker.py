@@ -2,7 +2,8 @@
 
 RQ's own worker quits on most errors of Redis, so that nothing ends the job that executes in time; and its client waits
 415 s for an answer. Here no call waits longer than 6 s, one that failed is made again over a new connection, and what
-still fails is left for the next turn of RQ's loop.
+still fails is left for the next turn of RQ's loop. RQ's per-job commands are sent less often: a run of a few
+milliseconds would spend most of them on three heartbeats and three looks whether workers are suspended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
 from rq.exceptions import StopRequested
-from rq.job import Job
+from rq.job import Job, JobStatus
+from rq.utils import now as now_in_utc
 from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 
 from rqsched.chain import settling
@@ -37,7 +39,7 @@ from rqsched.config import Settings
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.fork_guard import ForkGuard
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.sparing import SparingWorker, make_job_class
+from rqsched.processes.rq_job import is_ours, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
@@ -53,19 +55,25 @@ STOPPED = "stopped by RQ's command"
 """The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
 """How long an idle worker waits for a job before its loop turns."""
+HOUSEKEEPING_SECONDS = 1.0
+"""How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
 _REVIVE_SECONDS = 15.0
 """How often a worker looks whether RQ's scheduler lives, or its lock is free."""
 _LOOK_SECONDS = 1.0
 """How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
 
 
-class PatientWorker(SparingWorker):
+class PatientWorker(BaseWorker):
     """Mixed into one of RQ's worker classes, before it."""
 
     max_connection_wait_time = 5.0
     """RQ's longest pause before it tries an absent Redis again."""
     runtime: Runtime | None = None
     """Settles the runs whose horse this worker sees die; None leaves them to reconcile."""
+    progress: Progress | None = None
+    """Shows a supervisor that RQ's loop turns; None where nobody looks."""
+    _heartbeat_at = 0.0
+    _suspension_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what RQ's worker takes."""
@@ -102,6 +110,8 @@ class PatientWorker(SparingWorker):
         RQ's scheduler is started again soon after it died, or taken over from another worker's: it ends with the first
         error of Redis, and with its worker, and RQ itself looks every ten minutes.
         """
+        if self.progress is not None:
+            self.progress.turn()
         now, scheduler = time.monotonic(), self.scheduler
         if scheduler is None or self._stop_requested or now < self._revive_at:
             return
@@ -119,12 +129,17 @@ class PatientWorker(SparingWorker):
         self.get_redis_server_version()  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Show that this worker lives."""
+        """Show that this worker lives, at most once a second: RQ calls this three times with every job."""
         if os.getpid() == self.pid:
             self.on_turn()
         if pipeline is not None:
             super().heartbeat(timeout, pipeline)
             return
+        if timeout is None:
+            now = time.monotonic()
+            if now - self._heartbeat_at < HOUSEKEEPING_SECONDS:
+                return
+            self._heartbeat_at = now
         with self._outlived("its heartbeat"):
             super().heartbeat(timeout)
 
@@ -134,14 +149,27 @@ class PatientWorker(SparingWorker):
             super().maintain_heartbeats(*arguments, **options)
 
     def set_state(self, state: str, pipeline: Any = None) -> None:
-        """Show what this worker does."""
+        """Show what this worker does, unless Redis shows it already."""
+        if pipeline is None and state == self._state:
+            return
         with self._outlived("its state"):
             super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended."""
+        """Wait while workers are suspended; looked for at most once a second."""
+        now = time.monotonic()
+        if now - self._suspension_at < HOUSEKEEPING_SECONDS:
+            return
         with self._outlived("a look for `rq suspend`"):
             super().check_for_suspension(burst)
+            self._suspension_at = now
+
+    def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
+        """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""
+        if is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
+            job.ended_at = now_in_utc()
+            return
+        super().handle_execution_ended(job, *arguments, **options)
 
     def run_maintenance_tasks(self) -> None:
         """Tidy RQ's registries."""
@@ -313,21 +341,9 @@ class WritesForHorse(PatientWorker):
         self._for_horse = None
 
 
-class RunWorker(WritesForHorse):
-    """Mixed into the RQ worker class of `rqsched worker`: a fork for every job."""
-
-    progress: Progress | None = None
-
-    def on_turn(self) -> None:
-        """Called each time RQ's loop turns."""
-        if self.progress is not None:
-            self.progress.turn()
-        super().on_turn()
-
-
 def make_run_worker_class(base: type[Worker]) -> type[Worker]:
     """Return RQ's worker class, or the application's own, as `rqsched worker` runs it."""
-    return type(f"{base.__name__}ForRuns", (RunWorker, base), {})
+    return type(f"{base.__name__}ForRuns", (WritesForHorse, base), {})
 
 
 def make_worker(

@@ -36,9 +36,9 @@ from rq.worker import BaseWorker, WorkerStatus
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.time_limit import Lose
 from rqsched.processes.horse_starter import HorseStarter, RunHorse
+from rqsched.processes.rq_job import is_ours
 from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
-from rqsched.processes.sparing import is_ours
 from rqsched.processes.supervisor import Progress
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,6 @@ class Runner(PatientWorker):
     starter: HorseStarter | None
     run_horse: RunHorse
     slot: Slot
-    progress: Progress
     max_memory: int | None = None
     """Resident bytes beyond which another runner takes its place."""
     is_worn: bool = False
@@ -255,7 +254,7 @@ def make_runner_class(base: type[Worker]) -> type[Worker]:
     return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
 
 
-def begin_pulse(runner: Runner, parent: int) -> None:
+def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
     """Show the supervisor from a thread that this process lives, also while a run holds the main one.
 
     The thread touches neither SQL nor Redis and takes no lock: a fork beside it is safe. Without its supervisor the
@@ -265,7 +264,7 @@ def begin_pulse(runner: Runner, parent: int) -> None:
     def pulse() -> None:
         while True:
             if not runner.stands_still():
-                runner.progress.turn()
+                progress.turn()
             job = runner.slot.job
             if job is not None and job.is_overdue and os.getppid() != parent:
                 os.killpg(os.getpid(), signal.SIGKILL)
@@ -275,10 +274,10 @@ def begin_pulse(runner: Runner, parent: int) -> None:
     threading.Thread(target=pulse, name="pulse", daemon=True).start()
 
 
-def prepare_runner(worker: Worker, slot: Slot, progress: Progress, runtime: Runtime) -> Runner:
+def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
     """Give a runner its slot, and let it bury its predecessor."""
     runner = cast("Runner", worker)
-    runner.slot, runner.progress, runner.runtime = slot, progress, runtime
+    runner.slot, runner.runtime = slot, runtime
     runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
     random.seed()  # a fork inherits the state of its parent
     runner.bury()

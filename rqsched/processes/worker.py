@@ -38,7 +38,6 @@ from rqsched.processes.horse_starter import HorseStarter, RunHorse
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
-    RunWorker,
     end_scheduler_with,
     make_queues,
     make_run_worker_class,
@@ -351,8 +350,8 @@ def _run_forking_worker(
 ) -> None:
     runtime = open_runtime()
     worker = _make(make_run_worker_class(options.find_worker_class()), runtime, queues, options, name)
-    cast("RunWorker", worker).progress = progress
-    cast("RunWorker", worker).runtime = runtime
+    cast("PatientWorker", worker).progress = progress
+    cast("PatientWorker", worker).runtime = runtime
     end_scheduler_with(worker)
     if name is not None:
         take_over_name(worker)
@@ -382,12 +381,12 @@ def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerO
     starter = HorseStarter(partial(_prepare_horses, queues, options, slot.name)) if forks else None
     runtime = open_runtime()
     worker = _make(make_runner_class(options.find_worker_class()), runtime, queues, options, slot.name)
-    runner = prepare_runner(worker, slot, progress, runtime)
+    runner = prepare_runner(worker, slot, runtime)
     runner.starter = starter
     runner.max_memory = options.most_memory(resident_bytes())
     if slot.is_closing:
         return
-    begin_pulse(runner, os.getppid())
+    begin_pulse(runner, progress, os.getppid())
     _work(worker, runtime, options, with_scheduler=options.burst)
 
 

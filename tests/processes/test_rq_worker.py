@@ -13,7 +13,7 @@ from rqsched.chain.runtime import using
 from rqsched.processes.rq_worker import make_worker
 from rqsched.processes.runner import make_runner_class, prepare_runner
 from rqsched.processes.runner_slot import Slot
-from rqsched.processes.supervisor import FORK, Progress
+from rqsched.processes.supervisor import FORK
 from tests.support.env import Env
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -56,7 +56,7 @@ class AskedWhileItWaits(RUNNER):  # type: ignore[valid-type, misc]
 def be_runner(env: Env, kind: type[Any]) -> None:
     """Execute what is on the queue until the end."""
     worker = make_worker(kind, env.runtime, [env.runtime.settings.default_queue])
-    prepare_runner(worker, Slot(worker.name), Progress(), env.runtime)
+    prepare_runner(worker, Slot(worker.name), env.runtime)
     with using(env.runtime):
         worker.work(logging_level="CRITICAL")
 

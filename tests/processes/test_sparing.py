@@ -11,7 +11,7 @@ from rq.job import Job
 
 from rqsched.chain.runtime import using
 from rqsched.core.ids import new_uid
-from rqsched.processes.rq_worker import RunWorker, make_run_worker_class, make_worker
+from rqsched.processes.rq_worker import PatientWorker, make_run_worker_class, make_worker
 from tests.store.children import in_children
 from tests.support.env import ONCE, Env
 
@@ -31,7 +31,7 @@ class WorkerOfApplication(Worker):
 def work(env: Env) -> None:
     """Execute what is on the queue with a worker that forks."""
     worker = open_worker(env)
-    cast("RunWorker", worker).runtime = env.runtime
+    cast("PatientWorker", worker).runtime = env.runtime
     with using(env.runtime):
         worker.work(burst=True, logging_level="CRITICAL")
 

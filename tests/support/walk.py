@@ -37,7 +37,6 @@ from rqsched.config import Settings
 from rqsched.processes.rq_worker import make_run_worker_class, make_worker
 from rqsched.processes.runner import make_runner_class, prepare_runner
 from rqsched.processes.runner_slot import Slot
-from rqsched.processes.supervisor import Progress
 from rqsched.processes.warm_up import warm_up
 from rqsched.store import schema_version
 from rqsched.store.database import Database
@@ -149,7 +148,7 @@ def _work_of(executor: str, runtime: Runtime) -> Callable[[], object]:
         return lambda: open_worker(runtime).work(burst=True, logging_level="CRITICAL")
     if executor == "runner":
         worker = make_worker(make_runner_class(rq.Worker), runtime, [QUEUE], name="walking-runner")
-        runner = prepare_runner(worker, Slot("walking-runner"), Progress(), runtime)
+        runner = prepare_runner(worker, Slot("walking-runner"), runtime)
         return lambda: runner.work(burst=True, logging_level="CRITICAL")
     made = make_run_worker_class(rq.Worker)([Queue(QUEUE, connection=runtime.transport.redis)])
     made.runtime = runtime  # type: ignore[attr-defined]
