@@ -6,14 +6,17 @@ one that does not answer soon, completion offers nothing: it prints no error, st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from rqsched.cli import parsing
 from rqsched.config import Settings
+from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.core.option_table import METADATA, POLICY
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
@@ -80,6 +83,36 @@ Overlap = Annotated[
         rich_help_panel=POLICY,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The options that choose schedules, as `list` and `bulk` have them."""
+
+    outcome: Annotated[
+        list[LastOutcome] | None,
+        typer.Option("--outcome", help="Only schedules whose newest run ended so; may be repeated."),
+    ] = None
+    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None
+    owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None
+    text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None
+    overdue: Annotated[
+        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
+    ] = None
+
+    def filters(self, status: Sequence[ScheduleStatus] | None, workflow: str | None) -> dict[str, Any]:
+        """Return the filters of the scheduler; raises InvalidInputError for a blank one."""
+        return {
+            "status": [one.value for one in status or ()],
+            "outcome": [one.value for one in self.outcome or ()],
+            "workflow": parsing.given_text("--workflow", workflow),
+            "labels": parsing.pairs("--label", self.label or ()),
+            "owner": parsing.given_text("--owner", self.owner),
+            "text": parsing.given_text("--text", self.text),
+            "overdue": self.overdue,
+        }
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 PageToken = Annotated[

@@ -23,10 +23,10 @@ from rqsched.chain.backfill import Range
 from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
 from rqsched.chain.retrying import RetryRow
 from rqsched.cli import parsing
-from rqsched.cli.arguments import DryRun, Note, Overlap, ScheduleId, Texts, workflow_names
+from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
-from rqsched.core.model import LastOutcome, ScheduleStatus
+from rqsched.core.model import ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
@@ -58,18 +58,11 @@ def bulk(
     status: Annotated[
         list[ScheduleStatus] | None, typer.Option("--status", help="Default: active; paused for resume.")
     ] = None,
-    outcome: Annotated[
-        list[LastOutcome] | None, typer.Option("--outcome", help="Only those whose newest run ended so.")
-    ] = None,
     workflow: Annotated[
         str | None, typer.Option("--workflow", help="Only of this workflow.", autocompletion=workflow_names)
     ] = None,
-    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only of this owner.")] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Only those whose id contains this.")] = None,
-    overdue: Annotated[
-        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
-    ] = None,
+    *,
+    matching: Matching,
     note: Note = None,
     catch_up: Annotated[str | None, typer.Option("--catch-up", help="Where resume continues.")] = None,
     overlap: Annotated[str | None, typer.Option("--overlap", help="Of a trigger, instead of their own policy.")] = None,
@@ -91,13 +84,7 @@ def bulk(
         bound=bound,
         context=session.context,
         namespace=session.namespace,
-        status=[one.value for one in status or ()],
-        outcome=[one.value for one in outcome or ()],
-        workflow=parsing.given_text("--workflow", workflow),
-        labels=parsing.pairs("--label", label or ()),
-        owner=parsing.given_text("--owner", owner),
-        text=parsing.given_text("--text", text),
-        overdue=overdue,
+        **matching.filters(status, workflow),
     )
     _show_outcomes(session.writer, "Done", rows, _SCHEDULES, noun="schedules", dry_run=dry_run)
 

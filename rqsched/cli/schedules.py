@@ -18,12 +18,12 @@ from rqsched.api.build_description import describe as describe_schedule
 from rqsched.api.build_description import iter_upcoming, last_outcome
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import parsing
-from rqsched.cli.arguments import Note, Overlap, PageToken, ScheduleId, Texts, Yes, schedule_ids, workflow_names
+from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import first_line, notice, shown
 from rqsched.cli.runs import run_fields
 from rqsched.core.audit import NOT_TRIGGERABLE
-from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
+from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import CatchUp, Policies
 from rqsched.spec.duration import format_short
@@ -70,19 +70,14 @@ def list_schedules(
             "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
         ),
     ] = None,
-    outcome: Annotated[
-        list[LastOutcome] | None,
-        typer.Option("--outcome", help="Only schedules whose newest run ended so; may be repeated."),
-    ] = None,
     workflow: Annotated[
         str | None,
         typer.Option(
             "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
         ),
     ] = None,
-    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None,
+    *,
+    matching: Matching,
     query: Annotated[
         str | None,
         typer.Option(
@@ -90,9 +85,6 @@ def list_schedules(
             help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
             "Status, WorkflowType, TaskQueue, Note and search attributes.",
         ),
-    ] = None,
-    overdue: Annotated[
-        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
     ] = None,
     created_since: Annotated[
         str | None, typer.Option("--created-since", help="Created at this instant or later.")
@@ -116,14 +108,8 @@ def list_schedules(
     }
     filters: dict[str, Any] = {
         "namespace": session.namespace,
-        "status": [one.value for one in status or ()],
-        "outcome": [one.value for one in outcome or ()],
-        "workflow": parsing.given_text("--workflow", workflow),
-        "labels": parsing.pairs("--label", label or ()),
-        "owner": parsing.given_text("--owner", owner),
-        "text": parsing.given_text("--text", text),
+        **matching.filters(status, workflow),
         "query": parsing.given_text("--query", query),
-        "overdue": overdue,
         **{name: parsing.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
     }
     if every:
