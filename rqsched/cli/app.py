@@ -71,10 +71,10 @@ ENTRIES = (
         "targets",
         "runs",
         _HISTORY,
-        "Show the targets of a run as they were named, and its progress.",
+        "Show the targets of a run in the order they were named, and its progress.",
     ),
     Entry(
-        "deliveries", "runs", _HISTORY, "Show what a schedule owed to whom, newest first; also after it was deleted."
+        "deliveries", "runs", _HISTORY, "Show the notifications of a schedule, newest first; also after it was deleted."
     ),
     Entry("upcoming", "schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),

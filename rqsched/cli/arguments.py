@@ -97,7 +97,10 @@ class Matching:
     owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None
     text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None
     overdue: Annotated[
-        bool | None, typer.Option("--overdue/--not-overdue", help="Without a success for as long as expected, or not.")
+        bool | None,
+        typer.Option(
+            "--overdue/--not-overdue", help="Only schedules without a success for as long as expected, or only others."
+        ),
     ] = None
 
     def filters(self, status: Sequence[ScheduleStatus] | None, workflow: str | None) -> dict[str, Any]:
@@ -116,7 +119,7 @@ class Matching:
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 PageToken = Annotated[
-    str | None, typer.Option("--page-token", help="The token of the next page, from the page before.")
+    str | None, typer.Option("--page-token", help="Where the page begins: the token that the previous page shows.")
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its uid; with --schedule its number or instance id too.")]
 ScheduleOfRun = Annotated[str | None, typer.Option("--schedule", metavar="ID", help="The schedule it is one of.")]

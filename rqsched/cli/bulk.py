@@ -56,18 +56,21 @@ def bulk(
     session: Session,
     operation: Annotated[Operation, typer.Argument(help="What is done to each.")],
     status: Annotated[
-        list[ScheduleStatus] | None, typer.Option("--status", help="Default: active; paused for resume.")
+        list[ScheduleStatus] | None,
+        typer.Option("--status", help="Only schedules of this status; default: active, for resume paused."),
     ] = None,
     workflow: Annotated[
-        str | None, typer.Option("--workflow", help="Only of this workflow.", autocompletion=workflow_names)
+        str | None, typer.Option("--workflow", help="Only schedules of this workflow.", autocompletion=workflow_names)
     ] = None,
     *,
     matching: Matching,
     note: Note = None,
-    catch_up: Annotated[str | None, typer.Option("--catch-up", help="Where resume continues.")] = None,
-    overlap: Annotated[str | None, typer.Option("--overlap", help="Of a trigger, instead of their own policy.")] = None,
+    catch_up: Annotated[str | None, typer.Option("--catch-up", help="With resume: where it continues.")] = None,
+    overlap: Annotated[
+        str | None, typer.Option("--overlap", help="With trigger: the overlap policy instead of their own.")
+    ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Of a trigger: the same key starts nothing twice.")
+        str | None, typer.Option("--idempotency-key", help="With trigger: the same key starts a run only once.")
     ] = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = MOST_SCHEDULES,
     dry_run: DryRun = False,
@@ -108,7 +111,7 @@ def retry(
     ] = MOST_RUNS,
     failed_targets: Annotated[
         bool,
-        typer.Option("--failed-targets", help="Of each run the targets that failed; also if it succeeded."),
+        typer.Option("--failed-targets", help="Retry the failed targets of each run, also of one that succeeded."),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -197,7 +200,7 @@ def backfill(
     rerun: Annotated[
         Rerun | None,
         typer.Option(
-            "--rerun", help="failed: retry those whose run failed or was lost, too; all: and fire what was pruned."
+            "--rerun", help="failed: also retry runs that failed or were lost; all: also fire what was pruned."
         ),
     ] = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = MOST_OCCURRENCES,

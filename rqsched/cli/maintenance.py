@@ -17,14 +17,14 @@ from rqsched.store import pruning, reconcile_queries
 
 app = typer.Typer(add_completion=False)
 
-EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Of every namespace, not only of this one.")]
+EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
 _KINDS = ("runs", "targets", "events", "backfills", "deliveries")
 
 
 @command(app)
 def usage(
     session: Session,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Of each namespace that has a quota.")] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace that has a quota.")] = False,
 ) -> None:
     """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
     scheduler = session.scheduler

@@ -24,7 +24,7 @@ class Logs:
     """What a process logs."""
 
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="From which level on it logs.", rich_help_panel="Common")
+        LogLevel, typer.Option("--log-level", help="The lowest level that is logged.", rich_help_panel="Common")
     ] = LogLevel.INFO
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="Lines for people, or JSON.", rich_help_panel="Common")
@@ -50,7 +50,9 @@ def worker(
         int | None,
         typer.Option("--concurrency", metavar="N", help="Keep N processes that execute run after run."),
     ] = None,
-    isolate: Annotated[bool, typer.Option("--isolate", help="Let each of them fork for every run.")] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="With --concurrency: each process forks for every run.")
+    ] = False,
     burst: Annotated[
         bool, typer.Option("--burst", "-b", help="Make one pass, execute what is queued, and end.")
     ] = False,
@@ -71,16 +73,18 @@ def worker(
         ),
     ] = None,
     max_idle_time: Annotated[
-        int | None, typer.Option("--max-idle-time", metavar="SECONDS", help="End when idle for so long.")
+        int | None, typer.Option("--max-idle-time", metavar="SECONDS", help="End after so long without a job.")
     ] = None,
     worker_class: Annotated[
         str | None, typer.Option("--worker-class", "-w", metavar="PATH", help="Your own subclass of rq.Worker.")
     ] = None,
     exception_handler: Annotated[
-        list[str] | None, typer.Option("--exception-handler", metavar="PATH", help="RQ's; may be repeated.")
+        list[str] | None,
+        typer.Option("--exception-handler", metavar="PATH", help="One of RQ's exception handlers; may be repeated."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The name at RQ; of several, -1, -2 ... are appended.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The worker's name at RQ; several processes append -1, -2 ..."),
     ] = None,
     *,
     logs: Logs,
@@ -130,7 +134,9 @@ def web(
     ] = 1,
     max_connections: Annotated[
         int | None,
-        typer.Option("--max-connections", min=1, help="Hold so many in a process; further requests are answered 503."),
+        typer.Option(
+            "--max-connections", min=1, help="The most connections of a process; further requests are answered 503."
+        ),
     ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")

@@ -108,7 +108,7 @@ def deliveries(
     limit: Limit = 50,
     before: Annotated[str | None, typer.Option("--before", help="Only those before this uid.")] = None,
 ) -> None:
-    """Show what a schedule owed to whom, newest first; also after it was deleted."""
+    """Show the notifications of a schedule, newest first; also after it was deleted."""
     found = session.newest(schedule_id).deliveries(limit, before, status=status and status.value).items
     writer, rows = session.writer, [one.to_dict() for one in found]
     if writer.for_programs(rows, {"deliveries": rows}):
@@ -129,7 +129,7 @@ def runs(
     schedule_id: ScheduleId,
     status: Annotated[
         list[_RunFilter] | None,
-        typer.Option("--status", help="Only runs of this status; may be repeated. Blocked ones lack a worker's code."),
+        typer.Option("--status", help="Only runs of this status; may be repeated. blocked: no worker has their code."),
     ] = None,
     limit: Limit = 50,
     page_token: PageToken = None,
@@ -206,7 +206,7 @@ def targets(
     limit: Limit = 100,
     page_token: PageToken = None,
 ) -> None:
-    """Show the targets of a run as they were named, and its progress."""
+    """Show the targets of a run in the order they were named, and its progress."""
     found = session.run(run, schedule)
     page, progress = found.targets(limit, page_token, status=status and status.value), found.progress()
     writer, rows = session.writer, [target.to_dict() for target in page.items]

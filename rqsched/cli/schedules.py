@@ -93,7 +93,10 @@ def list_schedules(
     next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None,
     next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None,
     sort: Annotated[
-        Sort, typer.Option("--sort", help="By created, next (those that fire) or id; -id is the other way round.")
+        Sort,
+        typer.Option(
+            "--sort", help="By created, next (only those that fire) or id; -created, -next and -id reverse it."
+        ),
     ] = Sort.CREATED,
     limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
     page_token: PageToken = None,

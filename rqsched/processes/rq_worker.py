@@ -70,8 +70,8 @@ class PatientWorker(BaseWorker):
     """RQ's longest pause before it tries an absent Redis again."""
     runtime: Runtime | None = None
     """Settles the runs whose horse this worker sees die; None leaves them to reconcile."""
-    progress: Progress | None = None
-    """Shows a supervisor that RQ's loop turns; None where nobody looks."""
+    _progress: Progress | None = None
+    """Shows a supervisor that RQ's loop turns; None without one."""
     _heartbeat_at = 0.0
     _suspension_at = 0.0
 
@@ -110,8 +110,8 @@ class PatientWorker(BaseWorker):
         RQ's scheduler is started again soon after it died, or taken over from another worker's: it ends with the first
         error of Redis, and with its worker, and RQ itself looks every ten minutes.
         """
-        if self.progress is not None:
-            self.progress.turn()
+        if self._progress is not None:
+            self._progress.turn()
         now, scheduler = time.monotonic(), self.scheduler
         if scheduler is None or self._stop_requested or now < self._revive_at:
             return

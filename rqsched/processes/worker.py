@@ -350,7 +350,7 @@ def _run_forking_worker(
 ) -> None:
     runtime = open_runtime()
     worker = _make(make_run_worker_class(options.find_worker_class()), runtime, queues, options, name)
-    cast("PatientWorker", worker).progress = progress
+    cast("PatientWorker", worker)._progress = progress
     cast("PatientWorker", worker).runtime = runtime
     end_scheduler_with(worker)
     if name is not None:
