@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,7 @@ from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.cli.command import explain
 from rqsched.config import Settings
 from rqsched.core.deliveries import shown_destination
-from rqsched.core.ids import LinkId, iso_utc
+from rqsched.core.ids import iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RqschedError
 from rqsched.store import deliveries, listing, reconcile_queries, schema_version
@@ -37,6 +37,7 @@ from rqsched.store.migrations import HEAD
 from rqsched.store.schedule_filters import Filters
 from rqsched.transport import telemetry
 from rqsched.transport.client import require_no_cluster
+from rqsched.transport.transport import Arm
 
 DEEP = 1_000
 """With more waiting links than this, the workers do not keep up."""
@@ -359,22 +360,22 @@ def _links(runtime: Runtime) -> Answer:
     links = _due_soon(runtime)
     dead = _not_live(runtime, links)
     if dead:  # or it fired between the read of SQL and the one of Redis
-        dead = _not_live(runtime, dead & _due_soon(runtime))
+        dead &= _not_live(runtime, _due_soon(runtime))
     if not dead:
         return Level.OK, f"{len(links)} due soon, all live"
     return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis"
 
 
-def _due_soon(runtime: Runtime) -> set[LinkId]:
+def _due_soon(runtime: Runtime) -> list[Arm]:
     """Read the links that must be in Redis by now: due soon, or overdue beyond the grace."""
     now = runtime.now()
     rows, _ = runtime.database.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
-    return {link for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace}
+    return [Arm(link, due_at) for link, due_at in rows if due_at > now or due_at < now - runtime.settings.grace]
 
 
-def _not_live(runtime: Runtime, links: Collection[LinkId]) -> set[LinkId]:
-    live = runtime.transport.live_links(list(links), now=runtime.now())
-    return {link for link, is_live in zip(links, live, strict=True) if not is_live}
+def _not_live(runtime: Runtime, arms: Sequence[Arm]) -> set[Arm]:
+    live = runtime.transport.live_links(arms, now=runtime.now())
+    return {arm for arm, is_live in zip(arms, live, strict=True) if not is_live}
 
 
 _START_WORKER = "Start `rqsched worker`, or `rq worker -c rqsched.preload`."

@@ -54,8 +54,10 @@ class JobKind(NamedTuple):
 class JobQueue:
     """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
 
-    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it. `owner`
-    returns the id of the database that the jobs belong to, for their meta; None while it is not known.
+    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
+    one that stands there later than it is due and later than `latest` from now, for nothing that is due is put off so
+    long: SQL has gone back, and the id means another time now. `owner` returns the id of the database that the jobs
+    belong to, for their meta; None while it is not known.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class JobQueue:
         kind: JobKind,
         *,
         grace: timedelta,
+        latest: timedelta,
         is_exact: bool = False,
         owner: Callable[[], str | None] = lambda: None,
         wake_key: str = "",
     ) -> None:
         self.redis = redis
         self._grace = grace
+        self._latest = latest
         self.queue = Queue(name, connection=for_rq(redis), serializer=serializer)
         self._serializer: Any = self.queue.serializer
         self.kind = kind
@@ -106,11 +110,12 @@ class JobQueue:
                 self._arm(keys=self._keys, args=arguments(chunk), client=pipe)
             return sum(sum(answers) for answers in pipe.execute())
 
-    def live(self, ids: Sequence[str], *, now: datetime) -> list[bool]:
-        """Return for each id whether its job is live."""
+    def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
+        """Return for each id, with the time at which its job is due or None for now, whether its job is live."""
         with self.redis.pipeline(transaction=False) as pipe:
-            for chunk in _chunks(ids):
-                self._is_live(keys=self._keys, args=[*self._head(now), *chunk], client=pipe)
+            for chunk in _chunks(jobs):
+                flat = [text for name, due_at in chunk for text in (name, due_at.timestamp() if due_at else "")]
+                self._is_live(keys=self._keys, args=[*self._head(now), *flat], client=pipe)
             return [bool(answer) for answers in pipe.execute() for answer in answers]
 
     def remove(self, job_id: str) -> None:
@@ -125,9 +130,9 @@ class JobQueue:
         return [] if owner is None else ["meta", self._serializer.dumps({DATABASE: owner})]
 
     def _head(self, now: datetime) -> list[Any]:
-        most_overdue = repr((now - self._grace).timestamp())
+        bounds = [(now - self._grace).timestamp(), (now + self._latest).timestamp()]
         started_after = rq_time(now - STARTED_GRACE)
-        return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), most_overdue]
+        return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
     def _own(self, job: JobSpec, owner: str | None) -> list[Any]:
         """Return the names and values of a job's hash that others of its kind may not have, the longest first."""

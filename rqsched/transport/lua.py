@@ -2,8 +2,9 @@
 
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues
 and, where dispatchers take from it, the wake list. ARGV begin with the prefix of job hashes, now and the oldest live
-start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and the
-score (Unix seconds) of the most overdue entry of the scheduled set that still counts as live.
+start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and two
+scores (Unix seconds): of the most overdue entry of the scheduled set that still counts as live, and the latest to which
+a job that is due may have been put off.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 _LIVENESS = """
 local scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local most_overdue = tonumber(ARGV[5])
+local most_overdue, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- The list is first in, first out: an entry older than its head was popped. Only where jobs are pushed in front
 -- (exact) may that be wrong, and the list is searched.
@@ -24,12 +25,15 @@ local function is_on_list(id, enqueued_at)
   return exact and redis.call('LPOS', list, id) ~= false
 end
 
-local function is_live(id)
+-- `due` is a score; what is due at once has another word or none there.
+local function is_live(id, due)
   local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
-  -- What is overdue there beyond the grace nobody promotes: it is put on the list, which every worker serves.
-  local score = redis.call('ZSCORE', scheduled, id)
-  if score and tonumber(score) >= most_overdue then return true end
+  -- What is overdue there beyond the grace nobody promotes: it is put on the list, which every worker serves. What is
+  -- there later than its time or any put-off of ours is of a time that SQL does not know any more.
+  local score = tonumber(redis.call('ZSCORE', scheduled, id) or '')
+  local latest = math.max(tonumber(due) or 0, latest_put_off)
+  if score and score >= most_overdue and score <= latest then return true end
   if has[2] == 'queued' then return is_on_list(id, has[3]) end
   return has[2] == 'started' and has[4] and has[4] > started_after
 end
@@ -39,22 +43,23 @@ IS_LIVE = (
     _LIVENESS
     + """
 local answers = {}
-for i = 6, #ARGV do answers[#answers + 1] = is_live(ARGV[i]) and 1 or 0 end
+for i = 7, #ARGV, 2 do answers[#answers + 1] = is_live(ARGV[i], ARGV[i + 1]) and 1 or 0 end
 return answers
 """
 )
-"""Answer for each id in the rest of ARGV whether its job is live (docs/architecture.md, "Protocol")."""
+"""Answer for each id in the rest of ARGV, which its score follows, whether its job is live (docs/architecture.md,
+"Protocol")."""
 
 ARM = (
     _LIVENESS
     + """
-local wake_seconds, shared = ARGV[6], tonumber(ARGV[7])
-local first_job = 8 + shared
+local wake_seconds, shared = ARGV[7], tonumber(ARGV[8])
+local first_job = 9 + shared
 local template = {'created_at', now}
-for i = 8, first_job - 1 do template[#template + 1] = ARGV[i] end
+for i = 9, first_job - 1 do template[#template + 1] = ARGV[i] end
 
 local function arm(id, place, first_own, last_own)
-  if is_live(id) then return 0 end
+  if is_live(id, place) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
   -- The longest values first: a hash that is compact would be written anew for them.

@@ -55,7 +55,9 @@ FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
 _PATIENCE_SECONDS = 5
 """After so long no call of Redis is made again: what timed out once, its client has repeated already."""
-_LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, 30])
+LONGEST_RETRY = timedelta(seconds=30)
+"""The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
+_LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
 """The first words of errors that say that Redis cannot write now, whatever the command is."""
@@ -118,7 +120,10 @@ class Transport:
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
         serializer = settings.serializer_for(name)
-        self._links = JobQueue(redis, name, serializer, kind, grace=settings.grace, wake_key=self.wake_key)
+        self._latest = settings.grace + max(LONGEST_RETRY, settings.lease)
+        self._links = JobQueue(
+            redis, name, serializer, kind, grace=settings.grace, latest=self._latest, wake_key=self.wake_key
+        )
         self.scheduled_key = self._links.scheduled_key
         """The scheduled set of the control queue, where future links wait."""
         self.list_key = self._links.list_key
@@ -155,10 +160,10 @@ class Transport:
         score = {str(link): due_at.timestamp()}
         self._patiently(lambda: self.redis.zadd(self.scheduled_key, score, xx=True, lt=True))
 
-    def live_links(self, ids: Sequence[LinkId | RetryLinkId], *, now: datetime) -> list[bool]:
+    def live_links(self, arms: Sequence[Arm], *, now: datetime) -> list[bool]:
         """Return for each link whether it is live."""
-        texts = [str(link) for link in ids]
-        return self._patiently(lambda: self._links.live(texts, now=now)) if texts else []
+        links = [(str(arm.id), arm.due_at) for arm in arms]
+        return self._patiently(lambda: self._links.live(links, now=now)) if links else []
 
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live one; returns how many were written.
@@ -207,7 +212,7 @@ class Transport:
         if job_queue is None:
             return [True] * len(runs)
         try:
-            return self._patiently(lambda: job_queue.live([str(job_id_of(run)) for run in runs], now=now))
+            return self._patiently(lambda: job_queue.live([(str(job_id_of(run)), None) for run in runs], now=now))
         except RedisError as error:
             if job_queue.redis is self.redis and is_transient(error):
                 raise
@@ -230,7 +235,7 @@ class Transport:
         if key not in self._job_queues:
             serializer, grace = self.settings.serializer_for(name), self.settings.grace
             self._job_queues[key] = JobQueue(
-                redis, name, serializer, kind, grace=grace, is_exact=True, owner=self._owner
+                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self._owner
             )
         return self._job_queues[key]
 

@@ -14,7 +14,7 @@ from rqsched import jobs
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import STARTED_GRACE, rq_time
 from rqsched.transport.transport import FIRE, Arm
-from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
+from tests.support.env import DAY, MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
 from tests.support.narrow import present, text
 
 LIST = "rqsched"
@@ -245,8 +245,14 @@ def overdue_beyond_the_grace(env: Env, link: Arm) -> None:
     env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
 
 
+def armed_before_sql_went_back(env: Env, link: Arm) -> None:
+    """Redis holds it for a time that SQL, which is older now, does not know."""
+    put(env, link._replace(due_at=link.due_at + 365 * DAY))
+
+
 DEAD = [
     overdue_beyond_the_grace,
+    armed_before_sql_went_back,
     finished,
     failed,
     expired,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from rqsched import Every, RetryPolicy
 from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
-from rqsched.core.ids import LinkId
 from rqsched.machines import MachineScheduler
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
-from rqsched.transport.transport import Transport, job_id_of
+from rqsched.transport.transport import Arm, Transport, job_id_of
 from rqsched.workflows import registry
 from tests.support.cli import HELLO, Cli
 from tests.support.cli_machines import Ticket
-from tests.support.env import block
+from tests.support.env import block, link_id
 from tests.support.narrow import present
 
 
@@ -120,16 +119,26 @@ def test_dead_links_are_found(served: Cli) -> None:
     assert levels(served, 0)["links"] == "ok"
 
 
+def test_a_link_that_redis_holds_for_a_time_unknown_to_sql_is_dead(served: Cli) -> None:
+    """As after a restored backup: SQL has gone back, and Redis has not."""
+    schedule = served.scheduler.create("a", HELLO, Every("25s"))
+    redis, key = served.scheduler.runtime.transport.redis, served.scheduler.runtime.transport.scheduled_key
+    redis.zadd(key, {link_id(schedule): (datetime.now(UTC) + timedelta(days=38)).timestamp()})
+    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
+    served("recover")
+    assert levels(served, 0)["links"] == "ok"
+
+
 def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = served.scheduler.create("a", HELLO, Every("25s"))
     look = Transport.live_links
 
-    def look_late(transport: Transport, ids: Sequence[LinkId], *, now: datetime) -> list[bool]:
+    def look_late(transport: Transport, arms: Sequence[Arm], *, now: datetime) -> list[bool]:
         monkeypatch.setattr(Transport, "live_links", look)
         schedule.pause()
         schedule.resume()
-        transport.drop(map(str, ids))
-        return look(transport, ids, now=now)
+        transport.drop(str(arm.id) for arm in arms)
+        return look(transport, arms, now=now)
 
     monkeypatch.setattr(Transport, "live_links", look_late)
 

@@ -21,7 +21,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
 from rqsched.store import deliveries
-from rqsched.transport.transport import Arm, job_id_of, link_of, retry_of
+from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
 
@@ -250,8 +250,11 @@ def _is_armed(runtime: Runtime, arm: Arm) -> bool:
     transport, job_id = runtime.transport, str(arm.id)
     if not transport.redis.hexists(Job.key_for(job_id), "data"):
         return False
-    is_listed = transport.redis.lpos(transport.list_key, job_id) is not None
-    return is_listed or transport.redis.zscore(transport.scheduled_key, job_id) is not None
+    if transport.redis.lpos(transport.list_key, job_id) is not None:
+        return True
+    score = transport.redis.zscore(transport.scheduled_key, job_id)
+    latest = max(arm.due_at, runtime.now() + LONGEST_RETRY + runtime.settings.grace)
+    return score is not None and score <= latest.timestamp()
 
 
 def i7_live_deliveries(runtime: Runtime, story: Story) -> Iterator[str]:

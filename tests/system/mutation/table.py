@@ -642,10 +642,19 @@ RECONCILE = (
     _edit(
         "a link that nobody promotes counts as live",
         "transport/lua.py",
-        "  if score and tonumber(score) >= most_overdue then return true end\n",
-        "  if score then return true end\n",
+        "score >= most_overdue and ",
+        "",
         _CHAIN + "arming.py::test_a_dead_link_under_the_same_id_is_replaced[overdue_beyond_the_grace]",
         _CHAIN + "reconcile.py::test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace[sqlite]",
+    ),
+    _edit(
+        "a link that stands later than SQL knows counts as live",
+        "transport/lua.py",
+        " and score <= latest then",
+        " then",
+        _CHAIN + "arming.py::test_a_dead_link_under_the_same_id_is_replaced[armed_before_sql_went_back]",
+        "tests/system/crash/test_going_back.py"
+        "::test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit[update to yearly]",
     ),
     _edit(
         "a connection to Redis is waited for without end",
