@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rqsched.processes.logs import TEXT
 from rqsched.processes.supervisor import DISPATCHER_SILENCE, Progress, Role, Supervisor, python, show_name
-from rqsched.processes.vital_signs import run_for
+from rqsched.processes.vital_signs import run_visibly
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def keep(post: Post, place: int) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)
     main = partial(_run_dispatcher, post=post, place=place, keeper=os.getpid())
     supervisor = Supervisor([Role("dispatcher", main, DISPATCHER_SILENCE)], life=post.life)
-    run_for(post.worker, supervisor, "rq", Path(post.run_dir) if post.run_dir else None)
+    run_visibly(supervisor, "rq", Path(post.run_dir) if post.run_dir else None, parent=post.worker)
 
 
 def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:

@@ -30,25 +30,21 @@ _NOTIFY_SECONDS = 1.0
 _held: set[socket.socket] = set()
 
 
-def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None) -> int:
-    """Run a supervisor to its end, visible to its machine; returns its exit code. `run_dir` as in the settings."""
-    systemd = Systemd()
-    with _answering(supervisor, kind, run_dir) as answer:
+def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, parent: int | None = None) -> int:
+    """Run a supervisor to its end, visible to its machine; returns its exit code. `run_dir` as in the settings.
+
+    With `parent`, the pid of a worker of RQ that it ends with, pings are answered in the worker's name, and systemd is
+    told nothing: the process it started is that worker.
+    """
+    systemd = Systemd() if parent is None else None
+    with _answering(supervisor, kind, run_dir, parent) as answer:
 
         def turn() -> None:
-            systemd.tell(is_ready=_is_ready(supervisor), is_stopping=supervisor.is_stopping)
+            if systemd is not None:
+                systemd.tell(is_ready=_is_ready(supervisor), is_stopping=supervisor.is_stopping)
             answer()
 
         return supervisor.run(turn)
-
-
-def run_for(parent: int, supervisor: Supervisor, kind: str, run_dir: Path | None) -> int:
-    """Run a supervisor that ends with its parent, a worker of RQ, and answers pings in that worker's name.
-
-    systemd is told nothing: the process it started is that worker.
-    """
-    with _answering(supervisor, kind, run_dir, parent) as answer:
-        return supervisor.run(answer)
 
 
 def _is_ready(supervisor: Supervisor) -> bool:

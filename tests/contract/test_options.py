@@ -21,9 +21,9 @@ from rqsched.core.option_table import Options
 from rqsched.testing import ManualClock
 from tests.cli.conftest import cli
 from tests.client.test_client import client_of
-from tests.dashboard.conftest import Pages
 from tests.http.conftest import make_web
 from tests.support.cli import HELLO, Cli
+from tests.support.pages import Pages
 from tests.support.web import MakeWeb, Web
 
 __all__ = ["cli", "make_web"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,9 +17,9 @@ from rqsched.chain.backfill import Range
 from rqsched.dashboard import session
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
-from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE, ONCE
 from tests.support.narrow import present
+from tests.support.pages import TOKENS, Pages
 from tests.support.processes import wait_until
 from tests.support.web import MakeWeb
 
@@ -206,29 +205,11 @@ def test_a_page_of_another_site_changes_nothing(pages: Pages) -> None:
     assert handle.refresh().status == "active"
 
 
-TOKENS = json.dumps(
-    [
-        {"name": "reader", "role": "read", "token": "reader-secret-0123456789"},
-        {"name": "operator", "role": "operate", "token": "operator-secret-0123456789"},
-        {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": "tenant-secret-0123456789"},
-    ]
-)
-
-
 @pytest.fixture
 def guarded(make_web: MakeWeb) -> Pages:
     """Pages of an application with tokens, and a schedule in `default`."""
     pages = Pages(make_web(tokens=TOKENS))
     pages.env.create("nightly")
-    return pages
-
-
-def log_in(pages: Pages, name: str) -> Pages:
-    """Log in as a browser does."""
-    pages.get("/login")
-    answer = pages.send("/login", token=f"{name}-secret-0123456789", to="/schedules")
-    assert answer.status_code == 303
-    assert answer.headers["location"] == "/schedules"
     return pages
 
 
@@ -248,7 +229,7 @@ def test_an_unknown_token_is_refused_and_a_foreign_target_ignored(guarded: Pages
 
 
 def test_a_reader_sees_no_action_and_may_do_none(guarded: Pages) -> None:
-    reader = log_in(guarded, "reader")
+    reader = guarded.log_in("reader")
     for path in ("/schedules", "/schedules/nightly"):
         shown = reader.get(path)
         assert "Run now" not in shown
@@ -259,7 +240,7 @@ def test_a_reader_sees_no_action_and_may_do_none(guarded: Pages) -> None:
 
 
 def test_an_operator_pauses_but_does_not_delete(guarded: Pages) -> None:
-    operator = log_in(guarded, "operator")
+    operator = guarded.log_in("operator")
     assert "nightly is paused." in operator.do("/schedules/nightly/do", action="pause")
     assert operator.send("/schedules/nightly/do", action="delete").status_code == 403
     event = operator.env.scheduler.get("nightly").history()[-1]
@@ -267,7 +248,7 @@ def test_an_operator_pauses_but_does_not_delete(guarded: Pages) -> None:
 
 
 def test_a_tenant_sees_its_namespace_only(guarded: Pages) -> None:
-    tenant = log_in(guarded, "tenant")
+    tenant = guarded.log_in("tenant")
     assert "nightly" not in tenant.get("/schedules")
     tenant.get("/schedules/nightly", status=404)
     tenant.get("/schedules?namespace=default", status=404)
@@ -277,7 +258,7 @@ def test_the_form_proposes_to_a_tenant_only_workflows_that_its_schedules_use(gua
     def proposed() -> str:
         return tenant.get("/schedules/new").partition('<datalist id="workflows">')[2].partition("</datalist>")[0]
 
-    tenant = log_in(guarded, "tenant")
+    tenant = guarded.log_in("tenant")
     name = guarded.env.scheduler.get("nightly").workflow
     assert name not in proposed()
     guarded.env.create("own", namespace="tenant")
@@ -285,7 +266,7 @@ def test_the_form_proposes_to_a_tenant_only_workflows_that_its_schedules_use(gua
 
 
 def test_a_session_ends_with_its_time_and_with_the_log_out(guarded: Pages) -> None:
-    reader = log_in(guarded, "reader")
+    reader = guarded.log_in("reader")
     guarded.env.clock.advance(11 * HOUR)
     reader.get("/schedules")
     guarded.env.clock.advance(HOUR + MINUTE)
@@ -293,7 +274,7 @@ def test_a_session_ends_with_its_time_and_with_the_log_out(guarded: Pages) -> No
 
 
 def test_a_forged_session_is_no_session(guarded: Pages) -> None:
-    log_in(guarded, "reader")
+    guarded.log_in("reader")
     encoded, _, signature = guarded.cookies["rqsched_session"].partition(".")
     for forged in (f"{encoded}.{'0' * 64}", f"{encoded[:-4]}AAAA.{signature}", "x", "."):
         guarded.web.headers["cookie"] = "rqsched_session=" + forged
@@ -439,7 +420,7 @@ def test_the_failed_targets_of_a_run_are_shown_and_retried_from_its_page(pages: 
 
 def test_a_page_of_a_neighbouring_site_changes_nothing_with_a_session_either(guarded: Pages) -> None:
     handle = guarded.env.scheduler.get("nightly")
-    operator = log_in(guarded, "operator")
+    operator = guarded.log_in("operator")
     operator.web.headers["sec-fetch-site"] = "same-site"
     answer = operator.send("/schedules/nightly/do", csrf=operator.cookies["rqsched_csrf"], action="pause")
     assert answer.status_code == 403

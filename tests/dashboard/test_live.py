@@ -7,9 +7,8 @@ import json
 import pytest
 
 from rqsched.http import Limits
-from tests.dashboard.conftest import Pages
-from tests.dashboard.test_actions import TOKENS, log_in
 from tests.support.env import Env
+from tests.support.pages import TOKENS, Pages
 from tests.support.serving import reading, served
 from tests.support.web import MakeWeb
 
@@ -47,7 +46,7 @@ def test_what_changed_since_the_page_was_read_is_told_at_once(make_web: MakeWeb)
 def test_a_session_or_a_bearer_token_opens_the_stream_of_its_namespace_alone(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": QUICK}, tokens=TOKENS)
     env: Env = web.env
-    tenant = log_in(Pages(web), "tenant")
+    tenant = Pages(web).log_in("tenant")
     bearer = {"authorization": "Bearer tenant-secret-0123456789"}
     with served(web.app) as url:
         for headers in (tenant._headers(), bearer):

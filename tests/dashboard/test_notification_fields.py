@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rqsched.core.notifications import Notifications
-from tests.dashboard.conftest import Pages
+from tests.support.pages import Pages
 from tests.support.web import MakeWeb
 
 FIELDS = {"schedule_id": "digest", "workflow": "note", "kind": "cron", "timing": "0 9 * * MON", "timezone": "UTC"}

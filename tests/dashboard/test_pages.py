@@ -12,9 +12,9 @@ import pytest
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.dashboard.rendering import NOTHING
 from rqsched.workflows import make_workflow
-from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
+from tests.support.pages import Pages
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb
 

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.transport import telemetry
-from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, block
+from tests.support.pages import Pages
 from tests.support.web import MakeWeb
 
 AHEAD = """

@@ -14,8 +14,8 @@ import rqsched
 from rqsched.core.ids import RunJobId
 from rqsched.dashboard.rendering import NOTHING
 from rqsched.transport import telemetry
-from tests.dashboard.conftest import Pages
 from tests.support.env import HOUR, MINUTE, SECOND
+from tests.support.pages import Pages
 from tests.support.web import MakeWeb
 
 SECRET = "tenant-secret-0123456789"

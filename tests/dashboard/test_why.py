@@ -14,8 +14,8 @@ from rqsched.core import audit, schedule_endings
 from rqsched.core.policy import MissedPolicy
 from rqsched.dashboard.gaps import miss_in_words, skip_in_words
 from rqsched.dashboard.rendering import end_in_words
-from tests.dashboard.conftest import Pages
 from tests.support.env import DAY, HOUR, MINUTE
+from tests.support.pages import Pages
 
 _TEMPLATE = Path(__file__).parents[2] / "rqsched/dashboard/templates/schedule.html"
 _SKIPS = (

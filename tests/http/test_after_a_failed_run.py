@@ -19,12 +19,12 @@ from rqsched.aio import AsyncScheduler, schedule_workflow, use
 from rqsched.core.policy import Exhausted
 from tests.cli.conftest import cli
 from tests.client.test_client import client_of
-from tests.dashboard.conftest import Pages
 from tests.http.test_durable_workflow import PATH, VERSION
 from tests.support.cli import HELLO, Cli
 from tests.support.env import MINUTE
 from tests.support.machine_case import open_case
 from tests.support.openjobspec import Ojs
+from tests.support.pages import Pages
 from tests.support.web import MINUTELY, SCHEDULES, Web, at
 
 __all__ = ["cli"]

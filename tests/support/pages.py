@@ -1,0 +1,80 @@
+"""The dashboard's pages as a browser sees them, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+
+from tests.support.env import Env
+from tests.support.web import Web
+
+_CSRF = re.compile(r'name="csrf" value="([^"]*)"')
+
+TOKENS = json.dumps(
+    [
+        {"name": "reader", "role": "read", "token": "reader-secret-0123456789"},
+        {"name": "operator", "role": "operate", "token": "operator-secret-0123456789"},
+        {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": "tenant-secret-0123456789"},
+    ]
+)
+"""What RQSCHED_TOKENS is where somebody logs in with `Pages.log_in`."""
+
+
+@dataclass
+class Pages:
+    """Reads pages and sends their forms, keeping cookies as a browser does."""
+
+    web: Web
+    cookies: dict[str, str] = field(default_factory=dict)
+    csrf: set[str] = field(default_factory=set)
+    """What the forms of the page that was read last carry; one value."""
+
+    @property
+    def env(self) -> Env:
+        return self.web.env
+
+    def _sent(self, answer: httpx.Response) -> httpx.Response:
+        for name, value in answer.cookies.items():
+            self.cookies[name] = value
+        return answer
+
+    def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        return {**({"cookie": cookie} if cookie else {}), **(more or {})}
+
+    def get(self, path: str, *, status: int = 200) -> str:
+        """Read a page; asserts its status."""
+        answer = self._sent(self.web.get(path, headers=self._headers()))
+        assert answer.status_code == status, answer.text
+        self.csrf = {found[1] for found in _CSRF.finditer(answer.text)} or self.csrf
+        return answer.text
+
+    def send(self, path: str, *, csrf: str | None = None, **fields: Any) -> httpx.Response:
+        """Send a form with the CSRF value of a page that was read; returns what came back."""
+        if not self.csrf:
+            self.get("/schedules")
+        (value,) = self.csrf
+        token = value if csrf is None else csrf
+        headers = self._headers({"content-type": "application/x-www-form-urlencoded"})
+        body = urlencode({"csrf": token, **fields}, doseq=True)
+        return self._sent(self.web.post(path, content=body, headers=headers))
+
+    def do(self, path: str, **fields: Any) -> str:
+        """Send a form and read the page it leads to."""
+        answer = self.send(path, **fields)
+        assert answer.status_code == 303, answer.text
+        return self.get(answer.headers["location"])
+
+    def log_in(self, name: str) -> Pages:
+        """Log in with the token of this name of TOKENS, as a browser does."""
+        self.get("/login")
+        answer = self.send("/login", token=f"{name}-secret-0123456789", to="/schedules")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/schedules"
+        return self
