@@ -20,7 +20,7 @@ def clock_skews(runtime: Runtime) -> dict[str, timedelta]:
     """Return by how much the clocks of Redis and SQL are ahead of this host's; SQLite has none of its own."""
     theirs = {"Redis": _redis_time(runtime.transport.redis)}
     host = SystemClock().now()
-    if not runtime.database.is_sqlite:
+    if runtime.database.dialect.has_server:
         theirs["SQL"] = runtime.database.now(host)
     return {name: at - host for name, at in theirs.items()}
 

@@ -57,7 +57,7 @@ class Dispatcher:
         self._is_woken = False
         self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
         batch = runtime.settings.fire_batch
-        self._batch = min(batch, SQLITE_BATCH) if runtime.database.is_sqlite else batch
+        self._batch = min(batch, SQLITE_BATCH) if runtime.database.dialect.has_one_writer else batch
 
     def stop(self) -> None:
         """Finish the batch and end the loop."""

@@ -134,7 +134,7 @@ class Runtime:
         """
         if self._clock is not None:
             return self._clock.now()
-        if self.database.is_sqlite:
+        if not self.database.dialect.has_server:
             return self._host.now()
         clock = self._database_clock
         if clock.is_due(self.settings.clock_refresh) and not (clock.is_measured and self.database.is_in_transaction):

@@ -11,7 +11,6 @@ import inspect
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from rq.utils import import_attribute
 
@@ -27,6 +26,7 @@ from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
 from rqsched.store import changes, claims, one_change, target_attempts
 from rqsched.store.database import Connection, DatabaseError, Patience
+from rqsched.store.dialect import dialect_of
 from rqsched.transport.transport import EXECUTE
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def warm_up(runtime: Runtime) -> None:
     logging.LogRecord(__name__, logging.INFO, __file__, 0, "%s", ("a run",), None)
     inspect.isawaitable(None)
     try:
-        runtime.database.transact(partial(_rehearse, is_sqlite=runtime.database.is_sqlite), patience=_ONCE)
+        runtime.database.transact(_rehearse, patience=_ONCE)
         runtime.now()  # measures the clock
     except (BackendUnavailableError, DatabaseLimitError, DatabaseError) as error:
         _log.debug("not warmed up: %s", error, extra={"action": "not_warmed_up"})
@@ -55,7 +55,7 @@ def warm_up(runtime: Runtime) -> None:
     gc.freeze()  # a collection in a horse would touch, and so copy, every page that it inherits
 
 
-def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
+def _rehearse(connection: Connection) -> None:
     schedule, run = _sample(_THEN)
     claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
     changes.find_run(connection, run.uid)
@@ -65,7 +65,7 @@ def _rehearse(connection: Connection, *, is_sqlite: bool) -> None:
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
-        if not is_sqlite:
+        if dialect_of(connection).joins_writes:
             one_change.end_alone(connection, ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
-from rqsched.store.bulk import is_sqlite
-from rqsched.store.schedule_filters import unindexed
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, schedules
 
 
@@ -101,7 +100,7 @@ def page(
     if schedule_id is not None:
         statement = statement.where(_is_of(connection, namespace, schedule_id))
     else:
-        owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+        owner = dialect_of(connection).unindexed(schedules.c.namespace)
         statement = statement.join(schedules, schedules.c.uid == backfills.c.schedule_uid).where(owner == namespace)
     if status is not None:
         statement = statement.where(backfills.c.status == status)

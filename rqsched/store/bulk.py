@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
+from rqsched.store.dialect import POSTGRES, dialect_of
 
 Row = Mapping[str, Any]
 """Column names and values."""
@@ -32,27 +31,6 @@ _NUL = "\\u0000"
 """How a document writes the character at which SQLite cuts what it reads from one."""
 
 
-def is_sqlite(connection: Connection) -> bool:
-    """Return whether the connection is to SQLite."""
-    return connection.dialect.name == "sqlite"
-
-
-def insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """Return an INSERT that supports ON CONFLICT, in the database's dialect."""
-    if not is_sqlite(connection):
-        return postgres_insert(table)
-    from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - a process has one database, and dialects are slow to load
-
-    return sqlite.insert(table)
-
-
-def postgres_insert(table: sa.Table) -> postgresql.Insert:
-    """Return an INSERT that supports ON CONFLICT, for PostgreSQL."""
-    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - as above
-
-    return postgresql.insert(table)
-
-
 def columns_of(rows: Sequence[Row]) -> Columns:
     """Return rows of the same columns as columns."""
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
@@ -61,7 +39,7 @@ def columns_of(rows: Sequence[Row]) -> Columns:
 def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or_ignore: bool = False) -> None:
     """Insert rows; `or_ignore` skips rows whose unique key exists."""
     count = _count(columns)
-    if count > 1 and not is_sqlite(connection):
+    if count > 1 and dialect_of(connection).takes_arrays:
         shared, own = _split(columns)
         statement = _set_insert(table, tuple(shared), tuple(own), or_ignore)
         for part in _parts(own, count):
@@ -71,7 +49,7 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
     elif count > 1:
         _insert_each(connection, table, columns, or_ignore)
     elif count:
-        statement = insert(connection, table)
+        statement = dialect_of(connection).insert(table)
         connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [_first(columns)])
 
 
@@ -100,7 +78,7 @@ def _insert_each(connection: Connection, table: sa.Table, columns: Columns, or_i
 def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> None:
     """Update rows, each named by its `uid`; of two rows with one uid the later one wins."""
     count = _count(columns)
-    if count > 1 and not is_sqlite(connection):
+    if count > 1 and dialect_of(connection).takes_arrays:
         shared, own = _split(_latest(columns, count), apart="uid")
         statement = _set_update(table, tuple(shared), tuple(own))
         for part in _parts(own, _count(own)):
@@ -204,7 +182,7 @@ def _instant(value: datetime) -> str:
 @lru_cache(maxsize=1024)
 def _set_insert(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...], or_ignore: bool) -> sa.Insert:
     values = _set_values(table, shared, own)
-    statement = postgres_insert(table).from_select(list(values), sa.select(*values.values()))
+    statement = POSTGRES.insert(table).from_select(list(values), sa.select(*values.values()))
     return statement.on_conflict_do_nothing() if or_ignore else statement
 
 

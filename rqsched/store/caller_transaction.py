@@ -21,8 +21,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
 from rqsched.store import metadata
-from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import is_conflict, is_transient, reason_of, sqlstate_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import database_metadata
 
 if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for others it is a tenth of a second
@@ -114,7 +114,7 @@ def perform(connection: Connection, database_id: str, work: Callable[[Connection
     `database_id`, and TransactionConflictError when another transaction was first. Nothing is tried again.
     """
     try:
-        if is_writing and is_sqlite(connection):
+        if is_writing and dialect_of(connection).has_one_writer:
             _take_write_lock(connection)
         with connection.begin_nested():
             _require_database(connection, database_id)

@@ -6,7 +6,6 @@ uid; transactions that keep it never deadlock.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,8 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import one_change
-from rqsched.store.bulk import insert_rows, is_sqlite, update_rows
+from rqsched.store.bulk import insert_rows, update_rows
+from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
@@ -45,61 +45,19 @@ from rqsched.store.tables import (
 )
 
 
-def one_of(column: sa.ColumnElement[Any], values: Iterable[str], connection: Connection) -> sa.ColumnElement[bool]:
-    """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
-    on_sqlite = is_sqlite(connection)
-    return _among(column, sa.literal(_listed(values, connection), _type_of_list(on_sqlite)), on_sqlite)
-
-
-def _among(column: sa.ColumnElement[Any], values: sa.ColumnElement[Any], on_sqlite: bool) -> sa.ColumnElement[bool]:
-    """Compare with what `_listed` returns."""
-    if on_sqlite:
-        every = sa.func.json_each(values).table_valued("value")
-        return column.in_(sa.select(every.c.value))
-    return column == sa.any_(sa.cast(values, sa.ARRAY(sa.Text)))
-
-
-def _joined(column: sa.ColumnElement[Any], *, on_sqlite: bool) -> sa.ColumnElement[bool]:
-    """Compare with `among` by a join, for long lists: `= ANY` may look through all of it for each row of the table."""
-    if on_sqlite:
-        return _among(column, _bound("among", on_sqlite), on_sqlite)
-    return column.in_(sa.select(_given().c.uid))
-
-
-def _of_each(statement: sa.Select[Any], column: sa.ColumnElement[Any], *, on_sqlite: bool) -> sa.Select[Any]:
-    """Look up what is asked for each of `among`, by an index, however many rows the table has.
-
-    A planner whose statistics are older than a herd takes the open runs of all schedules for a few, and would read
-    them all for each batch.
-    """
-    if on_sqlite:
-        return statement.where(_joined(column, on_sqlite=True))
-    given = _given()
-    one = statement.where(column == given.c.uid).offset(sa.literal_column("0")).lateral("one")
-    return sa.select(*one.c).select_from(given.join(one, sa.true()))
-
-
-def _given() -> sa.TableValuedAlias:
-    return sa.func.unnest(_bound("among", on_sqlite=False)).table_valued("uid", name="given").render_derived()
-
-
-def _listed(values: Iterable[str], connection: Connection) -> Any:
-    """Return a list as one bound value."""
-    return json.dumps(list(values)) if is_sqlite(connection) else list(values)
-
-
 def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
     """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that another transaction holds."""
     wanted = sorted(set(uids))
     if not wanted:
         return []
-    statement = _lock_schedules(is_sqlite(connection), skip_locked)
-    return [to_schedule(row) for row in connection.execute(statement, {"among": _listed(wanted, connection)}).all()]
+    dialect = dialect_of(connection)
+    found = connection.execute(_lock_schedules(dialect, skip_locked), {"among": dialect.listed(wanted)})
+    return [to_schedule(row) for row in found.all()]
 
 
 @lru_cache(maxsize=4)
-def _lock_schedules(on_sqlite: bool, skip_locked: bool) -> sa.Select[Any]:
-    statement = SELECT_SCHEDULES.where(_joined(schedules.c.uid, on_sqlite=on_sqlite)).order_by(schedules.c.uid)
+def _lock_schedules(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_SCHEDULES.where(dialect.among(schedules.c.uid)).order_by(schedules.c.uid)
     return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=schedules)
 
 
@@ -120,23 +78,23 @@ _LOCK_FREE = _FIND.with_for_update(key_share=True, skip_locked=True)
 
 def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
     """Lock and read, by id, the not-deleted schedules of these identities."""
-    return _named(connection, _lock_named(is_sqlite(connection)), namespace, schedule_ids)
+    return _named(connection, _lock_named(dialect_of(connection)), namespace, schedule_ids)
 
 
 def find_all_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
     """Read, by id, the not-deleted schedules of these identities without locking them."""
-    return _named(connection, _find_named(is_sqlite(connection)), namespace, schedule_ids)
+    return _named(connection, _find_named(dialect_of(connection)), namespace, schedule_ids)
 
 
 @lru_cache(maxsize=2)
-def _find_named(on_sqlite: bool) -> sa.Select[Any]:
+def _find_named(dialect: Dialect) -> sa.Select[Any]:
     # A row that was deleted while its lock was awaited must be left out: IS_LIVE stands here, too.
-    return SELECT_SCHEDULES.where(is_named(on_sqlite=on_sqlite), IS_LIVE).order_by(schedules.c.uid)
+    return SELECT_SCHEDULES.where(is_named(dialect), IS_LIVE).order_by(schedules.c.uid)
 
 
 @lru_cache(maxsize=2)
-def _lock_named(on_sqlite: bool) -> sa.Select[Any]:
-    return _find_named(on_sqlite).with_for_update(key_share=True, of=schedules)
+def _lock_named(dialect: Dialect) -> sa.Select[Any]:
+    return _find_named(dialect).with_for_update(key_share=True, of=schedules)
 
 
 def _named(
@@ -146,30 +104,22 @@ def _named(
     return {schedule.schedule_id: schedule for schedule in map(to_schedule, found)}
 
 
-def is_named(*, on_sqlite: bool) -> sa.ColumnElement[bool]:
+def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Say that a schedule is one of those that are not deleted and have an id `among` those of a namespace, `named_in`.
 
     Each id is looked up by the index: without statistics, or with a plan made without the ids, PostgreSQL takes a
     namespace for a few rows, and would compare all of them with all the ids.
     """
     named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
-    if on_sqlite:
-        return (schedules.c.namespace == named_in) & _joined(schedules.c.schedule_id, on_sqlite=True)
+    if not dialect.has_statistics:
+        return (schedules.c.namespace == named_in) & dialect.among(schedules.c.schedule_id)
     of_id = sa.select(schedules.c.uid).where(schedules.c.namespace == named_in, IS_LIVE).correlate_except(schedules)
-    return schedules.c.uid.in_(_of_each(of_id, schedules.c.schedule_id, on_sqlite=False))
+    return schedules.c.uid.in_(dialect.of_each(of_id, schedules.c.schedule_id))
 
 
 def given_names(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Any]:
     """Return what `is_named` is asked with."""
-    return {"named_in": namespace, "among": _listed(schedule_ids, connection)}
-
-
-def _bound(name: str, on_sqlite: bool) -> sa.BindParameter[Any]:
-    return sa.bindparam(name, type_=_type_of_list(on_sqlite))
-
-
-def _type_of_list(on_sqlite: bool) -> sa.types.TypeEngine[Any]:
-    return sa.Text() if on_sqlite else sa.ARRAY(sa.Text)
+    return {"named_in": namespace, "among": dialect_of(connection).listed(schedule_ids)}
 
 
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
@@ -197,8 +147,9 @@ def open_runs(
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
         return found
-    statement = _open_runs(is_sqlite(connection), with_backfill)
-    for row in connection.execute(statement, {"among": _listed([schedule.uid for schedule in locked], connection)}):
+    dialect = dialect_of(connection)
+    given = {"among": dialect.listed(schedule.uid for schedule in locked)}
+    for row in connection.execute(_open_runs(dialect, with_backfill), given):
         found[row.schedule_uid].append(to_run(row))
     for schedule in locked:
         if schedule.buffer_depth or schedule.backfill_waiting:
@@ -207,9 +158,9 @@ def open_runs(
 
 
 @lru_cache(maxsize=4)
-def _open_runs(on_sqlite: bool, with_backfill: bool) -> sa.Select[Any]:
+def _open_runs(dialect: Dialect, with_backfill: bool) -> sa.Select[Any]:
     statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE)
-    found = _of_each(statement, runs.c.schedule_uid, on_sqlite=on_sqlite)
+    found = dialect.of_each(statement, runs.c.schedule_uid)
     return found.order_by(found.selected_columns.uid)
 
 
@@ -251,13 +202,14 @@ def lock_open_runs(
 def _lock_runs(connection: Connection, uids: Sequence[str], *, skip_locked: bool = False) -> list[Run]:
     if not uids:
         return []
-    statement = _lock_runs_of(is_sqlite(connection), skip_locked)
-    return [to_run(row) for row in connection.execute(statement, {"among": _listed(uids, connection)}).all()]
+    dialect = dialect_of(connection)
+    found = connection.execute(_lock_runs_of(dialect, skip_locked), {"among": dialect.listed(uids)})
+    return [to_run(row) for row in found.all()]
 
 
 @lru_cache(maxsize=4)
-def _lock_runs_of(on_sqlite: bool, skip_locked: bool) -> sa.Select[Any]:
-    statement = SELECT_RUNS.where(_joined(runs.c.uid, on_sqlite=on_sqlite)).order_by(runs.c.uid)
+def _lock_runs_of(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_RUNS.where(dialect.among(runs.c.uid)).order_by(runs.c.uid)
     return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=runs)
 
 
@@ -333,21 +285,22 @@ def occurrences_run(
     for uid, at in since.items():
         hours[at.replace(minute=0, second=0, microsecond=0)][uid] = at
     found: dict[str, set[datetime]] = defaultdict(set)
-    statement = _occurrences_of(is_sqlite(connection), until is not None)
+    dialect = dialect_of(connection)
+    statement = _occurrences_of(dialect, until is not None)
     for asked in hours.values():
-        given = {"among": _listed(asked, connection), "since": min(asked.values())}
+        given = {"among": dialect.listed(asked), "since": min(asked.values())}
         for uid, occurrence_at in connection.execute(statement, given if until is None else given | {"until": until}):
             found[uid].add(occurrence_at)
     return {uid: frozenset(instants) for uid, instants in found.items()}
 
 
 @lru_cache(maxsize=4)
-def _occurrences_of(on_sqlite: bool, has_end: bool) -> sa.Select[Any]:
+def _occurrences_of(dialect: Dialect, has_end: bool) -> sa.Select[Any]:
     statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at)
     statement = statement.where(IS_OCCURRENCE, runs.c.occurrence_at >= sa.bindparam("since"))
     if has_end:
         statement = statement.where(runs.c.occurrence_at < sa.bindparam("until"))
-    return _of_each(statement, runs.c.schedule_uid, on_sqlite=on_sqlite)
+    return dialect.of_each(statement, runs.c.schedule_uid)
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
@@ -366,9 +319,8 @@ def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
     """Read which of these schedules exist, without locking them."""
     if not uids:
         return set()
-    return set(
-        connection.execute(sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids, connection))).scalars()
-    )
+    is_one = dialect_of(connection).one_of(schedules.c.uid, uids)
+    return set(connection.execute(sa.select(schedules.c.uid).where(is_one)).scalars())
 
 
 def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
@@ -388,7 +340,7 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
     statement where that is possible (PostgreSQL).
     """
-    if len(changes) == 1 and not is_sqlite(connection) and one_change.write(connection, changes[0]):
+    if len(changes) == 1 and dialect_of(connection).joins_writes and one_change.write(connection, changes[0]):
         return
     insert_rows(connection, schedules, schedule_columns([change.after for change in changes if change.before is None]))
     _write_schedules(connection, [change for change in changes if change.before is not None])

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Run, RunStatus, Schedule
-from rqsched.store.bulk import is_sqlite
-from rqsched.store.changes import UNFINISHED_WITH, lock_running, one_of
+from rqsched.store.changes import UNFINISHED_WITH, lock_running
+from rqsched.store.dialect import dialect_of
 from rqsched.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
@@ -56,7 +56,7 @@ def start_run(
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
-    if not is_sqlite(connection):
+    if dialect_of(connection).joins_writes:
         row = connection.execute(_START_UNTOLD if is_untold else _START_RETURNING, given).first()
     elif connection.execute(_START, given).rowcount:
         row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
@@ -142,10 +142,10 @@ def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None
     What an end writes is not among it, see `write`.
     """
     start_run(connection, uid, 1, 1, start)
-    if is_sqlite(connection):
-        connection.execute(_STARTED, {"b_uid": uid})
-    else:
+    if dialect_of(connection).joins_writes:
         start_run(connection, uid, 1, 1, start, is_untold=True)
+    else:
+        connection.execute(_STARTED, {"b_uid": uid})
     record_heartbeat(connection, uid, uid)
     lock_running(connection, uid, uid)
     connection.execute(UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})
@@ -181,7 +181,8 @@ def start_external(
     """Write the start of locked runs; returns them in the order of the uids, each with its schedule."""
     if not uids:
         return []
-    update = sa.update(runs).where(one_of(runs.c.uid, uids, connection)).values(**values).returning(*RUN_COLUMNS)
+    is_one = dialect_of(connection).one_of(runs.c.uid, uids)
+    update = sa.update(runs).where(is_one).values(**values).returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
     return _with_schedules(connection, [started[uid] for uid in uids])
 
@@ -194,7 +195,7 @@ def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Sche
 
 def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[tuple[Run, Schedule]]:
     uids = sorted({run.schedule_uid for run in found})
-    statement = SELECT_SCHEDULES.where(one_of(schedules.c.uid, uids, connection))
+    statement = SELECT_SCHEDULES.where(dialect_of(connection).one_of(schedules.c.uid, uids))
     known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
     return [(run, known[run.schedule_uid]) for run in found]
 
@@ -206,14 +207,14 @@ def record_external_heartbeats(
 
     What was claimed without the name of a worker belongs to the first worker that names it.
     """
-    is_named = one_of(runs.c.uid, uids, connection)
+    is_named = dialect_of(connection).one_of(runs.c.uid, uids)
     is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)
     mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
     # In the order in which all runs are locked: two heartbeats, or one and a fire that cancels, never deadlock.
     locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
     alive = list(connection.execute(locked).scalars())
     values = {"heartbeat_at": now, "held_until": held_until}
-    connection.execute(sa.update(runs).where(one_of(runs.c.uid, alive, connection)).values(**values))
+    connection.execute(sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, alive)).values(**values))
     return set(alive)
 
 

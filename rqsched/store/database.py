@@ -26,6 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 from rqsched.patience import call_patiently
+from rqsched.store.dialect import READ_ONLY, Dialect, dialect_of
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -34,7 +35,6 @@ ConstraintError = IntegrityError
 """A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
 UNREACHABLE = (OperationalError, PoolTimeoutError)
 """What is raised while the database does not answer."""
-_READ_ONLY = "rqsched_read_only"
 _BUSY_TIMEOUT_MS = 15_000
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available."""
@@ -184,7 +184,7 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
 
     See `session_limits.SESSION`; on SQLite, which has no such limits, nothing changes.
     """
-    if connection.dialect.name == "sqlite":
+    if not dialect_of(connection).has_server:
         yield
         return
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
@@ -227,7 +227,7 @@ def _prepare_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    is_read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    is_read_only = connection.get_execution_options().get(READ_ONLY, False)
     connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
 
 
@@ -251,12 +251,14 @@ class Database:
         self._pooler = pooler
         self._open_engine = open_engine
         self._engine = make_engine(url, pooler) if open_engine is None else open_engine()
-        self.takes_single_statements = open_engine is None and pooler is None and not self.is_sqlite
+        self.dialect: Dialect = dialect_of(self._engine)
+        """What differs between SQLite and PostgreSQL."""
+        self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
         limits of our sessions."""
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
-        if not self.is_sqlite:
+        if self.dialect.has_server:
             sa.event.listen(self._engine, "connect", lambda raw, _: self._raw.add(raw))
         self._open = threading.local()
         self._keeper: tuple[int, int] | None = None
@@ -274,11 +276,6 @@ class Database:
             self._engine.dispose(close=False)
             self._pid = os.getpid()
         return self._engine
-
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether this is SQLite."""
-        return self._engine.dialect.name == "sqlite"
 
     def transact(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
@@ -359,7 +356,7 @@ class Database:
             self._give_back()
         with self._counted(), self.engine.connect() as connection:
             if is_read_only:
-                connection.execution_options(**self._snapshot)
+                connection.execution_options(**self.dialect.snapshot)
             elif is_alone:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             try:
@@ -369,12 +366,6 @@ class Database:
                 if sqlstate_of(error) == _READ_ONLY_SERVER:
                     connection.invalidate(error)  # the next attempt asks anew which server takes writes
                 raise
-
-    @property
-    def _snapshot(self) -> dict[str, Any]:
-        if self.is_sqlite:
-            return {_READ_ONLY: True}
-        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def _patiently(self, attempt: Callable[[], T], own: Patience | None, *, again: Callable[[], T] | None = None) -> T:
         patience = own or self.patience
@@ -408,7 +399,7 @@ class Database:
 
     def now(self, host: datetime) -> datetime:
         """Read the database's clock; SQLite has none of its own and answers with the host's."""
-        if self.is_sqlite:
+        if not self.dialect.has_server:
             return host
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
         value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
@@ -420,8 +411,8 @@ class Database:
 
     def server_version(self) -> str:
         """Return the name and the version of the database server."""
-        name, query = ("SQLite", "SELECT sqlite_version()") if self.is_sqlite else ("PostgreSQL", "SHOW server_version")
-        return f"{name} {self.read(lambda connection: connection.execute(sa.text(query)).scalar_one())}"
+        query = sa.text(self.dialect.version_query)
+        return f"{self.dialect.title} {self.read(lambda connection: connection.execute(query).scalar_one())}"
 
     def leave_to_parent(self) -> None:
         """Close, in a fork, what it has inherited of its parent's connections to a server: they end with the parent."""
@@ -451,7 +442,7 @@ def _close_sqlite_before_fork() -> None:
 
     Its commits would vanish with the write-ahead log when the last connection outside the child closes.
     """
-    databases = [database for database in list(_databases) if database.is_sqlite]
+    databases = [database for database in list(_databases) if not database.dialect.has_server]
     for database in databases:
         database.close()
     if databases:

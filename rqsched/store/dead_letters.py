@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import read_cursor, write_cursor
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.store.tables import IS_DEAD_LETTER, runs, schedules
@@ -70,7 +70,7 @@ def forget(connection: Connection, uid: str, *, namespace: str) -> bool:
 
 def take_off(connection: Connection, uids: Sequence[str]) -> None:
     """Take runs off the dead letters that are run again; their schedule is locked."""
-    retried = one_of(runs.c.uid, uids, connection)
+    retried = dialect_of(connection).one_of(runs.c.uid, uids)
     connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
 
 

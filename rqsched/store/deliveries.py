@@ -27,7 +27,7 @@ from rqsched.core.deliveries import (
 )
 from rqsched.core.ids import DeliveryJobId
 from rqsched.store.bulk import columns_of, insert_rows
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries
 
 _NAMES = [*Delivery.__dataclass_fields__]
@@ -57,7 +57,7 @@ def find(connection: Connection, uid: str) -> Delivery | None:
 def pending(connection: Connection, uids: Sequence[str]) -> list[Delivery]:
     """Read those of these deliveries that still wait."""
     waits = deliveries.c.status == constant(DeliveryStatus.PENDING)
-    statement = _SELECT.where(one_of(deliveries.c.uid, uids, connection), waits).order_by(deliveries.c.uid)
+    statement = _SELECT.where(dialect_of(connection).one_of(deliveries.c.uid, uids), waits).order_by(deliveries.c.uid)
     return [_read(row) for row in connection.execute(statement)]
 
 
@@ -169,7 +169,9 @@ def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> i
 
     A row that another transaction holds is left to the next pass.
     """
-    named = sa.select(deliveries.c.uid).where(one_of(deliveries.c.uid, [one.uid for one in silent], connection))
+    named = sa.select(deliveries.c.uid).where(
+        dialect_of(connection).one_of(deliveries.c.uid, [one.uid for one in silent])
+    )
     free = set(connection.execute(named.order_by(deliveries.c.uid).with_for_update(skip_locked=True)).scalars())
     lost = 0
     for delivery in sorted(silent, key=lambda one: one.uid):

@@ -17,7 +17,7 @@ from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.bulk import columns_of, insert_rows
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
 
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
@@ -133,7 +133,7 @@ def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
     connection.execute(
         sa.update(targets)
-        .where(one_of(targets.c.run_uid, run_uids, connection))
+        .where(dialect_of(connection).one_of(targets.c.run_uid, run_uids))
         .where(targets.c.status.in_([*_ENDED_BADLY, TargetStatus.CANCELLED.value]))
         .values(status=TargetStatus.WAITING.value, attempt=again, delivery=targets.c.delivery + 1, error=None)
         .values(dict.fromkeys(("token", "queued_at", "deadline_at", "ended_at", "retry_at", "blocked_at")))
@@ -172,7 +172,7 @@ def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, Run
     """Return what runs are known by, by their uids; fan-outs that were started by hand have no run."""
     columns = schedules.c.namespace, schedules.c.schedule_id, runs.c.occurrence_at, runs.c.attempt
     statement = sa.select(runs.c.uid, *columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    found = statement.where(one_of(runs.c.uid, sorted(set(run_uids)), connection))
+    found = statement.where(dialect_of(connection).one_of(runs.c.uid, sorted(set(run_uids))))
     return {row[0]: RunName(*row[1:]) for row in connection.execute(found)}
 
 
@@ -204,7 +204,7 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
-        mine = one_of(targets.c.uid, [target.uid for target in chunk], connection)
+        mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
         connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
 
 
@@ -248,7 +248,7 @@ def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None
     is_retry = targets.c.status == constant(TargetStatus.RETRYING)
     connection.execute(
         sa.update(targets)
-        .where(one_of(targets.c.uid, uids, connection))
+        .where(dialect_of(connection).one_of(targets.c.uid, uids))
         .values(
             status=sa.case((is_limited, TargetStatus.WAITING.value), else_=TargetStatus.PENDING.value),
             attempt=targets.c.attempt + sa.case((is_retry, 1), else_=0),

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import dumps
 from rqsched.errors import IdempotencyConflictError
-from rqsched.store.bulk import insert
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import idempotency_keys as table
 
 KEPT = timedelta(days=1)
@@ -62,5 +62,5 @@ def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime, ans
         connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))
     named = {"namespace": key.namespace, "key": key.text, "digest": key.digest}
     connection.execute(
-        insert(connection, table).values(**named, schedule_uid=schedule_uid, created_at=now, answer=answer)
+        dialect_of(connection).insert(table).values(**named, schedule_uid=schedule_uid, created_at=now, answer=answer)
     )

@@ -17,8 +17,8 @@ from rqsched.core.ids import is_uid
 from rqsched.core.model import BLOCKED, Run, Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database
+from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
@@ -28,7 +28,7 @@ from rqsched.store.rows import (
     to_run,
     to_schedule,
 )
-from rqsched.store.schedule_filters import Filters, conditions_of, has_status, unindexed
+from rqsched.store.schedule_filters import Filters, conditions_of, has_status
 from rqsched.store.schedule_search import MOST_LOOKED_AT, SORTS, place_of, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -138,15 +138,16 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
     """Count the schedules that all pages of a list show together; by status alone in indexes, without their rows."""
-    on_sqlite = is_sqlite(connection)
+    dialect = dialect_of(connection)
+    is_named = not dialect.has_statistics
     if replace(filters, namespace=None, statuses=()) != Filters():
-        return _count(connection, *conditions_of(on_sqlite, filters))
+        return _count(connection, *conditions_of(dialect, filters))
     wanted = {status for status in ScheduleStatus if status in (filters.statuses or _SHOWN)}
     # One index holds all of a namespace, those of exceptions what is not active.
     has_active = ScheduleStatus.ACTIVE in wanted
     counted = _EXCEPTIONS - wanted if has_active else wanted
     owner = [] if filters.namespace is None else [schedules.c.namespace == filters.namespace]
-    found = sum(_count(connection, *owner, has_status((status,), is_named=on_sqlite)) for status in counted)
+    found = sum(_count(connection, *owner, has_status((status,), is_named=is_named)) for status in counted)
     return _count(connection, *owner) - found if has_active else found
 
 
@@ -351,7 +352,7 @@ def _read_number(cursor: str) -> int:
 
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that fire next, the earliest first."""
-    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
     statement = (
         SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at.is_not(None), owner == namespace)
         .order_by(schedules.c.due_at, schedules.c.uid)

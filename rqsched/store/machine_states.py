@@ -16,8 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.store.bulk import insert
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import machine_states as table
 
 KEPT_AS = "__rqsched_machine__"
@@ -54,7 +53,7 @@ def put(
     ]
     if not rows:
         return
-    new = insert(connection, table)
+    new = dialect_of(connection).insert(table)
     since = new.excluded.entered_at
     changes = {
         "state": new.excluded.state,
@@ -94,7 +93,7 @@ def find(connection: Connection, machine: str, instance_id: str) -> InstanceStat
 
 def known(connection: Connection, machine: str, instance_ids: Sequence[str]) -> set[str]:
     """Return which of these instances belong to the machine."""
-    mine = table.c.machine == machine, one_of(table.c.instance_id, instance_ids, connection)
+    mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, instance_ids)
     return set(connection.execute(sa.select(table.c.instance_id).where(*mine)).scalars())
 
 
@@ -121,7 +120,8 @@ def page_in(
 
     With `entered_until` only those that have been in their state since then or longer.
     """
-    mine = [table.c.machine == machine, table.c.instance_id > after, one_of(table.c.state, states, connection)]
+    is_in = dialect_of(connection).one_of(table.c.state, states)
+    mine = [table.c.machine == machine, table.c.instance_id > after, is_in]
     if entered_until is not None:
         mine.append(_entered_at() <= entered_until)
     statement = sa.select(table.c.instance_id).where(*mine).order_by(table.c.instance_id).limit(limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.store.bulk import insert
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import database_metadata
 
 DATABASE_ID = "database_id"
@@ -20,11 +20,12 @@ def find_value(connection: Connection, name: str) -> str | None:
 
 def claim_value(connection: Connection, name: str, value: str) -> str:
     """Set a value unless the name has one; returns the value it has then."""
-    connection.execute(insert(connection, database_metadata).values(name=name, value=value).on_conflict_do_nothing())
+    statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
+    connection.execute(statement.on_conflict_do_nothing())
     return find_value(connection, name) or value
 
 
 def set_value(connection: Connection, name: str, value: str) -> None:
     """Set a value, whatever it was before."""
-    statement = insert(connection, database_metadata).values(name=name, value=value)
+    statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))

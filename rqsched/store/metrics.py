@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
@@ -139,7 +139,7 @@ def open_runs(connection: Connection, limit: int) -> dict[str, str]:
 
 def run_statuses(connection: Connection, uids: Sequence[str]) -> dict[str, str]:
     """Read the statuses of runs, by uid; purged ones are left out."""
-    statement = sa.select(runs.c.uid, runs.c.status).where(one_of(runs.c.uid, uids, connection))
+    statement = sa.select(runs.c.uid, runs.c.status).where(dialect_of(connection).one_of(runs.c.uid, uids))
     return {row.uid: row.status for row in connection.execute(statement)}
 
 

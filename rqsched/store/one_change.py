@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Change, RunStatus, Schedule
-from rqsched.store.bulk import postgres_insert
+from rqsched.store.dialect import POSTGRES
 from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,
@@ -127,7 +127,7 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
 @lru_cache(maxsize=4)
 def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
     made = (
-        postgres_insert(schedules)
+        POSTGRES.insert(schedules)
         .values(_bound("s", schedules, of_schedule))
         .on_conflict_do_nothing()
         .returning(schedules.c.uid)
@@ -153,7 +153,7 @@ def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) 
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
         # A duplicate key must never stop a chain; a decision about the row as it is meets none.
-        start = postgres_insert(runs).on_conflict_do_nothing()
+        start = POSTGRES.insert(runs).on_conflict_do_nothing()
         recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), moved).cte("started"))
     return recorded.returning(audit_events.c.sequence)
 

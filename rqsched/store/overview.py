@@ -13,10 +13,10 @@ from sqlalchemy.engine import Connection
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
-from rqsched.store.bulk import is_sqlite
+from rqsched.store.dialect import dialect_of
 from rqsched.store.listing import count_schedules, to_record
 from rqsched.store.rows import RUN_COLUMNS, SELECT_SCHEDULES, to_run, to_schedule
-from rqsched.store.schedule_filters import Filters, has_status, unindexed
+from rqsched.store.schedule_filters import Filters, has_status
 from rqsched.store.schedule_search import MOST_LOOKED_AT, search_schedules
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -199,7 +199,7 @@ def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[
 
 def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
     """Read why runs of a namespace are blocked, each with its schedule, longest first."""
-    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
     statement = (
         SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
         .join(runs, runs.c.schedule_uid == schedules.c.uid)
@@ -212,7 +212,7 @@ def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tup
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
     """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
-    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
     statement = (
         sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
@@ -303,7 +303,7 @@ def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str
 
 def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that were due before `since`, the earliest first."""
-    owner = unindexed(schedules.c.namespace, is_sqlite(connection))
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
     statement = (
         SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, owner == namespace)
         .order_by(schedules.c.due_at, schedules.c.uid)
@@ -314,9 +314,9 @@ def overdue_schedules(connection: Connection, namespace: str, since: datetime, l
 
 def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
     """Count the schedules of a namespace in each status, each up to `most`."""
-    on_sqlite, owner = is_sqlite(connection), schedules.c.namespace == namespace
+    is_named, owner = not dialect_of(connection).has_statistics, schedules.c.namespace == namespace
     exceptions = [
-        _count_up_to(connection, most, owner, has_status((status,), is_named=on_sqlite))
+        _count_up_to(connection, most, owner, has_status((status,), is_named=is_named))
         for status in (*RESTING, ScheduleStatus.DELETED)
     ]
     active = _count_active_among_some(connection, namespace, most)

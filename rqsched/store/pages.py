@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
-from rqsched.store.bulk import is_sqlite
+from rqsched.store.dialect import Dialect, dialect_of
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -25,10 +25,10 @@ PAGE_CHARACTERS = 2_000_000
 """The most stored text of one page over HTTP. A larger row makes a page of its own."""
 
 
-def measuring(statement: sa.Select[Row], on_sqlite: bool) -> sa.Select[Any]:
+def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:
     """Return the statement that reads how large the rows of another one are."""
     texts = tuple(column for column in statement.selected_columns if isinstance(column.type, sa.Text))
-    return statement.with_only_columns(_size(texts, on_sqlite))
+    return statement.with_only_columns(_size(texts, dialect))
 
 
 def cut_to_size(
@@ -45,7 +45,7 @@ def cut_to_size(
     """
     if most is None:
         return statement, None
-    sizes = measuring(statement, is_sqlite(connection)) if sizes is None else sizes
+    sizes = measuring(statement, dialect_of(connection)) if sizes is None else sizes
     total = 0
     for number, size in enumerate(connection.execute(sizes, given).scalars().all()):
         total += size
@@ -55,12 +55,11 @@ def cut_to_size(
 
 
 @lru_cache(maxsize=64)
-def _size(texts: tuple[sa.ColumnElement[Any], ...], on_sqlite: bool) -> sa.ColumnElement[int]:
-    """Return how long some texts are together; PostgreSQL knows without reading those it keeps elsewhere."""
-    length = sa.func.length if on_sqlite else sa.func.octet_length
+def _size(texts: tuple[sa.ColumnElement[Any], ...], dialect: Dialect) -> sa.ColumnElement[int]:
+    """Return how long some texts are together."""
     found: sa.ColumnElement[int] = sa.literal(0)
     for text in texts:
-        found = found + sa.func.coalesce(length(text), 0)
+        found = found + sa.func.coalesce(dialect.text_size(text), 0)
     return found
 
 

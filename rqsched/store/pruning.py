@@ -15,8 +15,9 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import RunKind, RunStatus
 from rqsched.core.pruning import Oldest, RunMark
-from rqsched.store.changes import lock_one, one_of
+from rqsched.store.changes import lock_one
 from rqsched.store.database import without_limits
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import (
     IS_OPEN_TARGET,
     audit_events,
@@ -121,18 +122,18 @@ def succeeded_after(connection: Connection, schedule_uid: str, number: int) -> b
 
 def count_targets(connection: Connection, run_uids: Sequence[str]) -> int:
     """Count the targets of runs."""
-    return _count(connection, targets, (one_of(targets.c.run_uid, run_uids, connection),))
+    return _count(connection, targets, (dialect_of(connection).one_of(targets.c.run_uid, run_uids),))
 
 
 def delete_targets(connection: Connection, run_uids: Sequence[str], limit: int) -> int:
     """Delete up to `limit` targets of runs; returns how many."""
-    some = sa.select(targets.c.uid).where(one_of(targets.c.run_uid, run_uids, connection)).limit(limit)
+    some = sa.select(targets.c.uid).where(dialect_of(connection).one_of(targets.c.run_uid, run_uids)).limit(limit)
     return connection.execute(sa.delete(targets).where(targets.c.uid.in_(some))).rowcount
 
 
 def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], pruned_to: datetime | None) -> None:
     """Delete runs of a locked schedule, and remember with it up to which occurrence runs were deleted."""
-    connection.execute(sa.delete(runs).where(one_of(runs.c.uid, uids, connection)))
+    connection.execute(sa.delete(runs).where(dialect_of(connection).one_of(runs.c.uid, uids)))
     if pruned_to is None:  # none of them stood for an occurrence
         return
     is_behind = schedules.c.pruned_to.is_(None) | (schedules.c.pruned_to < pruned_to)

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import LinkId
 from rqsched.core.model import Run, RunStatus
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
 from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
@@ -100,7 +100,7 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return the namespaces and ids of schedules by their uids."""
     statement = sa.select(schedules.c.uid, schedules.c.namespace, schedules.c.schedule_id)
-    found = statement.where(one_of(schedules.c.uid, sorted(set(uids)), connection))
+    found = statement.where(dialect_of(connection).one_of(schedules.c.uid, sorted(set(uids))))
     return {row.uid: (row.namespace, row.schedule_id) for row in connection.execute(found)}
 
 
@@ -146,7 +146,7 @@ def compare_heartbeats(
     uids = list(connection.execute(ordered).scalars())
     if not uids:
         return [], None
-    compared = sa.update(runs).where(one_of(runs.c.uid, uids, connection))
+    compared = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, uids))
     connection.execute(
         compared.values(
             seen_at=now,

@@ -8,14 +8,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.store.bulk import insert
+from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import IS_LIVE, schedules, workflows
 
 
 def record(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Record the names and defaults a process registered; the newest registration wins."""
     for row in rows:
-        statement = insert(connection, workflows).values(**row)
+        statement = dialect_of(connection).insert(workflows).values(**row)
         changes = {name: value for name, value in row.items() if name != "name"}
         connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
 

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched.core.model import LastOutcome, ScheduleStatus
-from rqsched.core.payload import dumps
+from rqsched.store.dialect import Dialect
 from rqsched.store.tables import ENDED_BADLY, IS_LIVE, IS_RESTING, RESTING, constant, schedules
 
 TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
@@ -71,14 +71,14 @@ class Filters:
 
 
 def conditions_of(
-    on_sqlite: bool, filters: Filters, *, is_walked: bool = False, hidden: frozenset[str] = frozenset()
+    dialect: Dialect, filters: Filters, *, is_walked: bool = False, hidden: frozenset[str] = frozenset()
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that the filters stand for.
 
     Walked, they are told by the row: no index of exceptions is offered, and none may hold the `hidden` columns.
     """
-    columns = {name: unindexed(column, name in hidden) for name, column in schedules.c.items()}
-    is_named = on_sqlite and not is_walked
+    columns = {name: dialect.unindexed(column) if name in hidden else column for name, column in schedules.c.items()}
+    is_named = not dialect.has_statistics and not is_walked
     found = [has_status(filters.statuses, columns["status"], is_named=is_named)] if filters.statuses else [IS_LIVE]
     if filters.outcomes:
         found.append(ended_so(filters.outcomes, columns["last_outcome"], is_named=is_named))
@@ -93,14 +93,9 @@ def conditions_of(
         found += filters.within(name)
     if filters.text:
         found.append(schedules.c.schedule_id.icontains(filters.text, autoescape=True))
-    found += [_has(on_sqlite, schedules.c.labels, name, value) for name, value in filters.labels.items()]
+    found += [dialect.has_member(schedules.c.labels, name, value) for name, value in filters.labels.items()]
     attributes = filters.search_attributes.items()
-    return found + [_has(on_sqlite, schedules.c.search_attributes, name, value) for name, value in attributes]
-
-
-def unindexed(column: sa.Column[Any], is_hidden: bool) -> sa.ColumnElement[Any]:
-    """Return the column, hidden as no index of SQLite holds it: without statistics it takes the wrong one."""
-    return sa.literal_column(f"+{column.table.name}.{column.name}", column.type) if is_hidden else column
+    return found + [dialect.has_member(schedules.c.search_attributes, name, value) for name, value in attributes]
 
 
 def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -131,18 +126,3 @@ def ended_so(
     if LastOutcome.SUCCEEDED not in outcomes:
         return is_one & ENDED_BADLY if is_named else is_one
     return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
-
-
-def _has(on_sqlite: bool, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that a JSON object has a member; on SQLite by its rows, as a path cannot name every key."""
-    # Canonical JSON has such a member as this text: most rows are passed over without being parsed.
-    find = sa.func.instr if on_sqlite else sa.func.strpos
-    is_likely = find(column, dumps({name: value})[1:-1]) > 0 if isinstance(value, str) else sa.true()
-    if not on_sqlite:
-        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - of one database only
-
-        return is_likely & sa.cast(column, JSONB).contains({name: value})
-    member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
-    wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
-    same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
-    return is_likely & sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))

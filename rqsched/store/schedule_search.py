@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
-from rqsched.store.bulk import is_sqlite
+from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.pages import cut_to_size, measuring
 from rqsched.store.rows import SELECT_SCHEDULES, SELECT_SLIM_SCHEDULES, to_schedule
-from rqsched.store.schedule_filters import TIMES, Filters, conditions_of, ended_so, has_status, unindexed
+from rqsched.store.schedule_filters import TIMES, Filters, conditions_of, ended_so, has_status
 from rqsched.store.tables import IS_ACTIVE, IS_LATE, IS_LIVE, RESTING, schedules
 
 SORTS = {
@@ -85,7 +85,7 @@ def search_schedules(
     plan = _Plan() if most_looked_at is None else _plan(connection, filters, sort, after, most_looked_at)
     build = _page_once if filters.is_plain else _page
     places = after is not None, plan.end is not None
-    statement, sizes = build(is_sqlite(connection), filters, sort, plan.way, places, limit + 1, offset, is_slim)
+    statement, sizes = build(dialect_of(connection), filters, sort, plan.way, places, limit + 1, offset, is_slim)
     given = _given("after", after) | _given("end", plan.end)
     statement, cut = cut_to_size(connection, statement, most, sizes, given)
     found = [to_schedule(row) for row in connection.execute(statement, given).all()]
@@ -112,7 +112,7 @@ def _place(name: str, sort: str) -> sa.Tuple:
 
 
 def _page(
-    on_sqlite: bool,
+    dialect: Dialect,
     filters: Filters,
     sort: str,
     way: _Way,
@@ -129,12 +129,14 @@ def _page(
     is_walked = way is _Way.WALKED
     statement = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
     column, is_descending = SORTS[sort]
-    is_next = column is schedules.c.due_at
-    hidden = {"status", "last_outcome", *(["namespace"] if is_next else [])} if is_walked and on_sqlite else set()
-    statement = statement.where(*conditions_of(on_sqlite, filters, is_walked=is_walked, hidden=frozenset(hidden)))
+    hidden = (
+        {"status", "last_outcome", *(["namespace"] if column is schedules.c.due_at else [])} if is_walked else set()
+    )
+    statement = statement.where(*conditions_of(dialect, filters, is_walked=is_walked, hidden=frozenset(hidden)))
     statement = statement.where(*_has_place(sort, filters))
-    is_sorted = way is _Way.SORTED and on_sqlite
-    order = (unindexed(column, is_sorted), unindexed(schedules.c.uid, is_sorted))
+    order: tuple[sa.ColumnElement[Any], ...] = (column, schedules.c.uid)
+    if way is _Way.SORTED:
+        order = (dialect.unindexed(column), dialect.unindexed(schedules.c.uid))
     key = sa.tuple_(*order)
     if is_continued:
         after = _place("after", sort)
@@ -143,7 +145,7 @@ def _page(
         end = _place("end", sort)
         statement = statement.where(key >= end if is_descending else key <= end)
     statement = statement.order_by(*_direction(sort, order)).limit(limit).offset(offset)
-    return statement, measuring(statement, on_sqlite)
+    return statement, measuring(statement, dialect)
 
 
 _page_once = lru_cache(maxsize=256)(_page)
@@ -170,12 +172,12 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     """
     if filters.namespace is None:
         return _Plan()
-    is_in_order, on_sqlite = _is_in_order(filters, sort), is_sqlite(connection)
-    by_hand = on_sqlite and SORTS[sort][0] is schedules.c.due_at
+    is_in_order, has_statistics = _is_in_order(filters, sort), dialect_of(connection).has_statistics
+    by_hand = SORTS[sort][0] is schedules.c.due_at and not has_statistics
     if is_in_order and not by_hand:
         return _Plan()
     of_namespace = schedules.c.namespace == filters.namespace
-    few = [] if is_in_order else _exceptions(filters, on_sqlite)
+    few = [] if is_in_order else _exceptions(filters, is_named=not has_statistics)
     few += [(IS_LIVE, ())] if by_hand else []
     if any(_has_fewer(connection, of_namespace & condition, order, most) for condition, order in few):
         return _Plan(_Way.SORTED)
@@ -201,7 +203,7 @@ def _is_in_order(filters: Filters, sort: str) -> bool:
 _Few = tuple[sa.ColumnElement[bool], tuple[sa.Column[Any], ...]]
 
 
-def _exceptions(filters: Filters, on_sqlite: bool) -> list[_Few]:
+def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
     """Return what an index of exceptions holds of the filters, or what bounds an instant; each with the index's order.
 
     Asked for this order, PostgreSQL counts in the index and reads no row.
@@ -211,9 +213,9 @@ def _exceptions(filters: Filters, on_sqlite: bool) -> list[_Few]:
     if statuses and (statuses <= {*RESTING} or statuses == {ScheduleStatus.DELETED}):
         is_resting = ScheduleStatus.DELETED not in statuses
         order = (schedules.c.status, schedule_id, uid) if is_resting else (schedule_id, schedules.c.created_at, uid)
-        found.append((has_status(filters.statuses, is_named=on_sqlite), order))
+        found.append((has_status(filters.statuses, is_named=is_named), order))
     if filters.outcomes and LastOutcome.SUCCEEDED not in filters.outcomes:
-        is_meant = ended_so(filters.outcomes, is_named=on_sqlite)
+        is_meant = ended_so(filters.outcomes, is_named=is_named)
         found.append((is_meant, (schedules.c.last_outcome, schedule_id, uid)))
     if filters.overdue:
         found.append((IS_LATE, (schedules.c.overdue_since, uid)))
@@ -237,7 +239,9 @@ def _has_fewer(
 def _end(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> Position | None:
     """Find the last of so many schedules after a place; None when there are fewer."""
     column, is_descending = SORTS[sort]
-    owner = unindexed(schedules.c.namespace, is_sqlite(connection) and column is schedules.c.due_at)
+    owner: sa.ColumnElement[Any] = schedules.c.namespace
+    if column is schedules.c.due_at:
+        owner = dialect_of(connection).unindexed(schedules.c.namespace)
     looked_at = sa.select(column, schedules.c.uid).where(owner == filters.namespace, *_has_place(sort, filters))
     if column is schedules.c.schedule_id:
         looked_at = looked_at.where(IS_LIVE)  # of its index; that of when they were created holds deleted ones, too

@@ -14,17 +14,13 @@ from sqlalchemy.engine import Connection, Inspector
 from rqsched.clock import SystemClock
 from rqsched.core.ids import new_uid
 from rqsched.errors import SchemaError
-from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database, Patience, without_limits
+from rqsched.store.dialect import dialect_of
 from rqsched.store.metadata import DATABASE_ID, claim_value
 from rqsched.store.migrations import FIRST, HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
 
 _LOCK = int.from_bytes(b"rqsched", "big")
-_TABLES = f"SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '{VERSION_TABLE}'"  # noqa: S608
-_HAS_TABLE = f"{_TABLES} AND pg_catalog.pg_table_is_visible(oid)"
-"""Not `to_regclass`: asked twice in a session, it misses a table that another one made in between."""
-_HAS_TABLE_IN_SQLITE = f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{VERSION_TABLE}'"  # noqa: S608
 
 
 class SchemaStatus(NamedTuple):
@@ -101,15 +97,14 @@ def _migrate(connection: Connection, *, is_unversioned: bool) -> None:
 
 def _wait_for_turn(connection: Connection) -> None:
     """Hold off other upgrades until the transaction ends; SQLite's BEGIN IMMEDIATE has done so already."""
-    if not is_sqlite(connection):
+    if not dialect_of(connection).has_one_writer:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
 
 
 def _current(connection: Connection) -> str | None:
     # Asked first: on PostgreSQL a query of a table that is not there would end the transaction. In plain words of each
     # database: every command asks this, and building the statements took most of the time.
-    has_table = _HAS_TABLE_IN_SQLITE if is_sqlite(connection) else _HAS_TABLE
-    if not connection.exec_driver_sql(has_table).scalar_one():
+    if not connection.exec_driver_sql(dialect_of(connection).count_of_tables(VERSION_TABLE)).scalar_one():
         return None
     return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one_or_none()  # noqa: S608
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import TargetJobId
 from rqsched.core.model import OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.core.target_ends import TargetEnd
-from rqsched.store.bulk import is_sqlite
+from rqsched.store.dialect import dialect_of
 from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_running, take_waiting
 from rqsched.store.tables import constant, runs, targets
 
@@ -82,7 +82,7 @@ def claim(
     Repeated with the same token after a lost answer, it returns the same again.
     """
     mine = _mine(job, token, now, worker)
-    if is_sqlite(connection):
+    if not dialect_of(connection).joins_writes:
         found = connection.execute(_CLAIM_OF, {"of": job.uid}).first()
         timeout = timedelta(seconds=found.timeout if found else 0)
         if found is None or not connection.execute(_CLAIM, {**mine, "deadline": now + timeout}).rowcount:
@@ -113,7 +113,7 @@ def finish(
     """
     new = {f"new_{name}": value for name, value in end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
-    if is_sqlite(connection) or target.max_parallel is not None:
+    if not dialect_of(connection).joins_writes or target.max_parallel is not None:
         is_done = connection.execute(_FINISH, given).rowcount > 0
         return _after(connection, target, now, has_place=is_done)
     others_wait = connection.execute(_FINISH_RETURNING, {**given, "run": target.run_uid}).scalar_one_or_none()
@@ -165,7 +165,7 @@ def end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
     """Execute what a claim and an end of a target read and write, for a `uid` that nothing has: all is compiled."""
     claim(connection, TargetJobId(uid), uid, now)
-    if is_sqlite(connection):
+    if not dialect_of(connection).joins_writes:
         connection.execute(_CLAIM, {**_mine(TargetJobId(uid), uid, now, None), "deadline": now})
     target = Target(uid, uid, None, "", "", 1, None, None, 1, 1, None, None)
     finish(connection, target, uid, TargetEnd(TargetStatus.SUCCEEDED), now)

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import BatchJobId
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.core.target_ends import TargetEnd
-from rqsched.store.changes import one_of
+from rqsched.store.dialect import dialect_of
 from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_running
 from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, targets
 from rqsched.store.target_attempts import end_values
@@ -87,7 +87,9 @@ def give_up(connection: Connection, now: datetime) -> int:
     if uids:
         error = sa.func.coalesce(targets.c.error, GIVEN_UP)
         values = {"status": TargetStatus.CANCELLED.value, "error": error, "ended_at": now, "retry_at": None}
-        connection.execute(sa.update(targets).where(one_of(targets.c.uid, uids, connection)).values(**values))
+        connection.execute(
+            sa.update(targets).where(dialect_of(connection).one_of(targets.c.uid, uids)).values(**values)
+        )
     return len(uids)
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Definition
 from rqsched.core.quota import COUNTED
-from rqsched.store.bulk import is_sqlite
 from rqsched.store.changes import given_names, is_named
+from rqsched.store.dialect import dialect_of
 from rqsched.store.metadata import set_value
 from rqsched.store.tables import IS_LIVE, schedules
 
@@ -22,7 +22,7 @@ def lock(connection: Connection, namespace: str) -> None:
     It writes a row, so that a transaction whose snapshot is older than another's write fails instead of counting
     without it. On SQLite a transaction that writes is alone anyway.
     """
-    if not is_sqlite(connection):
+    if not dialect_of(connection).has_one_writer:
         digest = hashlib.blake2b(namespace.encode(), digest_size=24).hexdigest()
         set_value(connection, f"quota:{digest}", "")
 
@@ -46,20 +46,16 @@ def count_all(connection: Connection) -> list[tuple[str, int, int]]:
 def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Definition]:
     """Read what the not-deleted schedules of these ids declare, by id, without locking them."""
     columns = [schedules.c[name] for name in DEFINITION]
-    named = sa.select(schedules.c.schedule_id, *columns).where(is_named(on_sqlite=is_sqlite(connection)), IS_LIVE)
+    named = sa.select(schedules.c.schedule_id, *columns).where(is_named(dialect_of(connection)), IS_LIVE)
     given = given_names(connection, namespace, schedule_ids)
     return {row[0]: Definition(*row[1:]) for row in connection.execute(named, given)}
 
 
 def _declared(connection: Connection) -> sa.ColumnElement[int]:
-    """The bytes that one row declares; PostgreSQL knows them without reading what lies outside of the row."""
-
-    def size(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
-        if is_sqlite(connection):
-            return sa.func.coalesce(sa.func.length(sa.cast(column, sa.LargeBinary)), 0)
-        return sa.func.coalesce(sa.func.octet_length(column), 0)
-
-    first, *rest = (size(schedules.c[name]) for name in COUNTED)
+    """Return the bytes that one row declares."""
+    size = dialect_of(connection).byte_size
+    found: sa.ColumnElement[int]
+    found, *rest = (sa.func.coalesce(size(schedules.c[name]), 0) for name in COUNTED)
     for one in rest:
-        first = first + one
-    return first
+        found = found + one
+    return found

@@ -207,7 +207,7 @@ def test_commit_that_fails_publishes_nothing(app: Application) -> None:
             create(app, connection=connection)
             connection.execute(sa.insert(lines).values(id=7))
 
-    if app.env.runtime.database.is_sqlite:
+    if app.env.runtime.database.dialect.name == "sqlite":
         sa.event.listen(app.engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys=ON"))
         app.engine.dispose()
     with pytest.raises(sa.exc.IntegrityError):
@@ -419,7 +419,7 @@ def test_connection_to_another_database_is_refused_before_anything_is_written(
 
 
 def test_connection_to_a_database_without_our_tables_is_refused(app: Application) -> None:
-    for url in ("sqlite://", *([] if app.env.runtime.database.is_sqlite else [_bare(app)])):
+    for url in ("sqlite://", *([] if app.env.runtime.database.dialect.name == "sqlite" else [_bare(app)])):
         engine = sa.create_engine(url)
         with engine.connect() as connection, pytest.raises(WrongDatabaseError, match="no tables of rqsched"):
             create(app, connection=connection)
@@ -455,7 +455,7 @@ def test_purge_in_a_transaction_is_refused(app: Application) -> None:
 
 
 def test_settings_of_the_callers_connection_stay_as_they_are(app: Application) -> None:
-    if app.env.runtime.database.is_sqlite:
+    if app.env.runtime.database.dialect.name == "sqlite":
         shown = [f"PRAGMA {name}" for name in ("busy_timeout", "synchronous", "foreign_keys")]
     else:
         limits = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
@@ -475,7 +475,7 @@ def test_settings_of_the_callers_connection_stay_as_they_are(app: Application) -
 @contextmanager
 def impatient(app: Application) -> Iterator[sa.Engine]:
     """An engine that waits a second for a lock."""
-    args = {"timeout": 1} if app.env.runtime.database.is_sqlite else {"options": "-c lock_timeout=1s"}
+    args = {"timeout": 1} if app.env.runtime.database.dialect.name == "sqlite" else {"options": "-c lock_timeout=1s"}
     engine = sa.create_engine(app.env.runtime.database.url, connect_args=args)
     yield engine
     engine.dispose()

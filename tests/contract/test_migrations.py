@@ -31,7 +31,7 @@ PARTIAL_UNIQUE = ("uq_rqsched_schedules_incarnation", "uq_rqsched_runs_occurrenc
 
 def definitions(database: Database) -> set[str]:
     """Everything the database itself says about our tables, order of constraints apart."""
-    if database.is_sqlite:
+    if database.dialect.name == "sqlite":
         return {part for text in rows(database, SQLITE_OBJECTS) for part in parts_of(text)}
     return {*rows(database, POSTGRES_CONSTRAINTS), *rows(database, POSTGRES_INDEXES), *rows(database, POSTGRES_COLUMNS)}
 

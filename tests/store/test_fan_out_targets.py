@@ -67,7 +67,7 @@ def fill(database: Database) -> None:
             fan_out_targets.take_chunk(connection, BatchJobId(batch.run_uid, 1), 50, NOW)
         for machine in ("Order", "Ticket"):
             machine_states.put(connection, machine, {f"o-{n}": f"state-{n % 3}" for n in range(500)}, NOW)
-        if not database.is_sqlite:
+        if database.dialect.name != "sqlite":
             connection.exec_driver_sql("ANALYZE")
 
     database.transact(write)

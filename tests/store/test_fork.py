@@ -20,7 +20,10 @@ def schedule_count(database: Database) -> int:
 
 def connection_of(database: Database) -> int:
     """Which connection the process has; SQLite's are opened anew after a fork, so they are all the same here."""
-    return 0 if database.is_sqlite else database.read(lambda connection: connection.execute(PID).scalar_one())
+    if database.dialect.name == "sqlite":
+        return 0
+    found: int = database.read(lambda connection: connection.execute(PID).scalar_one())
+    return found
 
 
 def test_a_forked_child_and_its_parent_both_read_and_write(database: Database) -> None:

@@ -20,8 +20,8 @@ from rqsched.core.model import Change, RunStatus, Schedule
 from rqsched.store import changes, listing, one_change, overview, usage
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
-from rqsched.store.bulk import is_sqlite
 from rqsched.store.database import Database
+from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.schedule_filters import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
@@ -67,13 +67,13 @@ BACKFILLED = sa.select(runs).where(runs.c.backfill_uid == "0", runs.c.number > 5
 BACKFILLS = sa.select(backfills).where(backfills.c.schedule_uid == "0").order_by(backfills.c.uid)
 
 
-def ended_badly(on_sqlite: bool) -> sa.Select[tuple[str]]:
-    is_meant = schedules.c.namespace == "default", ended_so(("failed",), is_named=on_sqlite)
+def ended_badly(dialect: Dialect) -> sa.Select[tuple[str]]:
+    is_meant = schedules.c.namespace == "default", ended_so(("failed",), is_named=not dialect.has_statistics)
     return sa.select(schedules.c.uid).where(*is_meant).order_by(schedules.c.schedule_id, schedules.c.uid).limit(10)
 
 
-def at_rest(on_sqlite: bool) -> sa.Select[tuple[str]]:
-    is_meant = schedules.c.namespace == "default", has_status(("paused",), is_named=on_sqlite)
+def at_rest(dialect: Dialect) -> sa.Select[tuple[str]]:
+    is_meant = schedules.c.namespace == "default", has_status(("paused",), is_named=not dialect.has_statistics)
     return sa.select(schedules.c.uid).where(*is_meant).order_by(schedules.c.schedule_id, schedules.c.uid).limit(10)
 
 
@@ -91,8 +91,8 @@ PAGES: dict[str, tuple[Ask, str]] = {
         lambda c: overview.unsuccessful(c, "default", 6),
         "ix_rqsched_schedules_late",
     ),
-    "schedules that ended badly": (lambda c: c.execute(ended_badly(is_sqlite(c))), "ix_rqsched_schedules_ended_badly"),
-    "schedules at rest": (lambda c: c.execute(at_rest(is_sqlite(c))), "ix_rqsched_schedules_resting"),
+    "schedules that ended badly": (lambda c: c.execute(ended_badly(dialect_of(c))), "ix_rqsched_schedules_ended_badly"),
+    "schedules at rest": (lambda c: c.execute(at_rest(dialect_of(c))), "ix_rqsched_schedules_resting"),
 }
 
 LOOKUPS: dict[str, tuple[Ask, str]] = {
@@ -152,7 +152,7 @@ def test_backfills_of_an_id_are_found_without_looking_at_other_schedules(databas
 def test_sqlite_counts_schedules_by_status_without_reading_a_row(database: Database, statuses: tuple[str, ...]) -> None:
     filters = Filters(namespace="default", statuses=statuses)
     found = plan(database, lambda c: listing.count_schedules(c, filters)).splitlines()
-    if database.is_sqlite:  # PostgreSQL decides by its statistics
+    if database.dialect.name == "sqlite":  # PostgreSQL decides by its statistics
         assert found
         assert all("USING COVERING INDEX" in line for line in found), found
 
@@ -166,7 +166,7 @@ def test_condition_of_an_exception_is_said_once_where_the_planner_multiplies_wha
 
 
 def test_planner_with_statistics_of_before_a_herd_still_looks_up_each_schedules_open_runs(database: Database) -> None:
-    if database.is_sqlite:  # it has no statistics
+    if database.dialect.name == "sqlite":  # it has no statistics
         return
     fill(database)
     database.transact(lambda connection: connection.exec_driver_sql("DELETE FROM rqsched_runs WHERE number > 1"))
@@ -178,7 +178,7 @@ def test_planner_with_statistics_of_before_a_herd_still_looks_up_each_schedules_
 
 
 def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Database) -> None:
-    if database.is_sqlite:  # it is not asked so
+    if database.dialect.name == "sqlite":  # it is not asked so
         return
     fill(database)
     found = plan(database, lambda c: one_change.read_idle(c, "0"))
@@ -187,7 +187,7 @@ def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Datab
 
 
 def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(database: Database) -> None:
-    if database.is_sqlite:  # it takes the index of which it knows more columns
+    if database.dialect.name == "sqlite":  # it takes the index of which it knows more columns
         return
     fill(database)
     for name in ("a schedule by its id, locked", "what schedules declare"):
@@ -202,7 +202,7 @@ def fill(database: Database) -> None:
     write(database, *[_created_at(change, NOW + timedelta(seconds=n)) for n, change in enumerate(changes)], created())
     write(database, *[_with_runs(change.after, range(1, 6), RunStatus.PENDING) for change in changes])
     write(database, _with_runs(created().after, range(1, 300), RunStatus.SUCCEEDED))
-    if not database.is_sqlite:  # SQLite has no statistics: nothing here asks for them
+    if database.dialect.name != "sqlite":  # SQLite has no statistics: nothing here asks for them
         database.transact(lambda connection: connection.exec_driver_sql("ANALYZE"))
 
 
@@ -221,7 +221,7 @@ def uses(database: Database, ask: Ask, index: str) -> bool:
     SQLite gives a constraint's index a name of its own.
     """
     found = plan(database, ask)
-    if database.is_sqlite and index in _CONSTRAINTS:
+    if database.dialect.name == "sqlite" and index in _CONSTRAINTS:
         return "sqlite_autoindex_" in found
     assert any(name in found for name in index.split("|")), found
     return True
@@ -236,7 +236,7 @@ def plan(database: Database, ask: Ask) -> str:
         sa.event.listen(connection, "before_execute", lambda *args: queries.append(args[1]))
         sa.event.listen(connection, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
         ask(connection)
-        if database.is_sqlite:
+        if database.dialect.name == "sqlite":
             return "\n".join(_plan(connection, statement, values) for statement, values in list(asked))
         return "\n".join(_generic_plan(connection, query) for query in list(queries))
 

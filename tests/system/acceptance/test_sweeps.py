@@ -179,7 +179,7 @@ def _with_tables(url: str) -> str:
 def test_each_target_of_a_sweep_that_is_killed_all_the_while_is_handled_at_most_once(
     sweeper: Sweeper, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    size = KILLED_SIZE if sweeper.live.scheduler.runtime.database.is_sqlite else FULL_SIZE
+    size = KILLED_SIZE if sweeper.live.scheduler.runtime.database.dialect.name == "sqlite" else FULL_SIZE
     run = sweep_under_fire(sweeper, record_testsuite_property, size)
 
     assert run.status == "succeeded", run.error

@@ -30,7 +30,7 @@ class Ended:
 
 def run_in_child(env: CrashEnv, flow: Flow, steps: Steps) -> Ended:
     """Run the flow in a fork of this process and wait for its end."""
-    if env.runtime.database.is_sqlite:
+    if env.runtime.database.dialect.name == "sqlite":
         env.runtime.database.close()  # SQLite's connections must not cross a fork
     reading, writing = os.pipe()
     gc.freeze()  # a child's collector must not touch, and so copy, every page of its parent

@@ -48,7 +48,7 @@ class CrashEnv:
         self.scheduler = Scheduler(database_url=database_url, redis_url=redis_url, clock=self.clock, run_timeout=60)
         self.runtime = self.scheduler.runtime
         self.runtime.database.patience = Patience(first=timedelta(milliseconds=1))
-        if self.runtime.database.is_sqlite:
+        if self.runtime.database.dialect.name == "sqlite":
             sa.event.listen(self.runtime.database.engine, "connect", _do_not_sync)
         self.redis = self.runtime.transport.redis
         self.log = folder / "executed"
@@ -70,7 +70,7 @@ class CrashEnv:
     def application(self) -> Iterator[sa.Engine]:
         """The engine of an application in the same database, with a connection that is open."""
         engine = sa.create_engine(self.runtime.database.url)
-        if self.runtime.database.is_sqlite:
+        if self.runtime.database.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _do_not_sync)
         engine.connect().close()
         self.watch_engine(engine)

@@ -392,7 +392,7 @@ ORDER = (
     _edit(
         "an operation in the caller's transaction on SQLite begins without a write",
         "store/caller_transaction.py",
-        "        if is_writing and is_sqlite(connection):",
+        "        if is_writing and dialect_of(connection).has_one_writer:",
         "        if False:",
         _OWN + "connection_that_is_rolled_back_after_its_commit_publishes_what_it_committed[sqlite]",
         _OWN + "connection_in_autocommit_is_refused[sqlite]",

@@ -87,7 +87,7 @@ class FaultyDatabase(Database):
 
     @cached_property
     def _reader(self) -> Connection:
-        return self.engine.connect().execution_options(**self._snapshot)
+        return self.engine.connect().execution_options(**self.dialect.snapshot)
 
     @cached_property
     def _writer(self) -> Connection:

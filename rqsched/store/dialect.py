@@ -1,0 +1,214 @@
+"""What differs between SQLite and PostgreSQL in the SQL of this package, by the name of what each can do.
+
+A statement that is built once for each database takes the dialect as an argument; one that is asked on a connection
+takes `dialect_of(connection)`. Engines and connections are in `database`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from rqsched.core.payload import dumps
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+
+READ_ONLY = "rqsched_read_only"
+"""The execution option of a transaction that begins without the lock of a writer (SQLite)."""
+
+
+class Dialect(ABC):
+    """What a database can do, and how the SQL that differs is written for it."""
+
+    name: str
+    """What SQLAlchemy calls it."""
+    title: str
+    """What people call it."""
+    version_query: str
+    """Reads the version of the server, or of the library."""
+    has_server: bool
+    """Whether it is a server: with a clock, with limits for sessions, and reached over a network."""
+    has_one_writer: bool
+    """Whether a transaction that writes is the only one from its start on."""
+    has_statistics: bool
+    """Whether its planner has statistics, and finds a partial index whatever the words of a condition are."""
+    joins_writes: bool
+    """Whether one statement writes several tables, and returns columns of those that it only reads."""
+    takes_arrays: bool
+    """Whether a bound value may be an array, of which one statement makes rows."""
+    snapshot: Mapping[str, Any]
+    """The execution options of a transaction that only reads, all of it at one point in time."""
+
+    @abstractmethod
+    def count_of_tables(self, name: str) -> str:
+        """Return the text of a query that counts the tables of a name that the session sees."""
+
+    @abstractmethod
+    def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """Return an INSERT that supports ON CONFLICT."""
+
+    @abstractmethod
+    def listed(self, values: Iterable[str]) -> Any:
+        """Return texts as the one value that `among` and `of_each` bind."""
+
+    @abstractmethod
+    def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
+        """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
+
+    @abstractmethod
+    def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Compare with a long list, bound as `among`, by a join."""
+
+    @abstractmethod
+    def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """Look up what is asked for each of a list, bound as `among`, by an index, however many rows the table has.
+
+        A planner whose statistics are older than a herd takes the open runs of all schedules for a few, and would read
+        them all for each batch.
+        """
+
+    @abstractmethod
+    def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """Return a column so that no index of SQLite holds it: without statistics it takes the wrong one."""
+
+    @abstractmethod
+    def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """Return how long a text is; PostgreSQL knows without reading what it keeps outside of the row."""
+
+    @abstractmethod
+    def byte_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """Return how many bytes a text has."""
+
+    @abstractmethod
+    def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+        """Return the condition that a JSON object has a member."""
+
+
+class _Sqlite(Dialect):
+    name = "sqlite"
+    title = "SQLite"
+    version_query = "SELECT sqlite_version()"
+    has_server = False
+    has_one_writer = True
+    has_statistics = False
+    joins_writes = False
+    takes_arrays = False
+    snapshot = MappingProxyType({READ_ONLY: True})
+
+    def count_of_tables(self, name: str) -> str:
+        return f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{name}'"  # noqa: S608 - ours
+
+    def insert(self, table: sa.Table) -> sqlite.Insert:
+        from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - a process has one database; dialects are slow to load
+
+        return sqlite.insert(table)
+
+    def listed(self, values: Iterable[str]) -> str:
+        return json.dumps(list(values))
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
+        return self._in(column, sa.literal(self.listed(values), sa.Text()))
+
+    def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return self._in(column, sa.bindparam("among", type_=sa.Text()))
+
+    def _in(self, column: sa.ColumnElement[Any], document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return column.in_(sa.select(sa.func.json_each(document).table_valued("value").c.value))
+
+    def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        return statement.where(self.among(column))
+
+    def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        return sa.literal_column(f"+{column.table.name}.{column.name}", column.type)
+
+    def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.length(column)
+
+    def byte_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.length(sa.cast(column, sa.LargeBinary))
+
+    def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+        # By the rows of the object: a path cannot name every key.
+        member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
+        wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
+        same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)
+        is_there = sa.exists(sa.select(1).select_from(member, wanted).where(member.c.key == name, *same))
+        return _is_likely(sa.func.instr, column, name, value) & is_there
+
+
+class _Postgres(Dialect):
+    name = "postgresql"
+    title = "PostgreSQL"
+    version_query = "SHOW server_version"
+    has_server = True
+    has_one_writer = False
+    has_statistics = True
+    joins_writes = True
+    takes_arrays = True
+    snapshot = MappingProxyType({"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+
+    def count_of_tables(self, name: str) -> str:
+        # Not `to_regclass`: asked twice in a session, it misses a table that another one made in between.
+        found = f"SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '{name}'"  # noqa: S608 - ours
+        return f"{found} AND pg_catalog.pg_table_is_visible(oid)"
+
+    def insert(self, table: sa.Table) -> postgresql.Insert:
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - as above
+
+        return postgresql.insert(table)
+
+    def listed(self, values: Iterable[str]) -> list[str]:
+        return list(values)
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
+        bound = sa.literal(list(values), sa.ARRAY(sa.Text))
+        return column == sa.any_(sa.cast(bound, sa.ARRAY(sa.Text)))
+
+    def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        # `= ANY` may look through all of a long list for each row of the table.
+        return column.in_(sa.select(self._given().c.uid))
+
+    def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        given = self._given()
+        one = statement.where(column == given.c.uid).offset(sa.literal_column("0")).lateral("one")
+        return sa.select(*one.c).select_from(given.join(one, sa.true()))
+
+    def _given(self) -> sa.TableValuedAlias:
+        bound = sa.bindparam("among", type_=sa.ARRAY(sa.Text))
+        return sa.func.unnest(bound).table_valued("uid", name="given").render_derived()
+
+    def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        return column
+
+    def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.octet_length(column)
+
+    byte_size = text_size
+
+    def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - as above
+
+        return _is_likely(sa.func.strpos, column, name, value) & sa.cast(column, JSONB).contains({name: value})
+
+
+def _is_likely(find: Any, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
+    """Pass over most rows without parsing them: canonical JSON has a member with a text as exactly this text."""
+    found: sa.ColumnElement[int] = find(column, dumps({name: value})[1:-1])
+    return found > 0 if isinstance(value, str) else sa.true()
+
+
+SQLITE, POSTGRES = _Sqlite(), _Postgres()
+_DIALECTS: dict[str, Dialect] = {one.name: one for one in (SQLITE, POSTGRES)}
+
+
+def dialect_of(connection: Connection | Engine) -> Dialect:
+    """Return the dialect of the database that a connection or an engine is for."""
+    return _DIALECTS[connection.dialect.name]
