@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any
@@ -158,12 +158,17 @@ def _schema(runtime: Runtime) -> Answer:
 
 
 def _overdue(runtime: Runtime) -> Answer:
-    late = runtime.now() - runtime.settings.grace - runtime.settings.lease
-    rows, _ = runtime.database.read(lambda connection: reconcile_queries.due_links(connection, late, None, _MOST))
+    until = _late(runtime)
+    rows, _ = runtime.database.read(lambda connection: reconcile_queries.due_links(connection, until, None, _MOST))
     if not rows:
         return Level.OK, "no schedule is overdue"
     count = f"{len(rows)}{'+' if len(rows) == _MOST else ''}"
     return Level.PROBLEM, f"{count} overdue, the oldest since {iso_utc(rows[0][1])}"
+
+
+def _late(runtime: Runtime) -> datetime:
+    """Return the latest due time that is overdue: a living dispatcher has fired what was due then."""
+    return runtime.now() - runtime.settings.grace - runtime.settings.lease
 
 
 def _dead(runtime: Runtime) -> Answer:
@@ -361,9 +366,12 @@ def _links(runtime: Runtime) -> Answer:
     dead = _not_live(runtime, links)
     if dead:  # or it fired between the read of SQL and the one of Redis
         dead &= _not_live(runtime, _due_soon(runtime))
-    if not dead:
-        return Level.OK, f"{len(links)} due soon, all live"
-    return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis"
+    if dead:
+        return Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis"
+    late = sum(link.due_at <= _late(runtime) for link in links)
+    if late:
+        return Level.OK, f"{len(links)} due soon or overdue, all in Redis, where {late} overdue wait for a dispatcher"
+    return Level.OK, f"{len(links)} due soon, all live"
 
 
 def _due_soon(runtime: Runtime) -> list[Arm]:

@@ -11,9 +11,10 @@ from rq.job import JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegistry
 
 from rqsched import jobs
+from rqsched.chain import firing
 from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import STARTED_GRACE, rq_time
-from rqsched.transport.transport import FIRE, Arm
+from rqsched.transport.transport import FIRE, LONGEST_RETRY, Arm
 from tests.support.env import DAY, MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
 from tests.support.narrow import present, text
 
@@ -58,6 +59,7 @@ def test_a_due_link_goes_on_the_list(env: Env, after: timedelta) -> None:
 
 def test_a_link_is_never_seen_without_its_hash(env: Env) -> None:
     """One script writes both: where the connection dies between two commands, neither or both are there."""
+    put(env, arm(env, 99))  # now Redis knows the script
     env.redis.config_resetstat()
 
     put(env, arm(env))
@@ -187,6 +189,22 @@ def test_a_live_link_is_left_alone(env: Env, bring_to_life: Callable[[Env, Arm],
     assert put(env, link) == 0
 
     assert (env.armed(), env.queued(LIST), env.redis.hgetall(f"rq:job:{link.id}")) == before
+
+
+def test_a_link_that_is_due_and_put_off_is_left_alone(env: Env) -> None:
+    """What raised under a plain worker is performed again after as long as RQ ever waits."""
+    link = arm(env, after=SECOND)
+    put(env, link)
+    env.clock.advance(MINUTE)
+    env.transport.put_back({str(link.id): env.clock.now() + LONGEST_RETRY})
+
+    assert put(env, link) == 0
+    assert env.transport.live_links([link], now=env.clock.now()) == [True]
+
+
+def test_rq_puts_a_due_link_off_for_longer_than_we_do(env: Env) -> None:
+    ours = (firing.LOCKED_AGAIN, firing.FAILED_AGAIN, firing.FOREIGN_AGAIN, env.runtime.settings.lease)
+    assert max(ours) <= LONGEST_RETRY
 
 
 def finished(env: Env, link: Arm) -> None:

@@ -72,6 +72,21 @@ def test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace(any_
     assert schedule.refresh().run_count == 1
 
 
+def test_a_link_that_was_armed_for_a_time_that_sql_has_lost_fires_after_a_pass(any_env: Env) -> None:
+    """A backup was restored beside the same Redis, where an update to a far occurrence had armed this position."""
+    schedule = any_env.create()
+    settled(any_env)
+    any_env.transport.put_back({link_id(schedule): any_env.clock.now() + timedelta(days=38)})
+
+    any_env.advance(29 * SECOND)
+    assert repaired(any_env) == {}, "not due soon"
+    any_env.advance(SECOND)
+    assert repaired(any_env) == {"links": 1}
+
+    assert any_env.armed() == {link_id(schedule): present(schedule.state.due_at).timestamp()}
+    assert repaired(any_env) == {}
+
+
 def test_a_link_due_soon_that_is_missing_is_armed_before_it_is_late(env: Env) -> None:
     schedule = env.create()
     settled(env)

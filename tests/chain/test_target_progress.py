@@ -10,6 +10,7 @@ import pytest
 from rqsched import Every, RetryPolicy, jobs
 from rqsched.api.run_handle import RunHandle
 from rqsched.chain.runtime import using
+from rqsched.core.ids import RetryLinkId, parse_link_id
 from rqsched.core.target_progress import progress_of
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunStateError
 from rqsched.testing import execute_pending
@@ -136,6 +137,26 @@ def test_attempts_on_request_go_beyond_the_policy_once(any_env: Env) -> None:
     run.retry(failed_targets=True)
     execute_pending(any_env.scheduler)
     assert (run.refresh().status, sweep.calls.count("c-1")) == ("failed", 3), "it was the last attempt"
+
+
+def test_targets_are_tried_again_though_their_link_was_armed_for_a_time_that_sql_has_lost(any_env: Env) -> None:
+    sweep = Sweep(any_env, target_retry=RetryPolicy(max_retries=1, base=SECOND))
+    sweep.broken = {"c-1", "c-5"}
+    sweep.trigger()
+    sweep.work_one()
+    with pytest.raises(RuntimeError):
+        sweep.work_one()
+    (link,) = [link for link in any_env.armed() if isinstance(parse_link_id(link), RetryLinkId)]
+    any_env.transport.put_back({link: any_env.clock.now() + timedelta(days=38)})
+
+    execute_pending(any_env.scheduler)
+    assert any_env.armed()[link] == (any_env.clock.now() + SECOND).timestamp(), "armed again by another target"
+
+    any_env.transport.put_back({link: any_env.clock.now() + timedelta(days=38)})
+    any_env.advance(SECOND)
+    any_env.recover()
+    execute_pending(any_env.scheduler)
+    assert (sweep.calls.count("c-1"), sweep.calls.count("c-5")) == (2, 2)
 
 
 def test_the_pace_counts_from_the_dispatch_and_at_most_a_minute() -> None:

@@ -129,6 +129,14 @@ def test_a_link_that_redis_holds_for_a_time_unknown_to_sql_is_dead(served: Cli) 
     assert levels(served, 0)["links"] == "ok"
 
 
+def test_a_link_that_is_overdue_is_not_just_said_to_be_live(served: Cli) -> None:
+    served.past().create("a", HELLO, Every("30m"))
+    served("recover")
+    found = findings(served, 1)
+    assert found["overdue"]["detail"].startswith("1 overdue")
+    assert found["links"]["detail"] == "1 due soon or overdue, all in Redis, where 1 overdue wait for a dispatcher"
+
+
 def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = served.scheduler.create("a", HELLO, Every("25s"))
     look = Transport.live_links

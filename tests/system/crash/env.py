@@ -132,7 +132,7 @@ class CrashEnv:
         for _ in range(MOST_ROUNDS):
             self.dispatch_all()
             self.work()
-            if not self._is_anything_open():
+            if not self.is_anything_open():
                 break
             self.clock.advance(BETWEEN_PASSES)
             reconcile()
@@ -169,7 +169,7 @@ class CrashEnv:
                 with suppress(AttemptFailedError):
                     delivering.execute(self.runtime, DeliveryJobId(row.uid, attempt))
 
-    def _is_anything_open(self) -> bool:
+    def is_anything_open(self) -> bool:
         """Runs that wait because their owner paused the schedule do not count."""
         if any(row.status in {"pending", "running"} for row in self.notifications()):
             return True
@@ -246,6 +246,10 @@ class CrashEnv:
     def restore(self, snapshot: Snapshot) -> None:
         """Everything is as it was."""
         self.runtime.database.transact(snapshot.write_rows)
+        self.restore_beside_sql(snapshot)
+
+    def restore_beside_sql(self, snapshot: Snapshot) -> None:
+        """Redis, the time and the log of side effects are as they were."""
         with self.redis.pipeline(transaction=False) as pipe:
             pipe.flushdb()
             for key, (value, ttl) in snapshot.keys.items():

@@ -65,8 +65,8 @@ class FanOutEnv(CrashEnv):
     def _run_uid(self) -> str:
         return str(self.scheduler.get("doors").runs().items[0].uid)
 
-    def _is_anything_open(self) -> bool:
-        return super()._is_anything_open() or any(self.count()[name] for name in OPEN_TARGETS)
+    def is_anything_open(self) -> bool:
+        return super().is_anything_open() or any(self.count()[name] for name in OPEN_TARGETS)
 
     def _deliver_again(self) -> None:
         super()._deliver_again()
