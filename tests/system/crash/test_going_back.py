@@ -6,6 +6,7 @@ What Redis holds then was armed by commits that are gone. Ordinary passes heal i
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.pool import PoolProxiedConnection
 
 from rqsched import Cron, RetryPolicy
 from rqsched.core.model import RunStatus
@@ -94,13 +96,14 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
 @contextmanager
 def commits_of(env: CrashEnv, file: Path) -> Iterator[list[bytes]]:
     """Copy the file of the database now and after each commit that this process makes and that changes it."""
-    copies = [_copy(env)]
+    with env.runtime.database.engine.connect() as connection:
+        copies = [_serialize(connection.connection)]
     dialect, pid = env.runtime.database.engine.dialect, os.getpid()
     commit = dialect.do_commit
 
-    def commit_and_copy(connection: Any) -> None:
-        commit(connection)
-        if os.getpid() == pid and (copy := connection.serialize()) != copies[-1]:
+    def commit_and_copy(dbapi_connection: PoolProxiedConnection) -> None:
+        commit(dbapi_connection)
+        if os.getpid() == pid and (copy := _serialize(dbapi_connection)) != copies[-1]:
             copies.append(copy)
 
     dialect.do_commit = commit_and_copy  # type: ignore[method-assign]
@@ -108,10 +111,11 @@ def commits_of(env: CrashEnv, file: Path) -> Iterator[list[bytes]]:
     dialect.do_commit = commit  # type: ignore[method-assign]
 
 
-def _copy(env: CrashEnv) -> bytes:
-    with env.runtime.database.engine.connect() as connection:
-        copy: bytes = connection.connection.driver_connection.serialize()  # type: ignore[union-attr]
-    return copy
+def _serialize(connection: PoolProxiedConnection) -> bytes:
+    """Return the database as its file has it."""
+    sqlite = connection.driver_connection
+    assert isinstance(sqlite, sqlite3.Connection)
+    return sqlite.serialize()
 
 
 def put_back(env: CrashEnv, file: Path, copy: bytes) -> None:
