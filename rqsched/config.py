@@ -47,6 +47,10 @@ NO_CLUSTER = (
 )
 """Why Redis Cluster is refused, and what to do instead."""
 _VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
+_SEVERAL_HOSTS = re.compile(
+    r"^(?P<head>postgresql\+psycopg://(?:[^@/?]*@)?)(?P<hosts>[^/?@]*,[^/?@]*)(?P<path>/[^?]*)?(?:\?(?P<query>.*))?$"
+)
+_HOST = re.compile(r"\[?(.*?)\]?(?::(\d+))?")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
@@ -203,7 +207,7 @@ class Settings(BaseSettings):
 
     database_url: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset, as `redis_url` is then: SQLite in
-    `data_dir`."""
+    `data_dir`. PostgreSQL may have several hosts, as libpq writes them: `//USER@A:5432,B:5432/DATABASE`."""
 
     database_pooler: Literal["transaction"] | None = None
     """What stands before PostgreSQL: `transaction` is a pooler that lends a session for one transaction only, as
@@ -360,7 +364,7 @@ class Settings(BaseSettings):
             return value
         if not _POSTGRESQL.match(value):
             raise ValueError(_about_database_url(value))
-        return _POSTGRESQL.sub("postgresql+psycopg://", value)
+        return _SEVERAL_HOSTS.sub(_hosts_in_query, _POSTGRESQL.sub("postgresql+psycopg://", value))
 
     @field_validator("imports")
     @classmethod
@@ -450,6 +454,13 @@ class Settings(BaseSettings):
         """Return the variables that make the settings of another process equal to these; secrets are among them."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return {f"{_PREFIX}{name.upper()}": _as_text(value) for name, value in given.items() if value is not None}
+
+
+def _hosts_in_query(url: re.Match[str]) -> str:
+    """Write several hosts in the form that SQLAlchemy reads."""
+    hosts, ports = zip(*(_HOST.fullmatch(host).groups() for host in url["hosts"].split(",")), strict=True)  # type: ignore[union-attr]
+    query = f"host={','.join(hosts)}&port={','.join(port or '5432' for port in ports)}"
+    return f"{url['head']}{url['path'] or '/'}?{query}{'&' + url['query'] if url['query'] else ''}"
 
 
 def _about_database_url(value: str) -> str:

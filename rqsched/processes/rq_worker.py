@@ -58,7 +58,7 @@ BLOCK_SECONDS = 3
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
 _REVIVE_SECONDS = 15.0
-"""How often a worker looks whether RQ's scheduler lives, or its lock is free."""
+"""How often a worker looks whether RQ's scheduler lives or its lock is free, and whether RQ still lists the worker."""
 _LOOK_SECONDS = 1.0
 """How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
 
@@ -73,6 +73,7 @@ class PatientWorker(BaseWorker):
     _progress: Progress | None = None
     """Shows a supervisor that RQ's loop turns; None without one."""
     _heartbeat_at = 0.0
+    _registered_at = 0.0
     _suspension_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -142,6 +143,20 @@ class PatientWorker(BaseWorker):
             self._heartbeat_at = now
         with self._outlived("its heartbeat"):
             super().heartbeat(timeout)
+            if os.getpid() == self.pid:
+                self._register_again()
+
+    def _register_again(self) -> None:
+        """Return to the workers that RQ lists, where a flush of Redis took this one from them."""
+        now = time.monotonic()
+        if now - self._registered_at < _REVIVE_SECONDS:
+            return
+        self._registered_at = now
+        if not self.connection.sismember(self.redis_workers_keys, self.key):
+            self.connection.delete(self.key)
+            self.register_birth()  # type: ignore[no-untyped-call]
+            super().set_state(self._state)
+            telemetry.show_worker_version(self.connection, self.key)
 
     def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
         """Show that the job lives; after an error its horse must still have a hard timeout."""

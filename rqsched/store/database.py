@@ -108,7 +108,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     state = sqlstate_of(error)
     if state:
-        return _passes(state)
+        return _passes(state) or _is_from_standby(error)
     text = str(error.orig).lower()
     if any(part in text for part in _SQLITE_OUTAGES):
         return True
@@ -125,8 +125,13 @@ def is_conflict(error: BaseException) -> bool:
 
 def _passes(state: str) -> bool:
     """Return whether a failure of this SQLSTATE may pass without a change of the statement."""
-    is_outage = state.startswith(_OUTAGES) or state == _READ_ONLY_SERVER
-    return state in _CONFLICTS or (is_outage and state not in _ABOUT_THE_STATEMENT)
+    return state in _CONFLICTS or (state.startswith(_OUTAGES) and state not in _ABOUT_THE_STATEMENT)
+
+
+def _is_from_standby(error: BaseException) -> bool:
+    """Return whether a read-only server refused: a write, or a BEGIN that asks for READ WRITE as some drivers do."""
+    state = sqlstate_of(error)
+    return state == _READ_ONLY_SERVER or (state == "0A000" and "read-write mode" in str(error))
 
 
 def _passes_in_time(error: BaseException) -> bool:
@@ -322,7 +327,7 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except BaseException as error:
-                if sqlstate_of(error) == _READ_ONLY_SERVER:
+                if _is_from_standby(error):
                     connection.invalidate(error)
                 self._give_back()
                 raise
@@ -363,7 +368,7 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except DBAPIError as error:
-                if sqlstate_of(error) == _READ_ONLY_SERVER:
+                if _is_from_standby(error):
                     connection.invalidate(error)  # the next attempt asks anew which server takes writes
                 raise
 

@@ -164,6 +164,7 @@ def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
     else:
         sa.event.listen(engine, "do_connect", _connector())
     sa.event.listen(engine, "checkout", _require_open)
+    sa.event.listen(engine, "checkin", _ask_for_no_mode)
     return engine
 
 
@@ -174,6 +175,16 @@ def _require_open(raw: psycopg.Connection[Any], *_: object) -> None:
     """
     if raw.closed:
         raise sa.exc.DisconnectionError
+
+
+def _ask_for_no_mode(raw: psycopg.Connection[Any] | None, *_: object) -> None:
+    """Let the next transaction be what the server allows.
+
+    After a snapshot SQLAlchemy sets `read_only` to False: psycopg would begin the next one as READ WRITE, which a
+    standby refuses as a feature that it lacks, and not as the write that it cannot do.
+    """
+    if raw is not None and not raw.closed and raw.read_only is not None:
+        raw.read_only = None
 
 
 def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:

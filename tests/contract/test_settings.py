@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 from rq.serializers import resolve_serializer
 
 from rqsched import Scheduler, config
@@ -135,6 +136,20 @@ def test_options_of_libpq_and_psycopg_stand_behind_the_url() -> None:
 def test_postgres_without_a_redis_url_is_refused() -> None:
     with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL is unset"):
         Settings(database_url="postgresql://h/d")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "port"),
+    [("a:1,b:2", "a,b", "1,2"), ("a,b:7", "a,b", "5432,7"), ("[::1]:5,b", "::1,b", "5,5432")],
+)
+def test_several_hosts_as_libpq_writes_them_reach_the_driver(hosts: str, host: str, port: str) -> None:
+    url = f"postgresql://u:{SECRET}@{hosts}/d?target_session_attrs=read-write"
+    stored = sa.make_url(str(Settings(database_url=url, redis_url="redis://h:6379/0").database_url))
+
+    (_, given) = stored.get_dialect()().create_connect_args(stored)
+
+    expected = {"user": "u", "password": SECRET, "host": host, "port": port, "dbname": "d"}
+    assert {**given, **expected, "target_session_attrs": "read-write"} == given
 
 
 def test_a_redis_url_without_a_database_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,12 @@ from functools import partial
 
 import pytest
 from redis import Redis
+from rq import Worker
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.model import RunKind
-from tests.support.processes import wait_until
+from tests.support.processes import BIN, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
@@ -52,6 +53,30 @@ def test_a_run_that_waits_on_its_queue_survives_a_flush(live: LiveEnv) -> None:
 
     live.wait_for_status(waiting, "succeeded", timeout=SOON)
     live.check()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rqsched", "worker"),
+        ("rqsched", "worker", "--concurrency", "1"),
+        ("rq", "worker", "-w", "rqsched.rq.Worker", "default"),
+    ],
+    ids=["forks", "runners", "class"],
+)
+def test_a_worker_is_listed_by_rq_again_after_a_flush(live: LiveEnv, words: tuple[str, ...]) -> None:
+    url = live.environment["RQSCHED_REDIS_URL"]
+    more = ("-c", "rqsched.preload", "--url", url) if words[0] == "rq" else ()
+    live.start([BIN / words[0], *words[1:], *more])
+    with Redis.from_url(url) as redis:
+
+        def listed() -> list[tuple[str, list[str]]]:
+            return [(worker.name, worker.queue_names()) for worker in Worker.all(redis)]
+
+        before = wait_until(listed, timeout=SOON, what="a worker")
+        flush(live)
+
+        assert wait_until(listed, timeout=SOON, what="the worker again") == before
 
 
 def flush(live: LiveEnv) -> datetime:
