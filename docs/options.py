@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rqsched.cli.schedule_options import flags_of
+from rqsched.cli.create import flags_of
 from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
 from rqsched.spec.duration import format_duration
 

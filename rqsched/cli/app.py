@@ -40,15 +40,10 @@ class Entry(NamedTuple):
 
 
 ENTRIES = (
-    Entry("create", "schedule_options", _SCHEDULES, "Create a schedule; refused when its id is taken."),
-    Entry(
-        "upsert",
-        "schedule_options",
-        _SCHEDULES,
-        "Create a schedule, or change the existing one to exactly these options.",
-    ),
+    Entry("create", "create", _SCHEDULES, "Create a schedule; refused when its id is taken."),
+    Entry("upsert", "create", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
     Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
-    Entry("update", "schedule_options", _SCHEDULES, "Change the given options and leave the rest."),
+    Entry("update", "create", _SCHEDULES, "Change the given options and leave the rest."),
     Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
     Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
     Entry("delete", "schedules", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
@@ -67,12 +62,7 @@ ENTRIES = (
     Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
     Entry("runs", "runs", _HISTORY, "Show a schedule's runs, newest first; also after it was deleted."),
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
-    Entry(
-        "targets",
-        "runs",
-        _HISTORY,
-        "Show the targets of a run in the order they were named, and its progress.",
-    ),
+    Entry("targets", "runs", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
     Entry(
         "deliveries", "runs", _HISTORY, "Show the notifications of a schedule, newest first; also after it was deleted."
     ),

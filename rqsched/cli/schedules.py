@@ -1,6 +1,6 @@
 """Commands about schedules that exist: list, describe, upcoming; pause, resume, restart, delete, trigger.
 
-Those that declare what a schedule is are in `schedule_options`: their many options cost a start.
+Those that declare what a schedule is are in `create`: their many options cost a start.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatc
         "psycopg",
         "sqlalchemy.dialects.postgresql",
         "rqsched.chain.reconcile",
-        "rqsched.cli.schedule_options",
+        "rqsched.cli.create",
     }
     code = (
         "import atexit, sys; from rqsched.cli import main; sys.argv = ['rqsched', 'list']; "
