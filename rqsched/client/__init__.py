@@ -8,8 +8,7 @@ It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or cron
 """
 
 from rqsched.client.aio import AsyncClient
-from rqsched.client.errors import ResponseError
-from rqsched.client.http import Retries
+from rqsched.client.http import ResponseError, Retries
 from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription, TriggerResult
 from rqsched.client.sync import Client
 

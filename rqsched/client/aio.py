@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import httpx
 import tenacity
 
 from rqsched.api.description import Description
 from rqsched.client import http, requests, sync
-from rqsched.client.errors import error_of
-from rqsched.client.following import Following
+from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
-from rqsched.client.requests import Request
-from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription
-from rqsched.client.syncing import AsyncSyncing
+from rqsched.client.requests import Request, path_of
+from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription, Synced
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
+
+if TYPE_CHECKING:
+    from rqsched.api.declarations import Declaration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +61,19 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-class AsyncClient(AsyncSyncing):
+async def _pages(read: Callable[[str | None], Awaited[Page[T]]]) -> AsyncGenerator[T]:
+    """Read page after page."""
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        for found in page.items:
+            yield found
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+class AsyncClient:
     """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
 
     Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
@@ -125,20 +138,32 @@ class AsyncClient(AsyncSyncing):
     backfills = _awaited(sync.Client.backfills)
     cancel_backfill = _awaited(sync.Client.cancel_backfill)
 
-    async def iter_backfills(
+    def iter_backfills(
         self, *, schedule_id: str | None = None, status: str | None = None
     ) -> AsyncIterator[BackfillProgress]:
         """Read all backfills, newest first, page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.backfills(schedule_id=schedule_id, status=status, limit=MAX_PAGE, cursor=cursor)
-            for found in page.items:
-                yield found
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        filters = {"schedule_id": schedule_id, "status": status}
+        return _pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
 
-    async def events(
+    async def sync(
+        self,
+        declarations: Iterable[Declaration],
+        *,
+        prune: bool = False,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Upsert a declared set, and prune what it lacks; see `Client.sync`."""
+        parts = requests.sync_requests(declarations, prune=prune)
+        for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
+            await self.send(rehearsal)
+        return Synced.joined([requests.told(await self.send(part), progress) for part in parts])
+
+    async def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
+        """Return what `sync` would do now; see `Client.preview_sync`."""
+        parts = requests.sync_requests(declarations, prune=prune)
+        return Synced.joined([await self.send(part) for part in requests.rehearsed(parts)])
+
+    def events(
         self,
         *,
         follow: bool = False,
@@ -148,50 +173,35 @@ class AsyncClient(AsyncSyncing):
     ) -> AsyncGenerator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        With `follow` it goes on with each as it is recorded, only new ones when nothing says where to begin, until it
-        is closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        With `follow` it also yields each as it is recorded (without `after` and `since` new ones only) until it is
+        closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
         """
         params = requests.event_params(after, since, event_types)
-        cursor: str | None = None
-        while not follow:
-            page = await self.send(requests.events(params, cursor))
-            for event in page.items:
-                yield event
-            cursor = page.next_cursor
-            if cursor is None:
-                return
-        async with aclosing(self.follow(requests.stream(None), params)) as events:
-            async for event in events:
-                yield event
+        if follow:
+            return self.follow(path_of("events", "stream"), params)
+        return _pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     async def follow(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[EventRecord]:
         """Read a stream of events, connection after connection."""
-        following = Following(path, params, self._retries)
+        stream = EventStream(path, params, self._retries)
         while not self._http.is_closed:
             error: Exception | None = None
             try:
-                async with self._http.stream(**following.arguments(self._http.timeout)) as response:
+                async with self._http.stream(**stream.arguments(self._http.timeout)) as response:
                     if not response.is_success:
                         await response.aread()
-                        raise error_of(response)
-                    following.begin()
+                        raise http.error_of(response)
+                    stream.begin()
                     async for line in response.aiter_lines():
-                        if (event := following.read(line)) is not None:
+                        if (event := stream.read(line)) is not None:
                             yield event
             except (httpx.TransportError, RqschedError) as caught:
                 error = caught
-            await asyncio.sleep(following.pause_after(error))
+            await asyncio.sleep(stream.pause_after(error))
 
-    async def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
+    def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
         """Read all schedules that `list` shows with these filters, page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.list(limit=MAX_PAGE, cursor=cursor, **filters)
-            for found in page.items:
-                yield found
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
 
 
 class AsyncRunHandle(RunView):
@@ -231,10 +241,6 @@ class AsyncScheduleHandle(ScheduleView):
             raise LookupError("the schedule has not been read yet; await describe() first")
         return self._description
 
-    def _match(self, version: int | None) -> str | None:
-        """Return the ETag of this incarnation at a version."""
-        return None if version is None else f'"{self.uid}.{version}"'
-
     def _run_handle(self, description: RunDescription) -> AsyncRunHandle:
         return AsyncRunHandle(self._client, self.schedule_id, description)
 
@@ -252,22 +258,16 @@ class AsyncScheduleHandle(ScheduleView):
     run = _awaited(sync.ScheduleHandle.run)
     upcoming = _awaited(sync.ScheduleHandle.upcoming)
 
-    async def iter_runs(self, statuses: Sequence[str] = ()) -> AsyncIterator[AsyncRunHandle]:
+    def iter_runs(self, statuses: Sequence[str] = ()) -> AsyncIterator[AsyncRunHandle]:
         """Read all runs, newest first, page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.runs(MAX_PAGE, cursor, statuses)
-            for found in page.items:
-                yield found
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return _pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     async def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> AsyncGenerator[AuditRecord]:
         """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
         if follow:
-            path = requests.stream(self.schedule_id)
-            async with aclosing(self._client.follow(path, {"after": after_sequence})) as events:
+            async with aclosing(
+                self._client.follow(self._path("history", "stream"), {"after": after_sequence})
+            ) as events:
                 async for followed in events:
                     yield followed
             return

@@ -1,4 +1,4 @@
-"""What both clients share: how a request is sent, what its response means, and when it is sent again."""
+"""What both clients share: how a request is sent, when it is sent again, and what its response means."""
 
 from __future__ import annotations
 
@@ -9,13 +9,30 @@ from typing import Any, TypeVar
 import httpx
 import tenacity
 
-from rqsched.client.errors import ResponseError, error_of
+from rqsched import errors
 from rqsched.client.requests import Request
-from rqsched.errors import BackendUnavailableError, NotFoundError, RqschedError
+from rqsched.errors import (
+    BackendUnavailableError,
+    InvalidInputError,
+    NotFoundError,
+    RqschedError,
+    UnknownWorkflowError,
+)
 
 T = TypeVar("T")
 TIMEOUT = httpx.Timeout(15.0, connect=5.0)
 """The default of `timeout`."""
+
+
+class ResponseError(RqschedError):
+    """An error that only HTTP has: unauthorized, forbidden, rate_limited, malformed, internal_error."""
+
+    code = "response"
+
+    def __init__(self, http_status: int, code: str, detail: str) -> None:
+        self.http_status = http_status
+        self.code = code
+        super().__init__(detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +101,48 @@ def unreachable(error: httpx.TransportError) -> RqschedError:
     """Translate an error of the transport."""
     kind = "in time" if isinstance(error, httpx.TimeoutException) else f"({type(error).__name__})"
     return BackendUnavailableError(f"the rqsched API does not answer {kind}; try again later.")
+
+
+_KINDS = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, RqschedError) and kind is not RqschedError
+}
+
+
+def error_of(response: httpx.Response) -> RqschedError:
+    """Rebuild the error a response stands for, with its `problem` and `retry_after` (seconds, or None)."""
+    problem = _problem(response)
+    error: Any = _rebuilt(response.status_code, problem)
+    error.problem = problem
+    error.retry_after = _seconds(response.headers.get("retry-after"))
+    return error  # type: ignore[no-any-return]
+
+
+def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
+    code, detail = str(problem.get("code", "")), str(problem.get("detail") or f"the server responded with {status}.")
+    kind = _KINDS.get(code)
+    if kind is None:
+        return BackendUnavailableError(detail) if status in {502, 503, 504} else ResponseError(status, code, detail)
+    fields = problem.get("errors") or [{}]
+    field, reason = str(fields[0].get("field", "")), str(fields[0].get("message", detail))
+    if issubclass(kind, UnknownWorkflowError):
+        return kind("", reason)
+    if issubclass(kind, InvalidInputError):
+        return kind(field, reason)
+    error = kind.__new__(kind)
+    RqschedError.__init__(error, detail)
+    error.__dict__.update(problem.get("attributes") or {})
+    return error
+
+
+def _problem(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -8,8 +8,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
-from rqsched.api.description import DeliveryDescription, Description
+import httpx
+
 from rqsched.core.audit import AuditRecord
+from rqsched.core.page import Page
+from rqsched.core.quota import RESOURCES, Quota, Usage
 
 T = TypeVar("T")
 
@@ -245,36 +248,33 @@ def _instants(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in _names(kind) if hints[name] in (datetime, datetime | None))
 
 
-def description(json: Mapping[str, Any]) -> Description:
-    """Read a schedule."""
-    return read(Description, json)
+def one(kind: Callable[..., T]) -> Callable[[httpx.Response], T]:
+    """Return how a response is read that holds one."""
+    return lambda response: read(kind, response.json())
 
 
-def delivery(json: Mapping[str, Any]) -> DeliveryDescription:
-    """Read a notification."""
-    return read(DeliveryDescription, json)
+def listed(kind: Callable[..., T]) -> Callable[[httpx.Response], list[T]]:
+    """Return how a response is read that holds all of a list."""
+    return lambda response: [read(kind, item) for item in response.json()["items"]]
 
 
-def run(json: Mapping[str, Any]) -> RunDescription:
-    """Read a run."""
-    return read(RunDescription, json)
+def page(kind: Callable[..., T]) -> Callable[[httpx.Response], Page[T]]:
+    """Return how a response is read that holds a page of a list."""
+    return lambda response: Page(listed(kind)(response), response.json()["next_cursor"])
 
 
-def event(json: Mapping[str, Any]) -> AuditRecord:
-    """Read an audit event."""
-    return read(AuditRecord, json)
+def nothing(response: httpx.Response) -> None:
+    """Read a response whose status says all."""
 
 
-def found_event(json: Mapping[str, Any]) -> EventRecord:
-    """Read an audit event with the id of its schedule."""
-    return read(EventRecord, json)
+def trigger_result(response: httpx.Response) -> TriggerResult:
+    """Read the outcome of a manual trigger, and its run."""
+    fields = response.json()
+    return TriggerResult(**fields | {"run": fields["run"] and read(RunDescription, fields["run"])})
 
 
-def progress(json: Mapping[str, Any]) -> BackfillProgress:
-    """Read a backfill."""
-    return read(BackfillProgress, json)
-
-
-def instants(json: Mapping[str, Any]) -> list[datetime]:
-    """Read a list of instants."""
-    return [datetime.fromisoformat(text) for text in json["items"]]
+def usage(response: httpx.Response) -> Usage:
+    """Read what a namespace holds, and its quota."""
+    json = response.json()
+    used, limits = ({name: json[name][part] for name in RESOURCES} for part in ("used", "limit"))
+    return Usage(json["namespace"], **used, limits=Quota(**limits))

@@ -1,9 +1,13 @@
-"""The synchronous client and its handles. Each operation sends one request; the asynchronous client awaits the same."""
+"""The synchronous client and its handles. Each operation is declared here once: arguments, request, result.
+
+An operation returns what its client's `send` returns, so that the asynchronous client can await the same (see `aio`).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -11,20 +15,19 @@ import httpx
 import tenacity
 
 from rqsched.api.description import DeliveryDescription, Description
-from rqsched.client import http, requests
-from rqsched.client.errors import error_of
-from rqsched.client.following import Following
+from rqsched.client import http, requests, responses
+from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
-from rqsched.client.requests import Request
+from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import (
     BackfillProgress,
     BulkRow,
     EventRecord,
     RetriedRun,
     RunDescription,
+    Synced,
     TriggerResult,
 )
-from rqsched.client.syncing import Syncing
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
@@ -34,13 +37,25 @@ from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
 
 if TYPE_CHECKING:
+    from rqsched.api.declarations import Declaration
     from rqsched.core.option_table import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
 
 
-class Client(Syncing):
+def _pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    """Read page after page."""
+    cursor: str | None = None
+    while True:
+        page = read(cursor)
+        yield from page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+class Client:
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
     Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
@@ -100,7 +115,15 @@ class Client(Syncing):
     ) -> ScheduleHandle:
         """Create a schedule; raises ScheduleExistsError when the id is taken. Safe to repeat: it is sent with a key."""
         body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        return self.send(requests.create(schedule_id, body, idempotency_key).then(self._handle))
+        request = Request(
+            "POST",
+            path_of("schedules"),
+            responses.one(Description),
+            {"schedule_id": schedule_id, **body},
+            headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+            is_repeatable=True,
+        )
+        return self.send(request.then(self._handle))
 
     def upsert(
         self,
@@ -114,11 +137,15 @@ class Client(Syncing):
     ) -> tuple[ScheduleHandle, str]:
         """Create a schedule or replace its definition; the outcome is `created`, `updated` or `unchanged`."""
         body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
-        return self.send(requests.upsert(schedule_id, body).then(lambda made: (self._handle(made[0]), made[1])))
+
+        def read(response: httpx.Response) -> tuple[ScheduleHandle, str]:
+            return self._handle(responses.one(Description)(response)), response.headers["x-outcome"]
+
+        return self.send(Request("PUT", path_of("schedules", schedule_id), read, body, is_repeatable=True))
 
     def get(self, schedule_id: str) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
-        return self.send(requests.get(schedule_id).then(self._handle))
+        return self.send(get(path_of("schedules", schedule_id), responses.one(Description)).then(self._handle))
 
     def handle(self, schedule_id: str) -> ScheduleHandle:
         """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
@@ -146,39 +173,35 @@ class Client(Syncing):
 
         Where schedules are large a page has fewer than `limit`, and a `next_cursor`.
         """
-        filters = {"status": status, "outcome": outcome, "workflow": workflow, "labels": labels}
-        filters |= {"owner": owner, "text": text}
-        times = {"created_since": created_since, "created_until": created_until}
-        times |= {"next_since": next_since, "next_until": next_until}
-        more = {"overdue": overdue, "sort": sort, "limit": limit, "cursor": cursor}
-        request = requests.list_schedules({**filters, **times, **more})
+        filters: dict[str, Any] = {"status": status, "outcome": outcome, "workflow": workflow, "labels": labels}
+        filters |= {"owner": owner, "text": text, "overdue": overdue}
+        filters |= {"created_since": created_since, "created_until": created_until}
+        filters |= {"next_since": next_since, "next_until": next_until}
+        params = requests.list_params({**filters, "sort": sort, "limit": limit, "cursor": cursor})
+        request = get(path_of("schedules"), responses.page(Description), params)
         return self.send(request.then(lambda page: page.map(self._handle)))
 
     def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` shows with these filters, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.list(limit=MAX_PAGE, cursor=cursor, **filters)
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
 
     def count(self, /, **filters: Any) -> int:
         """Count the schedules that `list` shows with these filters."""
-        return self.send(requests.count(filters))
+        params = requests.list_params({**filters, "limit": 1, "total": True})
+        return self.send(get(path_of("schedules"), lambda response: int(response.json()["total"]), params))
 
     def batch_delete(self, schedule_ids: Sequence[str]) -> None:
         """Delete up to 500 schedules; ids that do not exist are ignored."""
-        return self.send(requests.batch_delete(schedule_ids))
+        path, body = path_of("schedules", "batch-delete"), {"schedule_ids": list(schedule_ids)}
+        return self.send(Request("POST", path, responses.nothing, body, is_repeatable=True))
 
     def workflows(self) -> Sequence[dict[str, Any]]:
         """List the registered workflows, with their defaults; only those in use here for a token of some namespaces."""
-        return self.send(requests.workflows())
+        return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
 
     def usage(self) -> Usage:
         """Read what the namespace holds and what its quota allows: schedules, and the bytes they declare."""
-        return self.send(requests.usage())
+        return self.send(get(path_of("usage"), responses.usage))
 
     def retry_failed(
         self,
@@ -195,8 +218,17 @@ class Client(Syncing):
 
         Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
         """
-        more = {"schedule_id": schedule_id, "workflow": workflow, "bound": bound, "dry_run": dry_run}
-        return self.send(requests.retry_failed(since, {"until": until, **more, "reason": reason}))
+        body = {
+            "since": since.total_seconds() if isinstance(since, timedelta) else instant("since", since),
+            "until": until and instant("until", until),
+            "schedule_id": schedule_id,
+            "workflow": workflow,
+            "bound": bound,
+            "dry_run": dry_run,
+            "reason": reason,
+        }
+        path, read = path_of("runs", "retry"), responses.listed(RetriedRun)
+        return self.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
 
     def bulk(
         self,
@@ -219,7 +251,9 @@ class Client(Syncing):
         """
         more = {"catch_up": catch_up, "overlap": overlap, "idempotency_key": idempotency_key}
         body = {"reason": reason, "note": note, "dry_run": dry_run, "bound": bound, **more, **filters}
-        return self.send(requests.bulk(operation, body))
+        is_repeatable = operation != "trigger" or idempotency_key is not None  # a pause of what is paused does nothing
+        path, read = path_of("bulk", operation), responses.listed(BulkRow)
+        return self.send(Request("POST", path, read, requests.bulk_body(body), is_repeatable=is_repeatable))
 
     def events(
         self,
@@ -231,49 +265,43 @@ class Client(Syncing):
     ) -> Iterator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        With `follow` it goes on with each as it is recorded, only new ones when nothing says where to begin, until it
-        is closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        With `follow` it also yields each as it is recorded (without `after` and `since` new ones only) until it is
+        closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
         """
         params = requests.event_params(after, since, event_types)
         if follow:
-            yield from self.follow(requests.stream(None), params)
-            return
-        cursor: str | None = None
-        while True:
-            page = self.send(requests.events(params, cursor))
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+            return self.follow(path_of("events", "stream"), params)
+        return _pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     def follow(self, path: str, params: Mapping[str, Any]) -> Iterator[EventRecord]:
         """Read a stream of events, connection after connection."""
-        following = Following(path, params, self._retries)
+        stream = EventStream(path, params, self._retries)
         while not self._http.is_closed:
             error: Exception | None = None
             try:
-                with self._http.stream(**following.arguments(self._http.timeout)) as response:
+                with self._http.stream(**stream.arguments(self._http.timeout)) as response:
                     if not response.is_success:
                         response.read()
-                        raise error_of(response)
-                    following.begin()
+                        raise http.error_of(response)
+                    stream.begin()
                     for line in response.iter_lines():
-                        if (event := following.read(line)) is not None:
+                        if (event := stream.read(line)) is not None:
                             yield event
             except (httpx.TransportError, RqschedError) as caught:
                 error = caught
-            time.sleep(following.pause_after(error))
+            time.sleep(stream.pause_after(error))
 
     def backfill(self, uid: str) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
-        return self.send(requests.backfill_progress(uid))
+        return self.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))
 
     def cancel_backfill(self, uid: str, reason: str | None = None) -> BackfillProgress:
-        """Stop a backfill: what it has started goes on, the rest of its range is left. Idempotent.
+        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
 
-        The reason is recorded, as who stopped it is.
+        The reason is recorded, and who stopped it.
         """
-        return self.send(requests.cancel_backfill(uid, reason))
+        path, read = path_of("backfills", uid, "cancel"), responses.one(BackfillProgress)
+        return self.send(Request("POST", path, read, given({"reason": reason}) or None, is_repeatable=True))
 
     def backfills(
         self,
@@ -284,19 +312,38 @@ class Client(Syncing):
         cursor: str | None = None,
     ) -> Page[BackfillProgress]:
         """Read a page of backfills, newest first."""
-        return self.send(requests.backfills({"schedule_id": schedule_id, "status": status}, limit, cursor))
+        params = {"schedule_id": schedule_id, "status": status, "limit": limit, "cursor": cursor}
+        return self.send(get(path_of("backfills"), responses.page(BackfillProgress), params))
 
     def iter_backfills(
         self, *, schedule_id: str | None = None, status: str | None = None
     ) -> Iterator[BackfillProgress]:
         """Read all backfills, newest first, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.backfills(schedule_id=schedule_id, status=status, limit=MAX_PAGE, cursor=cursor)
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        filters = {"schedule_id": schedule_id, "status": status}
+        return _pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
+
+    def sync(
+        self,
+        declarations: Iterable[Declaration],
+        *,
+        prune: bool = False,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
+
+        All of it is checked, here and by the server, before anything is written. A large set is sent in several
+        requests; when one fails, what came before is done, and the same call again does the rest. `progress` is called
+        with each id and its outcome.
+        """
+        parts = requests.sync_requests(declarations, prune=prune)
+        for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
+            self.send(rehearsal)
+        return Synced.joined([requests.told(self.send(part), progress) for part in parts])
+
+    def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
+        """Return what `sync` would do now, with the same checks; writes nothing."""
+        parts = requests.sync_requests(declarations, prune=prune)
+        return Synced.joined([self.send(part) for part in requests.rehearsed(parts)])
 
 
 class RunHandle(RunView):
@@ -309,7 +356,7 @@ class RunHandle(RunView):
 
     def refresh(self) -> RunHandle:
         """Read the run again."""
-        return self._client.send(requests.run(self._schedule_id, self.uid).then(self._keep))
+        return self._client.send(get(self._path(), responses.one(RunDescription)).then(self._keep))
 
     def wait(self, timeout: float | None = None) -> RunHandle:
         """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end).
@@ -326,26 +373,34 @@ class RunHandle(RunView):
 
         With `failed_targets`, its targets that failed or were lost, also of a run that has succeeded.
         """
-        request = requests.retry_run(self._schedule_id, self.uid, reason, failed_targets=failed_targets)
+        # Not repeatable: one that is being retried is left as it is, but one that failed again would be retried twice.
+        body = given({"reason": reason, "failed_targets": failed_targets or None})
+        request = Request("POST", self._path("retry"), responses.one(RunDescription), body)
         return self._client.send(request.then(self._keep))
 
     def progress(self) -> TargetProgress | None:
         """Read how far its targets are; None when it has no targets."""
-        return self._client.send(requests.progress(self._schedule_id, self.uid))
+
+        def read(response: httpx.Response) -> TargetProgress | None:
+            found = response.json()["progress"]
+            return found and responses.read(TargetProgress, found)
+
+        return self._client.send(get(self._path("targets"), read, {"limit": 1}))
 
     def targets(
         self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
     ) -> Page[TargetDescription]:
         """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
-        return self._client.send(requests.targets(self._schedule_id, self.uid, limit, cursor, status))
+        params = {"limit": limit, "cursor": cursor, "status": status}
+        return self._client.send(get(self._path("targets"), responses.page(TargetDescription), params))
 
     def cancel(self, reason: str | None = None) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        return self._client.send(requests.end_run(self._schedule_id, self.uid, "cancel", reason).then(self._keep))
+        return self._client.send(self._end("cancel", reason))
 
     def terminate(self, reason: str | None = None) -> RunHandle:
         """End the run and have its process killed. Idempotent."""
-        return self._client.send(requests.end_run(self._schedule_id, self.uid, "terminate", reason).then(self._keep))
+        return self._client.send(self._end("terminate", reason))
 
 
 class ScheduleHandle(ScheduleView):
@@ -365,7 +420,7 @@ class ScheduleHandle(ScheduleView):
 
     def describe(self) -> Description:
         """Read the schedule's description; raises ScheduleNotFoundError."""
-        return self._client.send(requests.get(self.schedule_id).then(self._keep_description))
+        return self._client.send(get(self._path(), responses.one(Description)).then(self._keep_description))
 
     def update(
         self,
@@ -381,44 +436,45 @@ class ScheduleHandle(ScheduleView):
 
         `paused` also pauses it, or makes a paused or dead one fire again.
         """
-        match = self._match(if_version)
         body = requests.changes(workflow, spec, options, {"note": note, "paused": paused})
-        return self._client.send(requests.update(self.schedule_id, body, match).then(self._keep))
+        # With a condition it is not repeatable: its own lost change would look like another's.
+        headers, is_repeatable = self._if_match(if_version), if_version is None
+        read = responses.one(Description)
+        request = Request("PATCH", self._path(), read, body, headers=headers, is_repeatable=is_repeatable)
+        return self._client.send(request.then(self._keep))
 
     def pause(
         self, note: str | None = None, *, reason: str | None = None, if_version: int | None = None
     ) -> ScheduleHandle:
         """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does."""
-        body, match = {"note": note, "reason": reason}, self._match(if_version)
-        return self._client.send(requests.operate(self.schedule_id, "pause", body, match).then(self._keep))
+        return self._client.send(self._edit("pause", {"note": note, "reason": reason}, if_version))
 
     def resume(
         self, catch_up: str | None = None, *, note: str | None = None, if_version: int | None = None
     ) -> ScheduleHandle:
         """Fire again; raises ScheduleStateError unless paused, VersionConflictError as `update` does."""
-        body, match = {"catch_up": catch_up, "note": note}, self._match(if_version)
-        return self._client.send(requests.operate(self.schedule_id, "resume", body, match).then(self._keep))
+        return self._client.send(self._edit("resume", {"catch_up": catch_up, "note": note}, if_version))
 
     def restart(self, *, note: str | None = None, if_version: int | None = None) -> ScheduleHandle:
         """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
-        match = self._match(if_version)
-        return self._client.send(requests.operate(self.schedule_id, "restart", {"note": note}, match).then(self._keep))
+        return self._client.send(self._edit("restart", {"note": note}, if_version))
 
     def delete(self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None) -> None:
         """Delete softly: the id becomes free, history stays unless purged."""
-        match = self._match(if_version)
-        return self._client.send(requests.delete(self.schedule_id, purge=purge, reason=reason, match=match))
-
-    def _match(self, version: int | None) -> str | None:
-        """Return the ETag of this incarnation at a version."""
-        return None if version is None else f'"{self.uid}.{version}"'
+        params, headers = given({"purge": "true" if purge else None, "reason": reason}), self._if_match(if_version)
+        read, path = responses.nothing, self._path()
+        return self._client.send(Request("DELETE", path, read, params=params, headers=headers, is_repeatable=True))
 
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
     ) -> TriggerResult:
         """Start a run now as the overlap policy allows. Safe to repeat: it is sent with a key."""
-        body = {"overlap": overlap, "force": force}
-        return self._client.send(requests.trigger(self.schedule_id, body, idempotency_key))
+        body, headers = (
+            given({"overlap": overlap, "force": force}),
+            {"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+        )
+        path, read = self._path("trigger"), responses.trigger_result
+        return self._client.send(Request("POST", path, read, body, headers=headers, is_repeatable=True))
 
     def backfill(
         self,
@@ -434,26 +490,30 @@ class ScheduleHandle(ScheduleView):
 
         `rerun="failed"` also retries those whose run failed or was lost, `"all"` also fires what was pruned.
         """
-        options = {"overlap": overlap, "rerun": rerun, "dry_run": dry_run, "bound": bound}
-        return self._client.send(requests.backfill(self.schedule_id, start, end, options))
+        span = {"start": instant("start", start), "end": instant("end", end)}
+        body = given({**span, "overlap": overlap, "rerun": rerun, "dry_run": dry_run, "bound": bound})
+        path, read = self._path("backfill"), responses.one(BackfillProgress)
+        return self._client.send(Request("POST", path, read, body, is_repeatable=dry_run))
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
-        return self._client.send(requests.history(self.schedule_id, limit, after_sequence))
+        params = {"limit": limit, "after_sequence": after_sequence}
+        return self._client.send(get(self._path("history"), responses.listed(AuditRecord), params))
 
     def deliveries(
         self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
     ) -> Page[DeliveryDescription]:
-        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too.
+        """Read a page (1 to 500) of its notifications, newest first; works after delete too.
 
         `status` is one of `pending`, `running`, `succeeded` and `failed`.
         """
-        return self._client.send(requests.deliveries(self.schedule_id, limit, cursor, status))
+        params = {"limit": limit, "cursor": cursor, "status": status}
+        return self._client.send(get(self._path("deliveries"), responses.page(DeliveryDescription), params))
 
     def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> Iterator[AuditRecord]:
         """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
         if follow:
-            yield from self._client.follow(requests.stream(self.schedule_id), {"after": after_sequence})
+            yield from self._client.follow(self._path("history", "stream"), {"after": after_sequence})
             return
         while page := self.history(MAX_PAGE, after_sequence):
             yield from page
@@ -461,23 +521,19 @@ class ScheduleHandle(ScheduleView):
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: Sequence[str] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
-        request = requests.runs(self.schedule_id, limit, cursor, statuses)
+        params = {"limit": limit, "cursor": cursor, "status": list(statuses)}
+        request = get(self._path("runs"), responses.page(RunDescription), params)
         return self._client.send(request.then(lambda page: page.map(self._run_handle)))
 
     def iter_runs(self, statuses: Sequence[str] = ()) -> Iterator[RunHandle]:
         """Read all runs, newest first, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.runs(MAX_PAGE, cursor, statuses)
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return _pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""
-        return self._client.send(requests.run(self.schedule_id, run).then(self._run_handle))
+        return self._client.send(get(self._path("runs", run), responses.one(RunDescription)).then(self._run_handle))
 
     def upcoming(self, count: int = 5) -> list[datetime]:
         """List the next instants (1 to 1000) at which the schedule fires."""
-        return self._client.send(requests.upcoming(self.schedule_id, count))
+        request = get(self._path("upcoming"), lambda response: response.json()["items"], {"count": count})
+        return self._client.send(request.then(lambda items: [datetime.fromisoformat(item) for item in items]))

@@ -1,4 +1,4 @@
-"""What handles of both clients show: the description as it was last read. No requests."""
+"""What the handles of both clients have in common: the description as it was last read, and requests of one form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from datetime import datetime
 from typing import Any, Self
 
 from rqsched.api.description import Description
+from rqsched.client import responses
+from rqsched.client.requests import Request, given, path_of
 from rqsched.client.responses import RunDescription
 
 
 class RunView:
     """One run: its description as it was last read."""
 
+    _schedule_id: str
     description: RunDescription
     """Every field of the run."""
 
@@ -201,9 +204,17 @@ class RunView:
         """How many of its targets ended in each status; None until the last one has."""
         return self.description.target_counts
 
+    def _path(self, *parts: str) -> str:
+        return path_of("schedules", self._schedule_id, "runs", self.uid, *parts)
+
     def _keep(self, description: RunDescription) -> Self:
         self.description = description
         return self
+
+    def _end(self, operation: str, reason: str | None) -> Request[Self]:
+        body = given({"reason": reason}) or None
+        request = Request("POST", self._path(operation), responses.one(RunDescription), body, is_repeatable=True)
+        return request.then(self._keep)
 
 
 class ScheduleView:
@@ -403,3 +414,15 @@ class ScheduleView:
     def _keep_description(self, description: Description) -> Description:
         self._description = description
         return description
+
+    def _path(self, *parts: str) -> str:
+        return path_of("schedules", self.schedule_id, *parts)
+
+    def _if_match(self, version: int | None) -> dict[str, str]:
+        """Return the header that names this incarnation at a version, by its ETag."""
+        return {} if version is None else {"If-Match": f'"{self.uid}.{version}"'}
+
+    def _edit(self, operation: str, body: dict[str, Any], if_version: int | None) -> Request[Self]:
+        headers = self._if_match(if_version)
+        request = Request("POST", self._path(operation), responses.one(Description), given(body), headers=headers)
+        return request.then(self._keep)

@@ -16,7 +16,7 @@ import pytest
 
 from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
-from rqsched.client.errors import error_of
+from rqsched.client.http import error_of
 from rqsched.http import Limits
 from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants

@@ -79,7 +79,7 @@ def test_a_set_is_pruned_by_the_client_as_in_process_and_previewed_first(web: We
 def test_a_large_set_is_sent_in_parts_that_prune_only_what_none_of_them_has(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rqsched.client.syncing._MOST_SENT", 2)
+    monkeypatch.setattr("rqsched.client.requests._MOST_SENT", 2)
     transport = InProcess(web)
     client = client_of(web, transport)
     whole = [Declaration(f"s{number}", "note", Every("1h")) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Following audit events: server-sent events read line by line, and where to go on when the connection ends."""
+"""A stream of audit events: server-sent events read line by line, and where the next connection continues."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 
 import httpx
 
-from rqsched.client.errors import ResponseError
-from rqsched.client.http import Retries, unreachable
-from rqsched.client.responses import EventRecord, found_event
+from rqsched.client.http import ResponseError, Retries, unreachable
+from rqsched.client.responses import EventRecord, read
 from rqsched.errors import BackendUnavailableError
 
 SILENCE = 60.0
-"""Seconds without a byte after which a stream is taken for dead: a server sends a sign of life each 15."""
+"""Seconds without a byte after which a stream counts as dead; a server sends a sign of life every 15."""
 _KNOWN = 5_000
 
 
 @dataclass
-class Following:
+class EventStream:
     """Where one reader is, over all its connections."""
 
     path: str
@@ -46,7 +45,7 @@ class Following:
         return {"method": "GET", "url": self.path, "params": self.params, "headers": headers, "timeout": quiet}
 
     def begin(self) -> None:
-        """Note that a connection is there: from now on it is opened again for as long as it takes."""
+        """Note that the server accepted: from now on a lost connection is opened again without a limit."""
         self._was_connected, self._failures = True, 0
 
     def read(self, line: str) -> EventRecord | None:
@@ -58,7 +57,7 @@ class Following:
         elif not line and self._data:
             text, self.last_id = "\n".join(self._data), self._id or self.last_id
             self._data.clear()
-            return self._new(found_event(json.loads(text)))
+            return self._new(read(EventRecord, json.loads(text)))
         return None
 
     def _new(self, event: EventRecord) -> EventRecord | None:
@@ -71,7 +70,7 @@ class Following:
         return event
 
     def pause_after(self, error: Exception | None) -> float:
-        """Return the seconds to wait before the next connection; raises the error when there shall be none."""
+        """Return the seconds to wait before the next connection; raises the error when there is none."""
         self._failures += 1
         passes = error is None or isinstance(error, httpx.TransportError | BackendUnavailableError)
         passes = passes or (isinstance(error, ResponseError) and error.code == "rate_limited")
