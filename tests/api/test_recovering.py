@@ -16,7 +16,7 @@ from rq import Queue, SimpleWorker
 from rqsched import Scheduler
 from rqsched.chain.runtime import import_workflows
 from rqsched.config import Settings
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import Env, MakeEnv
 from tests.support.narrow import present
 from tests.support.processes import REPOSITORY, Processes, wait_until

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 from rqsched import Every, Scheduler
 from rqsched.errors import ConfigError
 from rqsched.workflows import Registry, make_workflow
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import MINUTE
 from tests.support.invariants import check_invariants
 

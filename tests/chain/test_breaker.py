@@ -14,7 +14,7 @@ from rqsched.config import Settings
 from rqsched.store import changes
 from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.transport import job_id_of
-from tests.store.children import FORK
+from tests.support.children import FORK
 from tests.support.env import Env, MakeEnv
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present

@@ -19,7 +19,7 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
 from rqsched.store.database import Database
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import MINUTE, ONCE, SECOND, Env, newest, statuses
 from tests.support.invariants import check_invariants
 

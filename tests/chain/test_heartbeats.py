@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from rqsched.chain.heartbeats import Heartbeats, Pulse
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.processes import wait_until
 
 QUICK = 0.01

@@ -9,7 +9,7 @@ import pytest
 from rqsched.chain.execution import claim_run
 from rqsched.chain.settling import lose_run, stop_run
 from rqsched.core.model import Change
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import ONCE, Env, job_id, link_id, newest, outcomes, statuses
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rqsched import current_run
 from rqsched.fork_guard import ForkGuard, call_in_this_process
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import Env, run_target
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

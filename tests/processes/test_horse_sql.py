@@ -25,7 +25,7 @@ from rqsched.processes import horse_sql
 from rqsched.processes.horse_sql import LONGEST, HorseSide, WorkerSide
 from rqsched.processes.rq_worker import wait_for_end
 from rqsched.store.database import Database
-from tests.store.children import FORK, in_children
+from tests.support.children import FORK, in_children
 from tests.support.env import ONCE, Env, MakeEnv, job_id
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rqsched.processes.runner_slot import Cause, Job, Note, Slot
-from tests.store.children import in_children
+from tests.support.children import in_children
 
 JOB = Job("run-1", 7, "default", is_ours=True, kill_at=1.5, execution_id="e", token="t")
 

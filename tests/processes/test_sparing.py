@@ -12,7 +12,7 @@ from rq.job import Job
 from rqsched.chain.runtime import using
 from rqsched.core.ids import new_uid
 from rqsched.processes.rq_worker import PatientWorker, make_run_worker_class, make_worker
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import ONCE, Env
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -15,7 +15,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.processes.warm_up import warm_up
 from rqsched.store.tables import metadata
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.env import Env, job_id
 
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from rqsched.store import changes
 from rqsched.store.database import Database
-from tests.store.children import FORK, in_children
 from tests.store.samples import add_schedule, count, created, write
+from tests.support.children import FORK, in_children
 
 PID = sa.select(sa.func.pg_backend_pid())
 

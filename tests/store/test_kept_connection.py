@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from rqsched.errors import DatabaseUnavailableError
 from rqsched.store.database import Database
-from tests.store.children import in_children
 from tests.store.test_transactions import NO_PATIENCE
+from tests.support.children import in_children
 from tests.support.servers import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]

@@ -15,8 +15,8 @@ from rqsched.store.database import Database
 from rqsched.store.metadata import DATABASE_ID, find_value
 from rqsched.store.migrations import HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
-from tests.store.children import in_children
 from tests.store.samples import add_schedule, find
+from tests.support.children import in_children
 
 
 def execute(database: Database, *statements: str) -> None:

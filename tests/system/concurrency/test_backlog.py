@@ -11,7 +11,7 @@ from rqsched.api.declarations import Declaration
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.config import Settings
 from rqsched.testing import ManualClock
-from tests.store.children import FORK, in_children
+from tests.support.children import FORK, in_children
 from tests.support.invariants import check_invariants
 from tests.support.stories import read_stories
 from tests.system.concurrency.crowd import Crowd

@@ -13,7 +13,7 @@ from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core import audit
 from rqsched.testing import ManualClock
-from tests.store.children import FORK, in_children
+from tests.support.children import FORK, in_children
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.sizes import sized
 from tests.support.stories import read_stories

@@ -24,7 +24,7 @@ from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, make_workflow
-from tests.store.children import FORK
+from tests.support.children import FORK
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import read_stories
 from tests.system.concurrency.crowd import RUN_LIST, Crowd, come_to_rest, work_off

@@ -26,7 +26,7 @@ from rqsched.core.ids import RunJobId
 from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
-from tests.store.children import FORK
+from tests.support.children import FORK
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until

@@ -20,7 +20,7 @@ from rqsched.errors import DatabaseUnavailableError, QuotaExceededError, Schedul
 from rqsched.store.database import Database
 from rqsched.store.schema_version import upgrade
 from rqsched.testing import ManualClock
-from tests.store.children import in_children
+from tests.support.children import in_children
 from tests.support.invariants import check_invariants
 from tests.system.concurrency.crowd import Crowd
 
