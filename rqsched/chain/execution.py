@@ -15,7 +15,7 @@ from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.claim import Claim, NotAnsweredError, ParentWorker
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out.ends import try_to_end
+from rqsched.chain.fan_out.execution import try_to_end
 from rqsched.chain.fan_out.resolver import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import start_pings

@@ -37,7 +37,7 @@ MODULES = {
     "forms": "schemas",
     "keys": "idempotency",
     "lane": "job_queue",
-    "links": "firing, or reconcile/links",
+    "links": "firing, or reconcile/schedules",
     "member": "members",
     "nearest": "did_you_mean",
     "offer": "overlap",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.chain.fan_out.ends import end_if_over
+from rqsched.chain.fan_out.execution import end_if_over
 from rqsched.chain.settling import lose_run
 from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.core.model import TargetStatus

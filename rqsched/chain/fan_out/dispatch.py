@@ -1,4 +1,4 @@
-"""Fan-out: a run that names many targets, and a job for each of them.
+"""Dispatch: the targets that a run names are recorded, and a job for each of them is put on its queue.
 
 The run records its targets and puts the first chunk of them on its queue, and behind that chunk a job that
 continues with the next one. A queue is first in, first out: the next chunk comes when workers have taken the one
@@ -12,30 +12,27 @@ Each target is dispatched once (its id is computed from run and target), claimed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from redis.exceptions import RedisError
 
-from rqsched.chain.fan_out.execution import decide_lost
-from rqsched.chain.fan_out.jobs import PAGE, batch_job, enqueue, fill, jobs_of, promote
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
-from rqsched.core.target_ends import TargetEnd, end_blocked
-from rqsched.errors import RunNotFoundError
-from rqsched.store import changes, fan_out_targets, target_repairs
+from rqsched.errors import BackendUnavailableError, RunNotFoundError
+from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Batch, RunName, Target
-from rqsched.store.target_repairs import EndStep
+from rqsched.transport.job_label import JobLabel
+from rqsched.transport.job_queue import JobSpec
 
 _log = logging.getLogger(__name__)
 
-_LOST_AFTER = timedelta(seconds=60)
-"""How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
-LOST = "its process vanished: it neither ended nor ran out of time"
-"""The error of a target whose deadline passed without a result."""
+_DISPATCH_SECONDS = 120
+PAGE = 500
+"""The most targets that one transaction of a repair changes."""
 
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
@@ -124,56 +121,71 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     return len(chunk)
 
 
-def repair(runtime: Runtime, *, everything: bool) -> Iterator[tuple[int, int]]:
-    """Enqueue what should be on its queue, and end the attempts of targets whose process vanished.
+def enqueue(runtime: Runtime, pending: Sequence[Target]) -> int:
+    """Put pending targets on their queues, unless they are there; returns how many were put there.
 
-    Yields how many rows were compared and how many jobs were written or targets ended, batch by batch.
+    Raises RedisError after short retries.
+    """
+    if not pending:
+        return 0
+    names = runtime.database.read(partial(fan_out_targets.names_of, run_uids=[target.run_uid for target in pending]))
+    grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
+    for target in pending:
+        grouped[target.queue, target.connection].append(target)
+    return sum(
+        runtime.transport.enqueue(jobs_of(runtime, some, names), *where, now=runtime.now())
+        for where, some in grouped.items()
+    )
+
+
+def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
+    """Do as `enqueue`; with Redis away reconcile enqueues them."""
+    try:
+        enqueue(runtime, pending)
+    except (RedisError, BackendUnavailableError) as error:
+        told = len(pending), pending[0].run_uid, error
+        _log.warning("%d targets of run %s follow later: %s", *told, extra={"action": "follow_failed"})
+
+
+def jobs_of(runtime: Runtime, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
+    """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
+    more = int(runtime.settings.completion_outage.total_seconds())
+    return [
+        JobSpec(str(target.job_id), target.timeout + more, label=_label(target, names.get(target.run_uid)))
+        for target in chunk
+    ]
+
+
+def _label(target: Target, name: RunName | None) -> JobLabel:
+    if name is None:
+        return JobLabel(target.workflow, target.run_uid)
+    known = name.schedule_id, name.namespace, name.occurrence_at, name.attempt
+    return JobLabel(target.workflow, target.run_uid, *known)
+
+
+def batch_job(job: BatchJobId) -> JobSpec:
+    """Describe the job that dispatches the next targets of a run."""
+    return JobSpec(str(job), _DISPATCH_SECONDS)
+
+
+def fill(runtime: Runtime, run_uid: str) -> int:
+    """Put targets of a run with `max_parallel` in the places that are free; returns how many."""
+    now, most = runtime.now(), runtime.settings.target_chunk
+    taken = runtime.database.transact(lambda connection: fan_out_targets.take_free(connection, run_uid, most, now))
+    if taken:
+        enqueue_soon(runtime, taken)
+    return len(taken)
+
+
+def promote(runtime: Runtime, run_uid: str | None = None) -> int:
+    """Let a page of retrying and blocked targets whose time has come be handled again, of one run or of all.
+
+    Returns how many there were; with PAGE of them there may be more.
     """
     now = runtime.now()
-    before = now if everything else now - runtime.settings.grace
-    yield from _end_overdue(runtime, now)
-    given_up = runtime.database.transact(lambda connection: target_repairs.give_up(connection, now))
-    yield given_up, given_up
-    while promoted := promote(runtime):
-        yield promoted, promoted
-        if promoted < PAGE:
-            break
-    unfinished = runtime.database.read(lambda connection: target_repairs.unfinished_batches(connection, before))
-    for job, first in unfinished:
-        yield 1, _continue(runtime, job, first)
-    cursor: str | None = None
-    while True:
-        page = partial(target_repairs.pending, before=before, after=cursor, limit=PAGE)
-        rows, cursor = runtime.database.read(page)
-        yield len(rows), enqueue(runtime, rows)
-        if cursor is None:
-            return
-
-
-def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
-    """Dispatch the next targets of a run, or put the job that does so behind those that are on its queue."""
-    if first.max_parallel is not None:
-        return fill(runtime, job.run_uid)
-    return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())
-
-
-def _end_overdue(runtime: Runtime, now: datetime) -> Iterator[tuple[int, int]]:
-    """Decide about targets whose process vanished, and about those that were blocked for too long."""
-    timeout = runtime.settings.blocked_timeout
-
-    def blocked_for_too_long(connection: Connection, target: Target) -> TargetEnd:
-        reason = fan_out_targets.read_error(connection, target.uid) or ""
-        return end_blocked(target.blocked_at, reason, now=now, timeout=timeout)
-
-    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
-    lost = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
-    blocked = EndStep(blocked_for_too_long, now, PAGE)
-    for work in (
-        partial(target_repairs.end_silent, before=silent_since, step=lost),
-        partial(target_repairs.end_blocked, before=now - timeout, step=blocked),
-    ):
-        while True:
-            ended = runtime.database.transact(work)
-            yield len(ended), len(ended)
-            if len(ended) < PAGE:
-                break
+    ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, now, PAGE, run_uid))
+    if ready:
+        enqueue_soon(runtime, ready)
+    for uid in sorted({target.run_uid for target in limited}):
+        fill(runtime, uid)
+    return len(ready) + len(limited)

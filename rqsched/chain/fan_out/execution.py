@@ -1,4 +1,9 @@
-"""One target of a fan-out: claimed, handled, and what follows from how that ended."""
+"""One target of a fan-out: claimed, handled, and what follows from how that ended, the end of its run included.
+
+A run ends when its last target has ended, whichever process sees that. No target locks the row of its run: each asks,
+after its own end is committed, whether others are open; the last one finds none and settles the run. A process that
+dies between the two leaves that to reconcile.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +18,19 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
 
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out.ends import try_to_end
-from rqsched.chain.fan_out.jobs import enqueue_soon
+from rqsched.chain.fan_out.dispatch import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name
+from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import KILL_AFTER, OVERDUE
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
-from rqsched.core.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
+from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.fork_guard import call_in_this_process
-from rqsched.store import changes, target_attempts
+from rqsched.store import changes, fan_out_targets, target_attempts
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
 from rqsched.store.target_attempts import Claimed
@@ -230,3 +236,37 @@ def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None =
 
     if (ended := runtime.database.transact(work)) is not None:
         _follow(runtime, *ended)
+
+
+def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> Change | None:
+    """End a dispatched run that has no open target.
+
+    Returns None when it has some, or another process ended it or holds the lock (`skip_locked`).
+    """
+    ended = runtime.database.read(lambda connection: _read_end(connection, run_uid))
+    if ended is None:
+        return None
+    return settle_run(runtime, run_uid, ended, fence=is_dispatched, skip_locked=skip_locked)
+
+
+def try_to_end(runtime: Runtime, run_uid: str) -> None:
+    """Do as `end_if_over`, and leave it to reconcile while SQL is away: the target itself has ended."""
+    try:
+        end_if_over(runtime, run_uid)
+    except BackendUnavailableError as error:
+        text = "the end of run %s is left to reconcile: %s"
+        _log.warning(text, run_uid, error, extra={"action": "fan_out_unsettled"})
+
+
+def is_dispatched(run: Run) -> bool:
+    """Return whether a run's workflow has returned and the run waits for its targets."""
+    return run.status is RunStatus.RUNNING and run.dispatched_at is not None
+
+
+def _read_end(connection: Connection, run_uid: str) -> AttemptResult | None:
+    run = changes.find_run(connection, run_uid)
+    if run is None or not is_dispatched(run) or fan_out_targets.has_open(connection, run_uid):
+        return None
+    counts = fan_out_targets.count(connection, run_uid)
+    error = fan_out_targets.first_error(connection, run_uid)
+    return AttemptResult(AttemptOutcome.TARGETS_ENDED, result=run.result, error=error, target_counts=dumps(counts))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 
@@ -27,7 +26,6 @@ from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 
-_PAGE = 500
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 
 
@@ -127,19 +125,3 @@ def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> Deliv
         extra={"action": "delivery_failed"},
     )
     return DeliveryStatus.FAILED if again_at is None else DeliveryStatus.PENDING
-
-
-def repair(runtime: Runtime) -> Iterator[tuple[int, int]]:
-    """Enqueue deliveries that are due and not on their queue, and fail attempts whose process vanished.
-
-    Yields how many rows were compared and how many were repaired, page by page.
-    """
-    now, cursor = runtime.now(), None
-    while True:
-        rows, cursor = runtime.database.read(partial(deliveries.due, now=now, after=cursor, limit=_PAGE))
-        silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
-        lost = runtime.database.transact(partial(deliveries.lose, silent=silent, now=now)) if silent else 0
-        waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
-        yield len(rows), lost + runtime.notifier.enqueue(waiting, runtime.now())
-        if cursor is None:
-            return

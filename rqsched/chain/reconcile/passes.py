@@ -10,7 +10,7 @@ from dataclasses import asdict
 from redis.exceptions import RedisError
 
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
-from rqsched.chain.reconcile import links, notifications, runs, schedules
+from rqsched.chain.reconcile import notifications, runs, schedules, targets
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
@@ -80,13 +80,13 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
     sections = [
         schedules.apply_new_tzdata(runtime),
         schedules.set_next_times(runtime),
-        links.arm_links(runtime, everything=everything),
-        links.arm_retries(runtime, everything=everything),
+        schedules.arm_links(runtime, everything=everything),
+        runs.arm_retries(runtime, everything=everything),
         runs.redeliver(runtime, everything=everything),
         runs.settle_lost(runtime),
         runs.fail_blocked(runtime),
         runs.drain(runtime),
-        runs.repair_targets(runtime, everything=everything),
+        targets.repair_targets(runtime, everything=everything),
         schedules.find_overdue(runtime),
         notifications.redeliver(runtime),
     ]

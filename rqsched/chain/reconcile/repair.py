@@ -1,9 +1,9 @@
-"""What all repairs share: their counts, their pages of rows, and the transaction around one schedule."""
+"""What all repairs share: their counts, their pages of rows, and that one row which fails starves no other."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -81,14 +81,35 @@ def pages(
             return
 
 
-def repair_schedule(
-    runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]
-) -> bool | None:
-    """Decide about one schedule under its lock, write, publish; True when something changed, None when it failed.
+def repair_each(repairs: Mapping[str, Callable[[], object]], complaint: str) -> tuple[int, int]:
+    """Make each repair of a row, named by its uid; returns how many did something and how many cannot be made now.
+
+    One that fails is logged with `complaint` and starves no other. Raises BackendUnavailableError.
+    """
+    done = failed = 0
+    for uid, repair in repairs.items():
+        try:
+            done += bool(repair())
+        except BackendUnavailableError:
+            raise
+        except Exception:  # noqa: BLE001
+            _log.exception(complaint, uid, extra={"action": "repair_failed"})
+            failed += 1
+    return done, failed
+
+
+def repair_schedules(
+    runtime: Runtime, uids: Sequence[str], decide: Callable[[Connection, Schedule, datetime], Change]
+) -> tuple[int, int]:
+    """Decide about each schedule under its lock, write, publish; returns how many changed and how many failed.
 
     A schedule that another process holds is left to the next pass.
     """
+    repairs = {uid: partial(_repair_schedule, runtime, uid, decide) for uid in uids}
+    return repair_each(repairs, "schedule %s cannot be repaired now")
 
+
+def _repair_schedule(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool:
     def work(connection: Connection) -> Change | None:
         schedule = changes.lock_one(connection, uid, skip_locked=True)
         if schedule is None:
@@ -97,14 +118,8 @@ def repair_schedule(
         runtime.notifier.write(connection, [change])
         return change
 
-    try:
-        change = runtime.database.transact(work)
-        if change is None or change.is_empty:
-            return False
-        runtime.publish([change])
-    except BackendUnavailableError:
-        raise
-    except Exception:  # noqa: BLE001 - one row never starves the others
-        _log.exception("schedule %s cannot be repaired now", uid, extra={"action": "repair_failed"})
-        return None
+    change = runtime.database.transact(work)
+    if change is None or change.is_empty:
+        return False
+    runtime.publish([change])
     return True

@@ -1,29 +1,33 @@
-"""Runs: those whose job vanished are delivered again, those whose process died are settled, those that wait start."""
+"""Runs: retry links and jobs that vanished are put back, runs whose process died are settled, those that wait start."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
 from rqsched.chain import blocking
-from rqsched.chain.fan_out import dispatch
-from rqsched.chain.fan_out.ends import end_if_over
-from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_each, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Connection
-
-_log = logging.getLogger(__name__)
+from rqsched.transport.transport import retry_of
 
 SIGHTINGS = 3
 """A run is lost when this many passes in a row saw the same heartbeat."""
+_UNSETTLED = "run %s cannot be settled now"
+
+
+def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Arm the retry links of runs whose next attempt is due soon, or (everything) of all retrying runs."""
+    until = None if everything else runtime.now() + SOON
+    for rows in pages(runtime, partial(reconcile_queries.retrying, until=until)):
+        armed = runtime.transport.arm([retry_of(run) for run in rows], now=runtime.now())
+        yield Recovered(checked=len(rows), retries=armed)
 
 
 def redeliver(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
@@ -53,16 +57,9 @@ def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Recovered:
-    counts = Recovered(checked=len(runs))
-    for run, heartbeat in runs:
-        try:
-            counts.lost += _lose_one(runtime, run, heartbeat, reason)
-        except BackendUnavailableError:
-            raise
-        except Exception:  # noqa: BLE001 - one row never starves the others
-            _log.exception("run %s cannot be settled now", run.uid, extra={"action": "repair_failed"})
-            counts.failed += 1
-    return counts
+    repairs = {run.uid: partial(_lose_one, runtime, run, heartbeat, reason) for run, heartbeat in runs}
+    lost, failed = repair_each(repairs, _UNSETTLED)
+    return Recovered(checked=len(runs), lost=lost, failed=failed)
 
 
 def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
@@ -84,45 +81,17 @@ def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
     """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages(runtime, partial(reconcile_queries.blocked, before=before)):
-        counts = Recovered(checked=len(rows))
-        for run in rows:
-            try:
-                counts.blocked += blocking.fail_blocked(runtime, run)
-            except BackendUnavailableError:
-                raise
-            except Exception:  # noqa: BLE001 - one row never starves the others
-                _log.exception("run %s cannot be settled now", run.uid, extra={"action": "repair_failed"})
-                counts.failed += 1
-        yield counts
+        repairs = {run.uid: partial(blocking.fail_blocked, runtime, run) for run in rows}
+        failed_runs, failed = repair_each(repairs, _UNSETTLED)
+        yield Recovered(checked=len(rows), blocked=failed_runs, failed=failed)
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:
     """Start the oldest waiting run of each schedule where nothing is ahead of it."""
     for uids in pages(runtime, reconcile_queries.waiting):
-        drained = [repair_schedule(runtime, uid, _drain_one) for uid in uids]
-        yield Recovered(len(uids), drained=drained.count(True), failed=drained.count(None))
+        drained, failed = repair_schedules(runtime, uids, _drain_one)
+        yield Recovered(len(uids), drained=drained, failed=failed)
 
 
 def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=now)
-
-
-def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
-    for checked, repaired in dispatch.repair(runtime, everything=everything):
-        yield Recovered(checked=checked, targets=repaired)
-    for uids in pages(runtime, reconcile_queries.dispatched):
-        yield _end_fan_outs(runtime, uids)
-
-
-def _end_fan_outs(runtime: Runtime, uids: Sequence[str]) -> Recovered:
-    counts = Recovered(checked=len(uids))
-    for uid in uids:
-        try:
-            counts.targets += end_if_over(runtime, uid, skip_locked=True) is not None
-        except BackendUnavailableError:
-            raise
-        except Exception:  # noqa: BLE001 - one row never starves the others
-            _log.exception("the fan-out of run %s cannot be ended now", uid, extra={"action": "repair_failed"})
-            counts.failed += 1
-    return counts

@@ -1,4 +1,4 @@
-"""Schedules: next times that are missing or follow old timezone rules, and backfills whose process died."""
+"""Schedules: links that are not live, next times that are missing or follow old timezone rules, cut-off backfills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from rqsched.chain import backfill
-from rqsched.chain.reconcile.repair import Recovered, pages, repair_schedule
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_overdue, decide_replan, decide_retime
@@ -17,6 +17,7 @@ from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import backfills, changes, metadata, reconcile_queries
 from rqsched.store.database import Connection
+from rqsched.transport.transport import Arm
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +26,21 @@ _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
 """`2025b` of the system's files is `2025.2` of the package."""
 
 
+def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Arm the links of schedules overdue beyond the grace or due soon, or (everything) of every active schedule."""
+    until = None if everything else runtime.now() + SOON
+    for rows in pages(runtime, partial(reconcile_queries.due_links, until=until)):
+        now = runtime.now()
+        fired_soon = now - runtime.settings.grace
+        arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
+        yield Recovered(checked=len(rows), links=runtime.transport.arm(arms, now=now))
+
+
 def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
     """Plan active schedules that have no next time, unless they wait for a run or for their buffer to drain."""
     for uids in pages(runtime, reconcile_queries.without_next_time):
-        planned = [repair_schedule(runtime, uid, _plan) for uid in uids]
-        yield Recovered(len(uids), next_times=planned.count(True), failed=planned.count(None))
+        planned, failed = repair_schedules(runtime, uids, _plan)
+        yield Recovered(len(uids), next_times=planned, failed=failed)
 
 
 def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
@@ -41,8 +52,8 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
     """Record each schedule for which no run succeeded as long as it allows, once."""
     for uids in pages(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
-        found = [repair_schedule(runtime, uid, _note_overdue) for uid in uids]
-        yield Recovered(len(uids), overdue=found.count(True), failed=found.count(None))
+        found, failed = repair_schedules(runtime, uids, _note_overdue)
+        yield Recovered(len(uids), overdue=found, failed=failed)
 
 
 def _note_overdue(_: Connection, schedule: Schedule, now: datetime) -> Change:
@@ -56,8 +67,8 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
         return
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
-        moved = [repair_schedule(runtime, uid, _apply_tzdata) for uid in uids]
-        yield Recovered(len(uids), retimed=moved.count(True), failed=moved.count(None))
+        moved, failed = repair_schedules(runtime, uids, _apply_tzdata)
+        yield Recovered(len(uids), retimed=moved, failed=failed)
     runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 

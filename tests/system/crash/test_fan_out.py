@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
-from rqsched.chain.fan_out import dispatch
 from rqsched.chain.fan_out.execution import lose
+from rqsched.chain.reconcile.targets import repair_targets
 from rqsched.chain.runtime import using
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS
@@ -204,7 +204,7 @@ def promote(env: CrashEnv) -> None:
 
 def repair(env: CrashEnv) -> None:
     """Do the part of a reconcile pass that looks at targets."""
-    for _ in dispatch.repair(env.runtime, everything=True):
+    for _ in repair_targets(env.runtime, everything=True):
         pass
 
 

@@ -567,7 +567,7 @@ RECONCILE = (
     _edit(
         "reconcile arms no links",
         "chain/reconcile/passes.py",
-        "        links.arm_links(runtime, everything=everything),\n",
+        "        schedules.arm_links(runtime, everything=everything),\n",
         "",
         _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
         _CRASH.format("create"),
@@ -575,7 +575,7 @@ RECONCILE = (
     ),
     _edit(
         "reconcile leaves overdue rows alone",
-        "chain/reconcile/links.py",
+        "chain/reconcile/schedules.py",
         "if everything or due_at > now or due_at <= fired_soon]",
         "if everything or due_at > now]",
         _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
@@ -583,7 +583,7 @@ RECONCILE = (
     _edit(
         "reconcile arms no retries",
         "chain/reconcile/passes.py",
-        "        links.arm_retries(runtime, everything=everything),\n",
+        "        runs.arm_retries(runtime, everything=everything),\n",
         "",
         _CHAIN + "reconcile.py::test_a_retry_whose_link_is_gone_is_armed_again[sqlite]",
         _CRASH.format("a run fails and is retried"),
@@ -874,16 +874,16 @@ _EACH = "tests/machines/test_target_policies.py::test_"
 FAN_OUT = (
     _edit(
         "a run ends although targets are open",
-        "chain/fan_out/ends.py",
+        "chain/fan_out/execution.py",
         " or fan_out_targets.has_open(connection, run_uid)",
         "",
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
     _edit(
         "reconcile does not end a run whose targets have",
-        "chain/reconcile/runs.py",
-        "        yield _end_fan_outs(runtime, uids)\n",
-        "        del uids\n",
+        "chain/reconcile/targets.py",
+        "pages(runtime, reconcile_queries.dispatched):\n",
+        "():\n",
         _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",
     ),
     _edit(
