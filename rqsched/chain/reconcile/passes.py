@@ -10,7 +10,7 @@ from dataclasses import asdict
 from redis.exceptions import RedisError
 
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
-from rqsched.chain.reconcile import notifications, runs, schedules, targets
+from rqsched.chain.reconcile import fan_outs, notifications, runs, schedules
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
@@ -86,7 +86,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         runs.settle_lost(runtime),
         runs.fail_blocked(runtime),
         runs.drain(runtime),
-        targets.repair_targets(runtime, everything=everything),
+        fan_outs.repair_targets(runtime, everything=everything),
         schedules.find_overdue(runtime),
         notifications.redeliver(runtime),
     ]

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
 from rqsched.chain.fan_out.execution import lose
-from rqsched.chain.reconcile.targets import repair_targets
+from rqsched.chain.reconcile.fan_outs import repair_targets
 from rqsched.chain.runtime import using
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS

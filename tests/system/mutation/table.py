@@ -881,7 +881,7 @@ FAN_OUT = (
     ),
     _edit(
         "reconcile does not end a run whose targets have",
-        "chain/reconcile/targets.py",
+        "chain/reconcile/fan_outs.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
         "():\n",
         _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",

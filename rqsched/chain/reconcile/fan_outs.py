@@ -1,4 +1,4 @@
-"""Targets of fan-outs: vanished jobs are enqueued again, lost and blocked targets end, and runs that await none."""
+"""Fan-outs: vanished jobs of targets are enqueued again, lost and blocked targets end, and runs that await none."""
 
 from __future__ import annotations
 
