@@ -1,10 +1,10 @@
 """For plain RQ workers: `rq worker -c rqsched.preload rqsched default`.
 
 RQ imports this module in the worker, so each work horse is forked with the application and the driver of its database
-already imported, and the statements of a run compiled. Beside the worker it keeps a dispatcher, so that schedules fire
-on time whatever the worker executes and whichever process dies. It leaves no connection open, and continues without
-servers that are away. Its upper-case names are RQ's settings. For other commands of RQ, as `rq info`, it starts
-nothing.
+already imported, and the statements of a run compiled. Beside the worker it keeps a dispatcher: schedules fire on time
+even while the worker executes a long job, and after any of these processes died. It leaves no connection open, and
+continues without servers that are away. Its upper-case names are RQ's settings. For other commands of RQ, as `rq info`,
+it starts nothing.
 """
 
 from __future__ import annotations

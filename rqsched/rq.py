@@ -1,9 +1,10 @@
 """RQ's worker classes with a dispatcher: `rq worker -w rqsched.rq.Worker rqsched default`.
 
-Each is RQ's own class, option for option, that imports the application's workflows once, repairs at boot what a crash
-or a flush left, and keeps a dispatcher as a child process, so that schedules fire on time whatever this worker executes
-and whichever process dies. It outlives an absent or silent Redis, and settles a run at once whose horse died. Every
-worker may be one of these, any number at once, in `rq worker-pool` too; docs/rq.md says what changes.
+Each is RQ's own class, with all its options. It imports the application's workflows once, repairs at boot what a crash
+or a flush left, and keeps a dispatcher as a child process: schedules fire on time even while this worker executes a
+long job, and after any of these processes died. It survives an absent or silent Redis, and settles a run at once when
+its horse died. Every worker may be one of these, any number at once, in `rq worker-pool` too; docs/rq.md says what
+changes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _REDIS_URL = "RQSCHED_REDIS_URL"
 
 
 class _WithDispatcher(PatientWorker):
-    """Mixed into one of RQ's worker classes, before it."""
+    """A mixin for RQ's worker classes, which it comes before."""
 
     _spawns = False
     """Whether children are started anew instead of forked."""

@@ -21,7 +21,7 @@ _OURS = "rqsched.jobs."
 
 
 class _GuardedJob(Job):
-    """Mixed in before RQ's job class: a process that a job's function forks ends with its call.
+    """A mixin before RQ's job class: a process that a job's function forks ends with its call.
 
     A job of ours that has succeeded is deleted in the pipeline of its end, with its one execution. RQ reads its status
     and each of its executions first, in eight round trips.

@@ -64,7 +64,7 @@ _LOOK_SECONDS = 1.0
 
 
 class PatientWorker(BaseWorker):
-    """Mixed into one of RQ's worker classes, before it."""
+    """A mixin for RQ's worker classes, which it comes before."""
 
     max_connection_wait_time = 5.0
     """RQ's longest pause before it tries an absent Redis again."""
@@ -307,7 +307,7 @@ class PatientWorker(BaseWorker):
 
 
 class WritesForHorse(PatientWorker):
-    """Mixed into a worker class that forks, after our other classes: it claims for its horses and records successes."""
+    """A mixin for worker classes that fork, after our other mixins: it claims for its horses and records successes."""
 
     _for_horse: WorkerSide | None = None
 

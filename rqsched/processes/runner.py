@@ -54,7 +54,7 @@ _HORSE_SECONDS = 120.0
 
 
 class _InProcess(BaseWorker):
-    """Mixed in before RQ's worker class: our jobs are executed here, others in horses that inherit nothing of them."""
+    """A mixin right before RQ's worker class: our jobs are executed here, others in horses forked by the starter."""
 
     starter: HorseStarter | None = None
     """Forks the horses; None where they are started anew (RQ's SpawnWorker)."""
@@ -92,7 +92,7 @@ class _InProcess(BaseWorker):
 
 
 class Runner(PatientWorker):
-    """Mixed into one of RQ's worker classes that fork, with `_InProcess` between."""
+    """A mixin for RQ's worker classes that fork, with `_InProcess` between."""
 
     starter: HorseStarter | None
     run_horse: RunHorse
