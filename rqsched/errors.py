@@ -372,3 +372,18 @@ class RedisUnavailableError(BackendUnavailableError):
 
 class RunCancelled(BaseException):  # a signal to the workflow, not an error
     """Raised by `current_run().checkpoint()` once the run was cancelled; catch it to clean up, then re-raise."""
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+def error_line(text: str | None) -> str:
+    """Return the line of an error that says what went wrong: the exception's own, type and message.
+
+    Our texts begin with it. Those of external workers may be a traceback, which ends with it and what belongs to it.
+    """
+    told = (text or "").strip()
+    if not told.startswith(_TRACEBACK):
+        return told.partition("\n")[0].strip()
+    after = told.rpartition(_TRACEBACK)[2].splitlines()
+    return next((line.strip() for line in after if line.strip() and not line[0].isspace()), "")

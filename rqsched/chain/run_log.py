@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.errors import error_line
 
 _log = logging.getLogger("rqsched.runs")
 
@@ -42,7 +43,7 @@ def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
         fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
         told += f", {fields['duration']:.3f} s"
     if after.status is not RunStatus.SUCCEEDED and after.error:
-        fields["error"] = after.error.partition("\n")[0]
+        fields["error"] = error_line(after.error)
         told += f": {fields['error']}"
     _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "%s", told, extra=fields)
 

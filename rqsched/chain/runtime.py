@@ -35,6 +35,7 @@ from rqsched.errors import (
     ConfigError,
     RedisUnavailableError,
     WrongDatabaseError,
+    error_line,
 )
 from rqsched.fork_guard import call_in_this_process
 from rqsched.signals import everywhere
@@ -392,7 +393,7 @@ def _log_events(change: Change) -> None:
         _log.warning("%d runs of %s/%s wait for the one ahead of them", *named, extra={"action": "buffer_growing"})
     log_ends(change)
     if DIED in events:
-        error = str(events[DIED].payload.get("error", "")).partition("\n")[0]
+        error = error_line(events[DIED].payload.get("error"))
         text = "%s/%s is dead and does not fire until it is restarted: %s"
         _log.error(text, schedule.namespace, schedule.schedule_id, error, extra={"action": "schedule_died"})
 

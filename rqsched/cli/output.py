@@ -66,11 +66,6 @@ def shown(value: Any) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(value))
 
 
-def first_line(text: str | None) -> str:
-    """Return the first line of an error."""
-    return (text or "").strip().partition("\n")[0]
-
-
 def dump(value: Any, *, indent: int | None = None) -> str:
     """Return JSON; instants are ISO 8601 UTC, spans are seconds."""
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)

@@ -16,13 +16,14 @@ import typer
 from rqsched.api.run_handle import RunHandle
 from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
 from rqsched.cli.command import CONFLICT, Session, command
-from rqsched.cli.output import dump, first_line, progress_bar
+from rqsched.cli.output import dump, progress_bar
 from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
 from rqsched.core.payload import loads
 from rqsched.core.target_progress import TargetProgress
+from rqsched.errors import error_line
 
 app = typer.Typer(add_completion=False)
 
@@ -94,7 +95,7 @@ def _refs(event: AuditRecord) -> str:
 def _reason(event: AuditRecord) -> str:
     """Return why it happened: the rule's word, the caller's reason, the error's first line."""
     asked = event.payload.get("command_context") or {}
-    given = (event.payload.get("reason"), asked.get("reason"), first_line(event.payload.get("error")))
+    given = (event.payload.get("reason"), asked.get("reason"), error_line(event.payload.get("error")))
     return "; ".join(dict.fromkeys(str(one) for one in given if one))
 
 
@@ -117,7 +118,7 @@ def deliveries(
         writer.say("No notifications.")
         return
     cells = [
-        (d.created_at, d.event_type, f"{d.kind} {d.destination}", d.status, d.attempt, first_line(d.error))
+        (d.created_at, d.event_type, f"{d.kind} {d.destination}", d.status, d.attempt, error_line(d.error))
         for d in found
     ]
     writer.table(DELIVERIES, cells)
@@ -162,7 +163,7 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.attempt,
         run.started_at,
         None if took is None else f"{took.total_seconds():.2f}s",
-        first_line(run.blocked_reason or run.error),
+        error_line(run.blocked_reason or run.error),
     )
 
 
@@ -191,7 +192,7 @@ def show_run(
     if attempts:
         shown = ("attempt", "outcome", "started_at", "ended_at")
         writer.say("")
-        writer.table(ATTEMPTS, [(*map(one.get, shown), first_line(one.get("error"))) for one in attempts])
+        writer.table(ATTEMPTS, [(*map(one.get, shown), error_line(one.get("error"))) for one in attempts])
     for name, text in (("Error", error), ("Result", None if result is None else dump(result, indent=2))):
         if text:
             writer.say(f"\n{name}:\n{text.rstrip()}")
@@ -217,7 +218,7 @@ def targets(
     if progress is None:
         writer.say("No targets.")
         return
-    cells = [(t.number, t.target_id, t.status, t.attempt, t.ended_at, first_line(t.error)) for t in page.items]
+    cells = [(t.number, t.target_id, t.status, t.attempt, t.ended_at, error_line(t.error)) for t in page.items]
     writer.table(TARGETS, cells)
     writer.say(_in_words(progress))
     writer.say_next_page(page.next_cursor)

@@ -20,15 +20,16 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import parsing
 from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command, confirm
-from rqsched.cli.output import first_line, notice, shown
+from rqsched.cli.output import notice, shown
 from rqsched.cli.runs import run_fields
 from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import CatchUp, Policies
+from rqsched.errors import error_line
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import in_words
-from rqsched.store import schedule_queries
+from rqsched.store import listing
 
 app = typer.Typer(add_completion=False)
 
@@ -159,7 +160,7 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
     usual = Policies().plain()
     shown_fields = fields | {
         "policies": {name: value for name, value in fields["policies"].items() if value != usual.get(name)},
-        "last_error": first_line(fields["last_error"]),
+        "last_error": error_line(fields["last_error"]),
         "upcoming": ", ".join(shown(at) for at in upcoming),
     }
     told = ((name, value) for name, value in shown_fields.items() if name not in _FOR_PROGRAMS and value not in _BLANK)
@@ -182,7 +183,7 @@ def upcoming(
     """Show the next fires of one schedule, or of all."""
     now, writer = session.scheduler.runtime.now(), session.writer
     if schedule_id is None:  # the first fire of each decides which can be among the next `count`
-        schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
+        schedules = session.scheduler.runtime.database.read(lambda c: listing.soonest(c, session.named, count))
     else:
         schedules = [session.schedule(schedule_id).state]
     fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))

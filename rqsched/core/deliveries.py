@@ -21,7 +21,7 @@ from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden
 from rqsched.core.settle_decision import has_failed_last
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, error_line
 from rqsched.spec.spec import Cron
 
 PING_RETRIES = 3
@@ -225,7 +225,7 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
         data = {
             "workflow_run_id": run.uid,
             "attempt": run.attempt,
-            "error": (run.error or "").partition("\n")[0][:MAX_ERROR] if said == FAILED else None,
+            "error": error_line(run.error)[:MAX_ERROR] if said == FAILED else None,
             "duration_seconds": _duration(run, now) if said != STARTED else None,
             "monitor": _monitor_config(schedule) if kind is DeliveryKind.SENTRY else None,
             **_named(schedule),

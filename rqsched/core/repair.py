@@ -14,6 +14,7 @@ from rqsched.core.model import Change, Run, Schedule, unchanged
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
+from rqsched.errors import error_line
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
@@ -63,7 +64,7 @@ def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
         overdue_since=schedule.overdue_at,
         last_success_at=schedule.last_success_at,
         expect_success_within_seconds=span.total_seconds(),
-        error=(schedule.last_error or "").partition("\n")[0] or None,
+        error=error_line(schedule.last_error) or None,
         consecutive_failures=schedule.consecutive_failures,
     )
     return builder.build()

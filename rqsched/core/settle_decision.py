@@ -20,6 +20,7 @@ from rqsched.core.overlap import drain
 from rqsched.core.policy import FanOutPolicy, OverlapUntil
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
 from rqsched.core.target_progress import describe_failures, has_failed
+from rqsched.errors import error_line
 
 MAX_ERROR = 8_192
 """Characters of an error that are kept as the run's error."""
@@ -234,7 +235,7 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
         workflow_run_id=run.uid,
         occurrence_time=run.occurrence_at,
         attempt=run.attempt,
-        error=_cut((error or "").partition("\n")[0] or None, MAX_ATTEMPT_ERROR),
+        error=_cut(error_line(error) or None, MAX_ATTEMPT_ERROR),
         duration_seconds=duration,
         **more,
     )

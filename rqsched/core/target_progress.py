@@ -9,6 +9,7 @@ from typing import Any
 
 from rqsched.core.ids import iso_utc
 from rqsched.core.policy import FanOutPolicy
+from rqsched.errors import error_line
 
 WINDOW = timedelta(seconds=60)
 """Over how long the pace is measured."""
@@ -94,5 +95,5 @@ def count_failed(counts: Mapping[str, int]) -> int:
 
 def describe_failures(counts: Mapping[str, int], example: str | None) -> str:
     """Say how many targets failed, and the first line of one of their errors."""
-    first = (example or "").partition("\n")[0]
+    first = error_line(example)
     return f"{count_failed(counts)} of {sum(counts.values())} targets failed{f', such as: {first}' if first else ''}"

@@ -20,8 +20,9 @@ from rqsched.core.payload import loads
 from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
 from rqsched.dashboard.charts import tone_of
 from rqsched.dashboard.gaps import gap_of, skip_in_words
+from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
-from rqsched.store.run_queries import RunOutline
+from rqsched.store.overview import RunOutline
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"
@@ -169,6 +170,7 @@ def _environment() -> Environment:
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
         "moment": datetime.fromisoformat, "end_words": end_in_words, "skip_words": skip_in_words,
+        "error_line": error_line,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,
