@@ -1,7 +1,6 @@
 """Backoff: how long what failed waits before it is tried again. Pure.
 
-Runs and targets wait as the retry policies of their schedule say; what rqsched repeats on its own account waits as the
-constants here say.
+Runs and targets wait by the retry policies of their schedule, what rqsched itself repeats by the constants here.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
     base = retry.base or min(interval, MAX_BASE)
     cap = retry.cap or CAP_FACTOR * base
     wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=retry.factor, max=cap.total_seconds())
-    delay = timedelta(seconds=wait(_at_attempt(attempt))) + retry.jitter * fraction("retry", salt, attempt)
+    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    delay = timedelta(seconds=wait(state)) + retry.jitter * fraction("retry", salt, attempt)
     if not spread:
         return delay
     delay *= 1 + spread * (2 * fraction("spread", salt, attempt) - 1)
@@ -52,11 +53,5 @@ def base_of(spec: Spec) -> timedelta:
 
 
 def offer_delay(blocked_for: timedelta) -> timedelta:
-    """Double with each time without counting them: 5 s after 0 s, 10 s after 5 s, 20 s after 15 s."""
+    """Return the wait before the next offer, which doubles: 5 s after 0 s blocked, 10 s after 5 s, 20 s after 15 s."""
     return min(FIRST_OFFER + blocked_for, LONGEST_OFFER)
-
-
-def _at_attempt(attempt: int) -> tenacity.RetryCallState:
-    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
-    state.attempt_number = attempt
-    return state

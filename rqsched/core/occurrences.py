@@ -63,7 +63,7 @@ def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Occurrences that no run will stand for."""
+    """Occurrences that get no run."""
 
     count: int
     """How many."""
@@ -102,7 +102,8 @@ def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
     following = next_occurrence(schedule, since)
     if following is None or following.due_at > now:
         return _classify_one(schedule, stored, now, following)
-    passed = _Passed(stored, since, _newest_due(schedule, since, now))
+    newest = reversed(schedule.spec.last_between(since, now, 2))
+    passed = _Passed(stored, since, next(nominal for nominal in newest if due_of(schedule, nominal) <= now))
     beyond, capped = schedule.spec.count_between(since, passed.last, cap=COUNT_CAP)
     fires = _choose(schedule, passed, now)
     missed = beyond + 1 - len(fires)
@@ -122,11 +123,6 @@ def _classify_one(schedule: Schedule, stored: datetime, now: datetime, following
     if _is_fresh(schedule, stored, now):
         return DueOccurrences((stored,), None, stored, following)
     return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
-
-
-def _newest_due(schedule: Schedule, since: datetime, now: datetime) -> datetime:
-    newest = schedule.spec.last_between(since, now, 2)
-    return next(nominal for nominal in reversed(newest) if due_of(schedule, nominal) <= now)
 
 
 def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetime, ...]:
@@ -170,7 +166,7 @@ def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[dat
 
 
 def miss_passed(builder: ChangeBuilder, *, kept: datetime, policy: str) -> None:
-    """Count every occurrence from the stored one to now as missed, `kept` apart."""
+    """Count every occurrence from the stored one to now as missed, except `kept`."""
     schedule, spec = builder.schedule, builder.schedule.spec
     stored = schedule.next_run_at
     if stored is None or spec.is_from_completion:
@@ -186,9 +182,9 @@ def miss_passed(builder: ChangeBuilder, *, kept: datetime, policy: str) -> None:
 
 
 def write_off(builder: ChangeBuilder, reason: str) -> None:
-    """Record an outcome for what is already due, for no fire will: the first of it is skipped, the rest is missed.
+    """Record an outcome for what is already due and will not fire: the first is skipped, the rest are missed.
 
-    Already due means nominally, also inside the jitter. What this decision has evaluated itself is left alone.
+    Already due means nominally, also inside the jitter. What this decision has evaluated itself stays as it is.
     """
     if not builder.schedule.is_active:
         return
@@ -202,7 +198,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:
-    """Return the stored next time; where this decision fires that, what follows it, which jitter may have delayed."""
+    """Return the stored next time, or what follows it when this decision fires it (jitter may have delayed that)."""
     if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
         return schedule.next_run_at
     if schedule.spec.is_from_completion:

@@ -1,7 +1,7 @@
-"""Overdue: a schedule that expects a success within some time, and when it has had none for so long. Pure.
+"""Overdue: a schedule that expects a success within some time is overdue when it has had none for so long. Pure.
 
-`overdue_at` is the instant at which that is so, and None where nothing is expected or it was told already;
-`overdue_since` is that instant once it was told, until the next success.
+`overdue_at` is the instant at which it becomes overdue; None where nothing is expected or it is reported already.
+`overdue_since` is that instant once it is reported, until the next success.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from rqsched.core.model import RunKind, Schedule, ScheduleStatus
 
 _EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
-"""A schedule that its owner paused, that is done or deleted expects nothing; a dead one is what this is for."""
+"""Paused, done and deleted schedules expect nothing; dead ones are what this is for."""
 
 
 def succeeded(schedule: Schedule, kind: RunKind, now: datetime) -> dict[str, Any]:
@@ -36,9 +36,9 @@ def expected(before: Schedule | None, after: Schedule, now: datetime) -> dict[st
         is_set = after.overdue_at is not None or after.overdue_since is not None
         return {"overdue_at": None, "overdue_since": None} if is_set else {}
     if before is not None and before.status in _EXPECTING and before.expect_success_within == span:
-        return {}  # it died: what was expected still is
+        return {}  # it died: it still expects the same
     starts_anew = before is None or before.status not in _EXPECTING
     since = now if starts_anew else (after.last_success_at or now)
     if after.overdue_since is not None and since + span <= now:
-        return {}  # it was told, and still is so
+        return {}  # reported, and still so
     return {"overdue_at": since + span, "overdue_since": None}

@@ -1,15 +1,15 @@
-"""Waiting for a run from outside its worker: how long a caller sleeps between two looks at it. Pure."""
+"""Waiting for a run from outside its worker: how long the caller sleeps between two reads. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
-"""Seconds between two looks at a run that is waited for: they double from the first to the longest."""
+"""Seconds between two reads of a run; they double from the first to the longest."""
 
 
 def looks(timeout: float | None, now: Callable[[], float]) -> Iterator[float]:
-    """Yield how long to sleep before each further look; raises TimeoutError when the time is over."""
+    """Yield the seconds to sleep before each further read; raises TimeoutError after `timeout` seconds."""
     until, pause = None if timeout is None else now() + timeout, FIRST_LOOK
     while True:
         left = pause if until is None else until - now()

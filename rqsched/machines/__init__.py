@@ -3,7 +3,7 @@
 Needs the `machines` extra (python-statemachine); docs/machines.md is the guide.
 """
 
-from rqsched.machines.in_state import in_state
+from rqsched.machines.machine import in_state
 from rqsched.machines.resolve import Dispatched
 from rqsched.machines.scheduler import MachineScheduler, find_machine, machine
 from rqsched.machines.states import MachineStates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -11,8 +12,40 @@ from statemachine import State, StateChart
 from statemachine.orderedset import OrderedSet
 
 from rqsched.errors import InvalidInputError
-from rqsched.machines.in_state import InState
+from rqsched.spec.duration import SpanLike, to_span
 from rqsched.workflows import Step
+
+
+@dataclass(frozen=True, slots=True)
+class InState:
+    """What `in_state` returns."""
+
+    states: tuple[str, ...]
+    """The ids of the states."""
+    span: timedelta
+    """The shortest time an instance must have been in its state."""
+
+
+def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
+    """Name the instances that are in one of these states, for at least as long as `for_`, as an event's resolver.
+
+    >>> in_state("pending", for_="P2D")
+    InState(states=('pending',), span=datetime.timedelta(days=2))
+
+    A state that holds others includes each of them. `MachineStates` at the time of the run decides, and since when all
+    active states of an instance together have not changed: moving between the states inside `shopping`, or in another
+    region, starts the time again; a transition to the state an instance is in does not.
+    An instance that stays gets the event at each occurrence: let the event move it, or guard it.
+
+    Raises InvalidInputError for no state and a negative length; `@machine`, for a state the class does not have.
+    """
+    if not states or not all(isinstance(state, str) and state for state in states):
+        raise InvalidInputError("in_state", f"takes ids of states, such as in_state('pending'), not {states!r}")
+    span = to_span(for_, "for_")
+    if span < timedelta():
+        raise InvalidInputError("for_", f"{for_!r} is negative; give how long an instance has been in the state")
+    return InState(states, span)
+
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
@@ -128,7 +161,10 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
                 "schedules", f"{cls.__name__} has no event {shown}; it has {', '.join(known) or 'none'}"
             )
         if isinstance(resolver, InState):
-            _check_states(cls, event, resolver)
+            states = [state.id for state in cls.states_map.values()]
+            if unknown := [name for name in resolver.states if name not in states]:
+                text = f"in_state of {event}: {cls.__name__} has no state {unknown[0]!r}; it has {', '.join(states)}"
+                raise InvalidInputError("schedules", text)
         elif resolver is not None and not callable(resolver):
             raise InvalidInputError(
                 "schedules",
@@ -136,15 +172,6 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
             )
         found[event] = resolver
     return found
-
-
-def _check_states(cls: MachineClass, event: str, resolver: InState) -> None:
-    known = [state.id for state in cls.states_map.values()]
-    unknown = [name for name in resolver.states if name not in known]
-    if unknown:
-        raise InvalidInputError(
-            "schedules", f"in_state of {event}: {cls.__name__} has no state {unknown[0]!r}; it has {', '.join(known)}"
-        )
 
 
 def _event_of(key: object, known: Sequence[str]) -> str | None:

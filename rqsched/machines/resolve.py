@@ -11,8 +11,7 @@ from typing import Any
 
 from rqsched.chain.fan_out.dispatch import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
-from rqsched.machines.in_state import InState
-from rqsched.machines.machine import Machine, Resolve
+from rqsched.machines.machine import InState, Machine, Resolve
 from rqsched.store import machine_states
 from rqsched.store.fan_out_targets import Batch
 from rqsched.workflows import FannedOut, current_run

@@ -17,7 +17,7 @@ from rqsched.core.option_table import require_id
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch
-from rqsched.machines.send import sender
+from rqsched.machines.send import send
 from rqsched.spec.duration import SpanLike
 from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
@@ -97,7 +97,7 @@ def machine(
             made = make_workflow(
                 known.workflow(event), body(known, event), queue=queue, connection=connection, timeout=timeout
             )
-            workflows.add(replace(made, each=sender(known, event), steps=known.steps(event)))
+            workflows.add(replace(made, each=partial(send, known, event), steps=known.steps(event)))
         return given
 
     return register

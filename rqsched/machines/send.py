@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,12 +25,8 @@ class _Model:
     """As python-statemachine keeps it."""
 
 
-def sender(machine: Machine, event: str) -> Callable[[str], bool]:
-    """Return the function that sends the event to one instance; it returns False when there was nothing to do."""
-    return partial(_send, machine, event)
-
-
-def _send(machine: Machine, event: str, instance_id: str) -> bool:
+def send(machine: Machine, event: str, instance_id: str) -> bool:
+    """Send the event to one instance; returns False when there was nothing to do."""
     runtime = current_runtime()
     for _ in range(TRIES):
         known = runtime.database.read(lambda connection: machine_states.find(connection, machine.name, instance_id))

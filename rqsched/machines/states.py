@@ -45,8 +45,8 @@ class MachineStates:
     ) -> None:
         """Set many states in one transaction. Raises InvalidInputError for a state the machine does not have.
 
-        `entered_at`, an aware datetime, is since when they are in it, which `in_state(..., for_=...)` reads. By default
-        an instance that was in the same state stays in it since when it was, and any other has entered its state now.
+        `entered_at`, an aware datetime, is when they entered it, which `in_state(..., for_=...)` reads. By default an
+        instance that was in the same state keeps its instant, and any other has entered its state now.
         """
         since = entered_at and require_utc(entered_at, "entered_at")
         rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}

@@ -51,7 +51,7 @@ class ReadyMachineTest(testing.MachineTest):
     def assert_sent_to(self, *instance_ids: str) -> Self:
         """Assert that the last run sent its event to these instances and no others, in any order.
 
-        An instance that had nothing to do with the event counts, too: it is what the resolver found that is asserted.
+        It asserts what the resolver found: an instance that did not take the event counts too.
         """
         if self.run is None:
             raise InvalidInputError("run", "there is none yet; call run_schedule first")

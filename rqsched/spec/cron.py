@@ -1,4 +1,4 @@
-"""Cron expressions: the Open Job Spec dialect, and the instants an expression yields in a zone.
+"""Cron expressions: the Open Job Spec dialect, the instants an expression yields in a zone, and the gaps of the zone.
 
 An expression is parsed once, by our own small grammar, into sorted integer sets. Its days are a `DayRule`, walked by
 croniter; times of day and daylight saving are ours (docs/cron.md). The file knows no schedule, no clock and no SQL.
@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidCronError
 from rqsched.spec.cron_days import EVERY_DAY, DayRule
-from rqsched.spec.zones import spans_from, spans_until
+from rqsched.spec.zones import FIRST_YEAR, spans_from, spans_until
 
 ALIASES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
@@ -35,6 +35,7 @@ _LONGEST_TEXT = 255
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 # Every weekday falls on 29 February once in 28 years, so 50 years from any date tell whether an expression ever fires.
 _EPOCH = date(2000, 1, 1)
+_DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
 
 
 class _Field(NamedTuple):
@@ -63,6 +64,18 @@ _ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3
 _MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
 _NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
 _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3})")
+
+
+class Gap(NamedTuple):
+    """A reading of the local clock that an expression names and a change of offset skipped.
+
+    `core/occurrences.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
+    """
+
+    occurrence_at: datetime
+    """Aware UTC: the instant at which the reading would have been shown, had the clock not changed."""
+    reading: datetime
+    """Naive local: what the clock would have shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,25 @@ class CronExpression:
             end = min(last, span.end - _SECOND) + span.offset
             total += self._count_readings(start, end + _SECOND) if start <= end else 0
         return total
+
+    def gaps(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
+        """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
+
+        An expression of all 24 hours counts real hours, of which none is missing, and has no gaps.
+        """
+        if self.is_every_hour:
+            return
+        # A gap as wide as a day (Apia, 2011) may begin a day before `after` and still hold instants after it.
+        for span in spans_from(zone, max(after.replace(tzinfo=None), _DAWN) - timedelta(days=2)):
+            if span.start > until.replace(tzinfo=None):
+                return
+            if span.seen_until >= span.local_start:
+                continue
+            before = span.seen_until - span.start
+            for reading in self.readings(span.seen_until, span.local_start):
+                occurrence_at = (reading - before).replace(tzinfo=UTC)
+                if after < occurrence_at <= until:
+                    yield Gap(occurrence_at, reading)
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the naive local readings in [start, end) that it names, whether a clock shows them or not."""

@@ -2,8 +2,7 @@
 
 Two spellings: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A number is
 seconds. A day is 86 400 s and a week seven days, exactly. Months and years have no fixed length and belong in a cron
-expression, so they are refused
-(no library is clean here: isodate reads P1M as nothing, pydantic as 30 days).
+expression, so they are refused (no library is strict here: isodate reads P1M as nothing, pydantic as 30 days).
 """
 
 from __future__ import annotations
@@ -59,19 +58,11 @@ def parse_span(text: str) -> timedelta:
     match = _ISO.fullmatch(text) or _UNITS.fullmatch(text)
     if match is None or len(text) > _LONGEST_TEXT:
         raise InvalidDurationError("duration", f"{shown!r} is not a valid duration; {_HOW}")
-    return _length_of(match)
-
-
-def _length_of(match: re.Match[str]) -> timedelta:
-    parts = {unit: float(n.replace(",", ".")) if unit == "seconds" else int(n) for unit, n in _given(match)}
+    given = [(unit, number) for unit, number in match.groupdict().items() if number is not None]
     try:
-        return timedelta(**parts)
+        return timedelta(**{unit: float(n.replace(",", ".")) if unit == "seconds" else int(n) for unit, n in given})
     except OverflowError as error:
-        raise InvalidDurationError("duration", f"{match.string!r} is longer than a timedelta can hold") from error
-
-
-def _given(match: re.Match[str]) -> list[tuple[str, str]]:
-    return [(unit, number) for unit, number in match.groupdict().items() if number is not None]
+        raise InvalidDurationError("duration", f"{text!r} is longer than a timedelta can hold") from error
 
 
 def require_interval(value: SpanLike) -> timedelta:

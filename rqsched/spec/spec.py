@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidDurationError, InvalidSpecError
+from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
-from rqsched.spec.gaps import Gap, cron_gaps
 from rqsched.spec.members import (
     Cron,
     Every,
@@ -143,7 +143,7 @@ class Spec(Timeline):
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
-        gaps = {gap for c in crons for gap in islice(cron_gaps(c.expression, c.zone, after, until), limit)}
+        gaps = {gap for c in crons for gap in islice(c.expression.gaps(after, until, c.zone), limit)}
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
 
     def describe(self) -> str:

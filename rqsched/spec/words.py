@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from rqsched.spec.cron import ALIASES
@@ -95,13 +95,13 @@ def _times(second: str, minute: str, hour: str) -> tuple[str, bool]:
 
 def _seconds(seconds: Sequence[int], minutes: Sequence[int]) -> str:
     steps = _steps(seconds, 60, "second")
-    phrase = f"every {steps}" if steps else f"at seconds {_ranges(seconds)}"
-    return phrase if len(minutes) == 60 else f"{phrase} of minutes {_ranges(minutes)}"
+    phrase = f"every {steps}" if steps else f"at seconds {_listed(_spans(seconds, str))}"
+    return phrase if len(minutes) == 60 else f"{phrase} of minutes {_listed(_spans(minutes, str))}"
 
 
 def _minutes(minutes: Sequence[int]) -> str:
     steps = _steps(minutes, 60, "minute")
-    return f"every {steps}" if steps else f"at minutes {_ranges(minutes)}"
+    return f"every {steps}" if steps else f"at minutes {_listed(_spans(minutes, str))}"
 
 
 def _hours(hours: Sequence[int]) -> str:
@@ -151,7 +151,7 @@ def _monthdays(text: str) -> str:
         return _EVERY_DAY
     if text.startswith("*/"):
         return f"on every {_nth(int(text[2:]))} day of the month from the 1st"
-    return f"on {_listed([*(f'the {days}' for days in [_ordinal_ranges(sorted(set(plain)))] if days), *others])}"
+    return f"on {_listed([*(f'the {days}' for days in [_listed(_spans(sorted(set(plain)), _nth))] if days), *others])}"
 
 
 def _weekdays(text: str) -> str:
@@ -167,29 +167,16 @@ def _weekdays(text: str) -> str:
             plain |= {day % 7 for day in _item(item, 0, 7 if "7" in item else 6, _weekday_number)}
     if len(plain) == 7:
         return _EVERY_DAY
-    days = _day_ranges(plain)
+    # Weekdays are listed from Monday on.
+    days = _spans(sorted((day - 1) % 7 for day in plain), lambda place: _DAYS[(place + 1) % 7])
     return _listed([*days, *(f"on {other}" for other in others)])
-
-
-def _day_ranges(days: Iterable[int]) -> list[str]:
-    """Return weekdays from Monday on, three or more in a row as a range."""
-    order = sorted(days, key=lambda day: (day - 1) % 7)
-    found: list[str] = []
-    for run in _runs([(day - 1) % 7 for day in order]):
-        names = [_DAYS[(place + 1) % 7] for place in run]
-        found += [f"{names[0]} to {names[-1]}"] if len(names) > 2 else names
-    return found
 
 
 def _months(text: str) -> str:
     values = _values(text, 1, 12, _month_number)
     if len(values) == 12:
         return ""
-    found: list[str] = []
-    for run in _runs(values):
-        names = [_MONTHS[month - 1] for month in run]
-        found += [f"{names[0]} to {names[-1]}"] if len(names) > 2 else names
-    return f"in {_listed(found)}"
+    return f"in {_listed(_spans(values, lambda month: _MONTHS[month - 1]))}"
 
 
 def _values(text: str, low: int, high: int, number: Callable[[str], int] = int) -> list[int]:
@@ -220,28 +207,18 @@ def _month_number(text: str) -> int:
     return int(text) if text.isdigit() else [name[:3].upper() for name in _MONTHS].index(text) + 1
 
 
-def _ordinal_ranges(values: Sequence[int]) -> str:
-    found: list[str] = []
-    for run in _runs(values):
-        found += [f"{_nth(run[0])} to {_nth(run[-1])}"] if len(run) > 2 else [_nth(day) for day in run]
-    return _listed(found)
-
-
-def _ranges(values: Sequence[int]) -> str:
-    found: list[str] = []
-    for run in _runs(values):
-        found += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(value) for value in run]
-    return _listed(found)
-
-
-def _runs(values: Sequence[int]) -> list[list[int]]:
-    """Split sorted values into stretches without a gap."""
-    found: list[list[int]] = []
+def _spans(values: Sequence[int], show: Callable[[int], str]) -> list[str]:
+    """Return sorted values as words, three or more in a row as a range."""
+    runs: list[list[int]] = []
     for value in values:
-        if found and value == found[-1][-1] + 1:
-            found[-1].append(value)
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
         else:
-            found.append([value])
+            runs.append([value])
+    found: list[str] = []
+    for run in runs:
+        names = [show(value) for value in run]
+        found += [f"{names[0]} to {names[-1]}"] if len(names) > 2 else names
     return found
 
 
