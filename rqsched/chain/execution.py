@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rq.job import Job
-from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
+from rq.timeouts import JobTimeoutException
 
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
@@ -18,14 +18,14 @@ from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out.execution import try_to_end
 from rqsched.chain.fan_out.resolver import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
-from rqsched.chain.notifications import start_pings
+from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, publish_end
-from rqsched.chain.time_limit import KILL_AFTER, OVERDUE, Lose
+from rqsched.chain.time_limit import OVERDUE, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -70,9 +70,9 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     found = _find_code(runtime, claim, rq_job)
     if found is None:
         return None
-    owed = claim.owed or start_pings.write(runtime, claim.schedule, claim.run)
+    owed = claim.owed or delivering.write_start(runtime, claim.schedule, claim.run)
     try:
-        with start_pings.told(runtime, owed):
+        with delivering.start_told(runtime, owed):
             result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
     except RunCancelled as signal:
         _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
@@ -184,9 +184,8 @@ def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workf
     context = _context(runtime, claim, timeout)
     entered = enter_run(context)
     heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
-    alarm = get_default_death_penalty_class()(timeout, JobTimeoutException)
     try:
-        with heartbeats, runtime.watch(timeout + KILL_AFTER, lose), alarm:
+        with heartbeats, time_limit(runtime.watch, timeout, lose, JobTimeoutException):
             if resolver is not None:
                 return name_targets(runtime, claim.run, resolver, context.checkpoint)
             return workflow(action["args"], action["kwargs"])

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from rqsched.chain.caller_transaction import operate_in
-from rqsched.chain.notifications.receivers import SENTRY_MISSING, has_sentry
+from rqsched.chain.notifications.messages import SENTRY_MISSING, has_sentry
 from rqsched.chain.quotas import quota_of, require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
 from rq import get_current_job
+from rq.timeouts import get_default_death_penalty_class
 
 from rqsched.chain.heartbeats import Heartbeats
 
@@ -43,6 +44,17 @@ def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
     job = get_current_job()
     is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
     return end_by_itself(seconds, lose) if is_horse else nullcontext()
+
+
+class OutOfTimeError(BaseException):
+    """The code took too long. Not an Exception: state machines and loops that catch those would continue."""
+
+
+@contextmanager
+def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException] = OutOfTimeError) -> Iterator[None]:
+    """Raise an error in the block after so many seconds, and kill the process of one that goes on all the same."""
+    with watch(seconds + KILL_AFTER, lose), get_default_death_penalty_class()(seconds, error):
+        yield
 
 
 @contextmanager

@@ -209,5 +209,6 @@ class MachineScheduler:
         scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[dict[str, Any]]:
         """Read a page of a run's targets: number, target_id, status, error, ended_at; those after a number."""
-        page = partial(fan_out_targets.page, run_uid=run_uid, status=status, after=after, limit=limit)
-        return scheduler.runtime.database.read(page)
+        page = partial(fan_out_targets.describe_page, run_uid=run_uid, status=status, after=after, limit=limit)
+        names = "number", "target_id", "status", "error", "ended_at"
+        return [{name: getattr(one, name) for name in names} for one in scheduler.runtime.database.read(page)]

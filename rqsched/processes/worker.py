@@ -29,7 +29,7 @@ from rq.utils import now as rq_now
 from rq.worker import BaseWorker, SpawnWorker
 
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.notifications.receivers import require_sentry
+from rqsched.chain.notifications.messages import require_sentry
 from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls

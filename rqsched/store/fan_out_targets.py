@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
-from rqsched.core.model import ENDED_IN_VAIN, TargetStatus
+from rqsched.core.model import ENDED_IN_VAIN, RunStatus, TargetStatus
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.dialect import dialect_of
-from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, schedules, targets
+from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
 
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
@@ -166,6 +166,30 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
     chunk = [Target(*row[:-1]) for row in rows[:limit]]
     _enqueue(connection, chunk, now)
     return chunk, rows[limit].number if len(rows) > limit else None
+
+
+def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
+    """Return a page of targets that should be on their queue since `before`, and the next cursor."""
+    statement = sa.select(*TARGET).where(is_open(TargetStatus.PENDING), targets.c.queued_at <= before)
+    if after is not None:
+        statement = statement.where(targets.c.uid > after)
+    rows = [Target(*row) for row in connection.execute(statement.order_by(targets.c.uid).limit(limit))]
+    return rows, rows[-1].uid if len(rows) == limit else None
+
+
+def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
+    """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
+
+    Fan-outs whose workflow has not returned are left out: the next attempt may name further targets first.
+    """
+    is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
+    is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | HAS_OPEN_TARGETS | is_by_hand
+    joined = targets.outerjoin(runs, runs.c.uid == targets.c.run_uid)
+    first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
+    named = first.where(is_open(TargetStatus.WAITING), is_over).group_by(targets.c.run_uid).subquery()
+    same = (targets.c.run_uid == named.c.run_uid) & (targets.c.number == named.c.number)
+    statement = sa.select(named.c.run_uid, named.c.number, *TARGET).select_from(named.join(targets, same))
+    return [(BatchJobId(row[0], row[1]), Target(*row[2:])) for row in connection.execute(statement)]
 
 
 def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, RunName]:
@@ -319,24 +343,11 @@ def describe_page(
     return [TargetDescription(*row) for row in connection.execute(ordered)]
 
 
-def page(
-    connection: Connection, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
-) -> list[dict[str, Any]]:
-    """Return a page of a run's targets in the order they were named, those after a number."""
-    names = "number", "target_id", "status", "error", "ended_at"
-    statement = sa.select(*(targets.c[name] for name in names))
-    found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
-    if status is not None:
-        found = found.where(targets.c.status == status)
-    ordered = found.order_by(targets.c.number, targets.c.uid).limit(limit)
-    return [dict(row) for row in connection.execute(ordered).mappings()]
-
-
 def has_ended_in_vain() -> sa.ColumnElement[bool]:
     """The run of a target was cancelled, terminated or lost, or its workflow failed."""
     return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(sorted(ENDED_IN_VAIN)))
 
 
-def is_running() -> sa.ColumnElement[bool]:
-    """A process handles the target."""
-    return IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.RUNNING))
+def is_open(status: TargetStatus) -> sa.ColumnElement[bool]:
+    """The target is in this status, in which it has not ended: the index of open targets finds it."""
+    return IS_OPEN_TARGET & (targets.c.status == constant(status))

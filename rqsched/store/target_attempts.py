@@ -2,11 +2,14 @@
 
 Every function works inside the caller's transaction. A target is handled once because `claim` is one conditional
 UPDATE, and it ends once because its end is fenced by the token of that claim. On PostgreSQL either is one statement, so
-that it may be a transaction of its own.
+that it may be a transaction of its own. What a pass of reconcile ends leaves out rows that another transaction holds:
+the next pass finds them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -15,10 +18,10 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import TargetJobId
 from rqsched.core.model import OPEN_TARGETS, RunStatus, TargetStatus
-from rqsched.core.target_ends import TargetEnd
+from rqsched.core.target_decision import TargetEnd
 from rqsched.store.dialect import dialect_of
-from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_running, take_waiting
-from rqsched.store.tables import constant, runs, targets
+from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_open, take_waiting
+from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
 
 
 class Claimed(NamedTuple):
@@ -32,7 +35,10 @@ class Claimed(NamedTuple):
     """The status and the attempt of its run; None when the fan-out was started by hand."""
 
 
+GIVEN_UP = "its run ended before it began"
+"""The error of a target that no process began."""
 _COLUMNS = targets.c
+_IS_RUNNING = is_open(TargetStatus.RUNNING)
 # Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
 _CLAIM_OF = (
     sa.select(*TARGET, _COLUMNS.payload, runs.c.status, runs.c.attempt)
@@ -111,7 +117,7 @@ def finish(
     not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
     One statement on PostgreSQL, unless a place is to be filled.
     """
-    new = {f"new_{name}": value for name, value in end_values(end, now).items()}
+    new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
     if not dialect_of(connection).joins_writes or target.max_parallel is not None:
         is_done = connection.execute(_FINISH, given).rowcount > 0
@@ -122,8 +128,8 @@ def finish(
 
 def lose(connection: Connection, target: Target, end: TargetEnd, now: datetime) -> tuple[bool, list[Target]]:
     """Record what follows for a running target whose process died; returns what `finish` does."""
-    gone = sa.update(targets).where(targets.c.uid == target.uid, targets.c.delivery == target.delivery, is_running())
-    is_done = connection.execute(gone.values(**end_values(end, now))).rowcount > 0
+    gone = sa.update(targets).where(targets.c.uid == target.uid, targets.c.delivery == target.delivery, _IS_RUNNING)
+    is_done = connection.execute(gone.values(**_end_values(end, now))).rowcount > 0
     return _after(connection, target, now, has_place=is_done)
 
 
@@ -140,18 +146,18 @@ def find_running(connection: Connection, job: TargetJobId, token: str | None = N
 
     With a `token`, only if that one holds it.
     """
-    found = sa.select(*TARGET).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, is_running())
+    found = sa.select(*TARGET).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, _IS_RUNNING)
     row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()
     return None if row is None else Target(*row)
 
 
 def is_held(connection: Connection, uid: str, token: str) -> bool:
     """Return whether a token holds a running target whose run is not over."""
-    held = sa.exists().where(targets.c.uid == uid, targets.c.token == token, is_running(), ~has_ended_in_vain())
+    held = sa.exists().where(targets.c.uid == uid, targets.c.token == token, _IS_RUNNING, ~has_ended_in_vain())
     return connection.execute(sa.select(held)).scalar_one()
 
 
-def end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
+def _end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
     """Return what an end of an attempt writes."""
     return {
         "status": end.status.value,
@@ -160,6 +166,51 @@ def end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
         "blocked_at": end.blocked_at,
         "ended_at": now if end.has_ended else None,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """How many targets a repair ends at once, and how."""
+
+    decide: Callable[[Connection, Target], TargetEnd]
+    """Decides what follows for a target."""
+    now: datetime
+    """The present."""
+    limit: int
+    """The most targets of one transaction."""
+
+
+def end_silent(connection: Connection, before: datetime, step: EndStep) -> list[str]:
+    """End the attempts of running targets whose deadline was before an instant; returns the uids of their runs."""
+    return _end_free(connection, (_IS_RUNNING, targets.c.deadline_at < before), step)
+
+
+def end_blocked(connection: Connection, before: datetime, step: EndStep) -> list[str]:
+    """End targets that are blocked since an instant or longer; returns the uids of their runs."""
+    return _end_free(connection, (is_open(TargetStatus.BLOCKED), targets.c.blocked_at <= before), step)
+
+
+def _end_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], step: EndStep) -> list[str]:
+    free = sa.select(*TARGET).where(*found).order_by(targets.c.uid).limit(step.limit)
+    rows = [Target(*row) for row in connection.execute(free.with_for_update(skip_locked=True))]
+    for target in rows:
+        mine = sa.update(targets).where(targets.c.uid == target.uid)
+        connection.execute(mine.values(**_end_values(step.decide(connection, target), step.now)))
+    return [target.run_uid for target in rows]
+
+
+def give_up(connection: Connection, now: datetime) -> int:
+    """Cancel targets that no process handles and whose run ended without success; returns how many."""
+    not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
+    free = sa.select(targets.c.uid).where(not_begun, has_ended_in_vain()).order_by(targets.c.uid)
+    uids = list(connection.execute(free.with_for_update(skip_locked=True)).scalars())
+    if uids:
+        error = sa.func.coalesce(targets.c.error, GIVEN_UP)
+        values = {"status": TargetStatus.CANCELLED.value, "error": error, "ended_at": now, "retry_at": None}
+        connection.execute(
+            sa.update(targets).where(dialect_of(connection).one_of(targets.c.uid, uids)).values(**values)
+        )
+    return len(uids)
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rqsched.api.description import DeliveryDescription
 from rqsched.chain import execution
-from rqsched.chain.notifications import delivering, start_pings
+from rqsched.chain.notifications import delivering
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
 from tests.support.env import ONCE, Env, MakeEnv, job_id
@@ -99,7 +99,7 @@ def test_what_follows_without_end_is_read_no_further_than_an_answer_is_long(env:
 def test_pings_beyond_the_threads_of_a_process_go_to_their_queue(make_env: MakeEnv, hook: Receiver) -> None:
     env = make_env(notification_timeout=60)
     hook.answer("drip")
-    names = [str(number) for number in range(start_pings.MOST_THREADS + 2)]
+    names = [str(number) for number in range(delivering.MOST_THREADS + 2)]
     watched = [env.create(name, notifications={"heartbeat": f"{hook.url}/{name}"}) for name in names]
     runs = [(one.state, env.fire_next(one).state) for one in watched]
     env.redis.delete("rq:queue:default")
@@ -107,11 +107,11 @@ def test_pings_beyond_the_threads_of_a_process_go_to_their_queue(make_env: MakeE
     with ExitStack() as stack:
         for schedule, run in runs:
             write = partial(env.runtime.notifier.write_start, schedule=schedule, run=run, now=env.clock.now())
-            stack.enter_context(start_pings.told(env.runtime, env.runtime.database.transact(write)))
-        wait_until(lambda: len(hook.got) == start_pings.MOST_THREADS, timeout=SOON, what="every ping that is told here")
+            stack.enter_context(delivering.start_told(env.runtime, env.runtime.database.transact(write)))
+        wait_until(lambda: len(hook.got) == delivering.MOST_THREADS, timeout=SOON, what="every ping that is told here")
         assert len(env.queued()) == 2
         hook.answer(OK)
 
-    wait_until(lambda: start_pings.threads() == 0, timeout=SOON, what="the threads to end")
+    wait_until(lambda: delivering.count_start_threads() == 0, timeout=SOON, what="the threads to end")
     env.work()
     assert sorted(set(hook.paths)) == [f"/{name}/start" for name in names]

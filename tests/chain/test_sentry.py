@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.chain.notifications.receivers import SENTRY_MISSING
+from rqsched.chain.notifications.messages import SENTRY_MISSING
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError
 from rqsched.processes.worker import open_runtime

@@ -55,6 +55,7 @@ MODULES = {
     "shapes": "schemas",
     "start": "start_on_request",
     "tally": "telemetry",
+    "target_ends": "target_decision",
     "targets": "fan_out_targets",
     "tick": "fire_due",
     "unfollowed": "resync",

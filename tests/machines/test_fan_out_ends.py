@@ -13,7 +13,7 @@ from rqsched.chain.fan_out.execution import end_if_over
 from rqsched.chain.settling import lose_run
 from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.core.model import TargetStatus
-from rqsched.core.target_ends import TargetEnd
+from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.store import target_attempts
 from rqsched.testing import execute_pending

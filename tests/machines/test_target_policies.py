@@ -18,7 +18,7 @@ from rqsched.chain.fan_out.dispatch import fill
 from rqsched.chain.runtime import using
 from rqsched.core.ids import BatchJobId, RetryLinkId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import TargetStatus
-from rqsched.core.target_ends import TargetEnd
+from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.processes.rq_worker import horse_died
 from rqsched.store import fan_out_targets, target_attempts

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
-from rqsched.core.target_ends import TargetEnd
-from rqsched.store import fan_out_targets, machine_states, target_attempts, target_repairs
+from rqsched.core.target_decision import TargetEnd
+from rqsched.store import fan_out_targets, machine_states, target_attempts
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch
 from tests.store.samples import LATER, NOW
@@ -19,8 +19,8 @@ from tests.store.test_indexes import Ask, uses
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
 
 ASKED: dict[str, tuple[Ask, str]] = {
-    "targets to deliver again": (lambda c: target_repairs.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
-    "fan-outs to continue": (lambda c: target_repairs.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
+    "targets to deliver again": (lambda c: fan_out_targets.pending(c, NOW, "0", 500), "ix_rqsched_targets_open"),
+    "fan-outs to continue": (lambda c: fan_out_targets.unfinished_batches(c, NOW), "ix_rqsched_targets_open"),
     "the next targets of a run": (
         lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 500, NOW),
         "ix_rqsched_targets_batch",

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import RunStatus, TargetStatus
-from rqsched.core.target_ends import TargetEnd
+from rqsched.core.target_decision import TargetEnd
 from rqsched.store import fan_out_targets, target_attempts
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch, Target

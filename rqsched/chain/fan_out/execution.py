@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 
 from redis.exceptions import RedisError
-from rq.timeouts import JobTimeoutException, get_default_death_penalty_class
+from rq.timeouts import JobTimeoutException
 
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out.dispatch import enqueue_soon
@@ -23,11 +22,11 @@ from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import settle_run
-from rqsched.chain.time_limit import KILL_AFTER, OVERDUE
+from rqsched.chain.time_limit import OVERDUE, OutOfTimeError, time_limit
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.core.target_ends import TargetEnd, end_blocked, end_failed
+from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes, fan_out_targets, target_attempts
@@ -41,10 +40,6 @@ _log = logging.getLogger(__name__)
 
 _RUNS_KEPT = 8
 """How many runs a process remembers whose targets it handles."""
-
-
-class _OutOfTimeError(BaseException):
-    """A target took too long. Not an Exception: state machines and loops that catch those would continue."""
 
 
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
@@ -71,7 +66,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
         return TargetStatus.CANCELLED
     except WorkflowNotFoundError as error:
         return _block(runtime, target, token, worker, error)
-    except _OutOfTimeError as error:
+    except OutOfTimeError as error:
         _fail(runtime, target, token, f"timeout: {error}", ("timeout",))
         raise JobTimeoutException(str(error)) from error
     except BaseException as error:
@@ -118,12 +113,8 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) ->
     return True
 
 
-@contextmanager
-def _time_limit(runtime: Runtime, target: Target, token: str) -> Iterator[None]:
-    gone = partial(lose, runtime, target.job_id, OVERDUE, token=token)
-    alarm = get_default_death_penalty_class()(target.timeout, _OutOfTimeError)
-    with runtime.watch(target.timeout + KILL_AFTER, gone), alarm:
-        yield
+def _time_limit(runtime: Runtime, target: Target, token: str) -> AbstractContextManager[None]:
+    return time_limit(runtime.watch, target.timeout, partial(lose, runtime, target.job_id, OVERDUE, token=token))
 
 
 def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, Run] | None:
@@ -154,7 +145,7 @@ def _block(runtime: Runtime, target: Target, token: str, worker: str, error: Wor
     """Give back a target whose workflow is not here; the last time that fails it, and RQ sees why."""
     timeout = runtime.settings.blocked_timeout
     reason = f"{worker}: {error.reason}"
-    end = end_blocked(target.blocked_at, reason, now=runtime.now(), timeout=timeout)
+    end = decide_blocked(target.blocked_at, reason, now=runtime.now(), timeout=timeout)
     _log.warning("target %s is blocked: %s", target.uid, reason, extra={"action": "target_blocked"})
     _finish(runtime, target, token, end)
     if end.has_ended:
@@ -166,7 +157,7 @@ def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types:
     def decide(connection: Connection) -> TargetEnd:
         schedule = _read_policy(connection, target)
         now = runtime.now()
-        return end_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
+        return decide_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
 
     _finish(runtime, target, token, runtime.database.transact(decide, patience=runtime.end_patience))
 
@@ -217,7 +208,7 @@ def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
 def decide_lost(connection: Connection, target: Target, error: str, now: datetime) -> TargetEnd:
     """Decide what follows for a target whose process vanished."""
     schedule = _read_policy(connection, target)
-    return end_failed(schedule, target.uid, target.attempt, error, now=now, is_lost=True)
+    return decide_failed(schedule, target.uid, target.attempt, error, now=now, is_lost=True)
 
 
 def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None = None, is_final: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""Notifications: what a change owes is written in its transaction (`notifier`), and brought by jobs (`delivering`)."""
+"""Notifications: what a change owes is written in its transaction (`notifier`), and jobs deliver it (`delivering`)."""

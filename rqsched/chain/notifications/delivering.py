@@ -3,34 +3,42 @@
 It happens in a job of its own, on a worker: never in the dispatcher, and never in the job of the run that it is about.
 An attempt that fails is repeated after a backoff, and the delivery is given up after the last one, visibly. A message
 may arrive twice (its process died after it had sent it); its `id` is the same then.
+
+That an attempt has begun is told beside it, by the process that executes it: a job of its own would wait for a second
+worker, and say nothing where there is none. Such a ping is a row like every notification: what this process does not
+deliver, because it dies or its receiver is away, reconcile enqueues.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
-from rq.timeouts import get_default_death_penalty_class
-
 from rqsched.chain.error_text import describe_error
-from rqsched.chain.notifications import receivers
+from rqsched.chain.notifications import messages
 from rqsched.chain.notifications.notifier import LEASE_SECONDS
 from rqsched.chain.runtime import Runtime, process_name
-from rqsched.chain.time_limit import KILL_AFTER
+from rqsched.chain.time_limit import OutOfTimeError, time_limit
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
+from rqsched.core.model import Run, Schedule
+from rqsched.errors import BackendUnavailableError
 from rqsched.store import deliveries
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 
+ORDER_SECONDS = 2.0
+"""How long the end of a short run waits for the ping of its start, so that the receiver gets them in their order."""
+MOST_THREADS = 4
+"""Pings that one process delivers at once; the next go where other notifications go, until one of these has ended."""
+_THREAD = "rqsched-start-pings"
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
-
-
-class _OutOfTimeError(BaseException):
-    """An attempt took too long. Not an Exception: a workflow that catches those would continue."""
 
 
 def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
@@ -47,11 +55,12 @@ def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) ->
         return None
     try:
         _deliver(runtime, delivery, is_beside=is_beside)
-    except _OutOfTimeError as error:
-        return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}" if _is_http(delivery) else f"timeout: {error}")
-    except receivers.NoAnswerError as error:
+    except OutOfTimeError as error:
+        why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
+        return _fail(runtime, delivery, token, f"{why}{error}")
+    except messages.NoAnswerError as error:
         return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}")
-    except receivers.SendingError as error:
+    except messages.SendingError as error:
         return _fail(runtime, delivery, token, str(error))
     except BaseException as error:
         _fail(runtime, delivery, token, describe_error(error).partition("\n")[0])
@@ -59,10 +68,6 @@ def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) ->
     now = runtime.now()
     runtime.database.transact(lambda connection: deliveries.succeed(connection, delivery, token, now))
     return DeliveryStatus.SUCCEEDED
-
-
-def _is_http(delivery: Delivery) -> bool:
-    return delivery.kind in _OVER_HTTP
 
 
 def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
@@ -79,7 +84,7 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
     if delivery.kind in PINGS and deliveries.is_superseded(connection, delivery):
         deliveries.succeed(connection, delivery, token, now)
         return None
-    again_at = deliveries.silent_until(connection, delivery, now) if _is_http(delivery) else None
+    again_at = deliveries.silent_until(connection, delivery, now) if delivery.kind in _OVER_HTTP else None
     if again_at is not None:
         deliveries.put_off(connection, delivery, token, again_at)
         return None
@@ -92,7 +97,7 @@ def _deliver(runtime: Runtime, delivery: Delivery, *, is_beside: bool) -> None:
         _send(runtime, delivery, seconds)
         return
     # What its process dies with is attempted again when its lease is over.
-    with runtime.watch(seconds + KILL_AFTER, _leave), get_default_death_penalty_class()(seconds, _OutOfTimeError):
+    with time_limit(runtime.watch, seconds, _leave):
         _send(runtime, delivery, seconds)
 
 
@@ -101,7 +106,7 @@ def _send(runtime: Runtime, delivery: Delivery, seconds: int) -> None:
     if delivery.kind is DeliveryKind.WORKFLOW:
         runtime.workflows.resolve(delivery.destination)([message], {})
     else:
-        receivers.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
+        messages.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
 
 
 def _leave() -> None:
@@ -125,3 +130,51 @@ def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> Deliv
         extra={"action": "delivery_failed"},
     )
     return DeliveryStatus.FAILED if again_at is None else DeliveryStatus.PENDING
+
+
+def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
+    """Write what the start of an attempt owes whose claim could not, its workflow being found only now."""
+    if runtime.workflows.get(run.workflow) is not None:
+        return ()
+    now = runtime.now()
+    if not runtime.notifier.owes_start(schedule, run, now):
+        return ()
+    try:
+        owed = runtime.database.transact(
+            lambda connection: runtime.notifier.write_start(connection, schedule, run, now)
+        )
+    except BackendUnavailableError as error:
+        _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})
+        return ()
+    return tuple(owed)
+
+
+@contextmanager
+def start_told(runtime: Runtime, owed: Sequence[str]) -> Iterator[None]:
+    """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
+    if not owed:
+        yield
+        return
+    if runtime.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
+        runtime.notifier.dispatch(owed, runtime.now())
+        yield
+        return
+    thread = threading.Thread(target=_tell, args=(runtime, owed), name=_THREAD, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(ORDER_SECONDS)
+
+
+def count_start_threads() -> int:
+    """Count the threads of this process that deliver pings; a counter would survive a fork, which they do not."""
+    return sum(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def _tell(runtime: Runtime, owed: Sequence[str]) -> None:
+    for uid in owed:
+        try:
+            execute(runtime, DeliveryJobId(uid, 1), is_beside=True)
+        except Exception:  # noqa: BLE001 - a thread's boundary; the row says what is left to do
+            _log.exception("the start ping %s is left to reconcile", uid, extra={"action": "delivery_failed"})

@@ -11,11 +11,11 @@ from rqsched.chain.fan_out.execution import decide_lost, end_if_over
 from rqsched.chain.reconcile.repair import Recovered, pages, repair_each
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
-from rqsched.core.target_ends import TargetEnd, end_blocked
-from rqsched.store import fan_out_targets, reconcile_queries, target_repairs
+from rqsched.core.target_decision import TargetEnd, decide_blocked
+from rqsched.store import fan_out_targets, reconcile_queries, target_attempts
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
-from rqsched.store.target_repairs import EndStep
+from rqsched.store.target_attempts import EndStep
 
 _LOST_AFTER = timedelta(seconds=60)
 """How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
@@ -28,16 +28,16 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
     yield from _end_overdue(runtime, now)
-    given_up = runtime.database.transact(lambda connection: target_repairs.give_up(connection, now))
+    given_up = runtime.database.transact(lambda connection: target_attempts.give_up(connection, now))
     yield Recovered(checked=given_up, targets=given_up)
     while promoted := promote(runtime):
         yield Recovered(checked=promoted, targets=promoted)
         if promoted < PAGE:
             break
-    unfinished = runtime.database.read(lambda connection: target_repairs.unfinished_batches(connection, before))
+    unfinished = runtime.database.read(lambda connection: fan_out_targets.unfinished_batches(connection, before))
     for job, first in unfinished:
         yield Recovered(checked=1, targets=_continue(runtime, job, first))
-    for rows in pages(runtime, partial(target_repairs.pending, before=before)):
+    for rows in pages(runtime, partial(fan_out_targets.pending, before=before)):
         yield Recovered(checked=len(rows), targets=enqueue(runtime, rows))
     for uids in pages(runtime, reconcile_queries.dispatched):
         repairs = {uid: partial(end_if_over, runtime, uid, skip_locked=True) for uid in uids}
@@ -51,14 +51,14 @@ def _end_overdue(runtime: Runtime, now: datetime) -> Iterator[Recovered]:
 
     def blocked_for_too_long(connection: Connection, target: Target) -> TargetEnd:
         reason = fan_out_targets.read_error(connection, target.uid) or ""
-        return end_blocked(target.blocked_at, reason, now=now, timeout=timeout)
+        return decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
 
     silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
     lost = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
     blocked = EndStep(blocked_for_too_long, now, PAGE)
     works: tuple[Callable[[Connection], list[str]], ...] = (
-        partial(target_repairs.end_silent, before=silent_since, step=lost),
-        partial(target_repairs.end_blocked, before=now - timeout, step=blocked),
+        partial(target_attempts.end_silent, before=silent_since, step=lost),
+        partial(target_attempts.end_blocked, before=now - timeout, step=blocked),
     )
     for work in works:
         while True:

@@ -932,7 +932,7 @@ FAN_OUT = (
     ),
     _edit(
         "a target without code is a failed attempt",
-        "core/target_ends.py",
+        "core/target_decision.py",
         "return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + offer_delay(now - since), since)",
         "return TargetEnd(TargetStatus.FAILED, cut(reason))",
         _EACH + "a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others[sqlite]",

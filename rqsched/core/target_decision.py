@@ -34,7 +34,7 @@ class TargetEnd:
         return self.status not in OPEN_TARGETS
 
 
-def end_failed(
+def decide_failed(
     schedule: Schedule | None,
     uid: str,
     attempt: int,
@@ -59,7 +59,7 @@ def _is_tried_again(policies: Policies, attempt: int, error_types: tuple[str, ..
     return attempt <= policies.target_retry.max_retries and not policies.is_final(error_types)
 
 
-def end_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
+def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
     """Decide what follows when a worker cannot find the workflow of a target; that is no failed attempt.
 
     It is offered again after a delay, as a blocked run is. Once it was blocked for `timeout` it has failed.

@@ -1,4 +1,4 @@
-"""Receivers: a message to a webhook, a ping of a heartbeat URL, a check-in at Sentry. It knows no SQL and no Redis.
+"""Messages that leave: an event to a webhook, a ping of a heartbeat URL, a check-in at Sentry.
 
 Redirects are not followed, and of an answer only the status counts. The caller sets the time limit.
 """

@@ -8,7 +8,7 @@ import pytest
 
 from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.policy import Policies, RetryPolicy
-from rqsched.core.target_ends import MAX_ERROR, TargetEnd, end_blocked, end_failed
+from rqsched.core.target_decision import MAX_ERROR, TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import InvalidPolicyError
 from tests.support.decisions import NOON, active
 
@@ -22,13 +22,13 @@ def schedule(**options: object) -> Schedule:
 
 
 def test_a_failed_attempt_is_repeated_while_the_policy_allows() -> None:
-    first, second = (end_failed(schedule(), "t", attempt, ERROR, now=NOON) for attempt in (1, 2))
+    first, second = (decide_failed(schedule(), "t", attempt, ERROR, now=NOON) for attempt in (1, 2))
     assert first == TargetEnd("retrying", ERROR, NOON + 7 * SECOND)  # type: ignore[arg-type]
     assert (second.status, second.retry_at, second.has_ended) == ("failed", None, True)
 
 
 def test_a_target_whose_process_vanished_is_lost_when_no_attempt_is_left() -> None:
-    ends = [end_failed(schedule(), "t", attempt, ERROR, now=NOON, is_lost=True).status for attempt in (1, 2)]
+    ends = [decide_failed(schedule(), "t", attempt, ERROR, now=NOON, is_lost=True).status for attempt in (1, 2)]
     assert ends == ["retrying", "lost"]
 
 
@@ -36,17 +36,17 @@ def test_nothing_is_repeated_of_a_deleted_schedule_an_ended_run_or_after_a_final
     deleted = changed(schedule(), status=ScheduleStatus.DELETED)
     final = schedule(final_errors=("ValueError",))
     for policy in (deleted, None, final):
-        assert end_failed(policy, "t", 1, ERROR, now=NOON, error_types=("ValueError",)).status == "failed"
+        assert decide_failed(policy, "t", 1, ERROR, now=NOON, error_types=("ValueError",)).status == "failed"
     kept = changed(schedule(on_delete="keep_runs"), status=ScheduleStatus.DELETED)
-    assert end_failed(kept, "t", 1, ERROR, now=NOON).status == "retrying"
+    assert decide_failed(kept, "t", 1, ERROR, now=NOON).status == "retrying"
 
 
 def test_by_default_a_target_has_one_attempt() -> None:
-    assert end_failed(active(), "t", 1, ERROR, now=NOON).status == "failed"
+    assert decide_failed(active(), "t", 1, ERROR, now=NOON).status == "failed"
 
 
 def test_a_long_error_keeps_its_first_line_and_its_end() -> None:
-    error = end_failed(None, "t", 1, ERROR + "x" * 20_000 + "the end", now=NOON).error or ""
+    error = decide_failed(None, "t", 1, ERROR + "x" * 20_000 + "the end", now=NOON).error or ""
     assert error.startswith(ERROR)
     assert error.endswith("the end")
     assert len(error) < MAX_ERROR + 20
@@ -55,12 +55,12 @@ def test_a_long_error_keeps_its_first_line_and_its_end() -> None:
 def test_a_blocked_target_is_offered_after_5_to_60_seconds_and_fails_after_the_timeout() -> None:
     waits, since, now = [], None, NOON
     for _ in range(6):
-        end = end_blocked(since, "no module", now=now, timeout=HOUR)
+        end = decide_blocked(since, "no module", now=now, timeout=HOUR)
         assert end.retry_at is not None
         waits.append((end.retry_at - now).total_seconds())
         since, now = end.blocked_at, end.retry_at
     assert (waits, since) == ([5, 10, 20, 40, 60, 60], NOON)
-    last = end_blocked(since, "no module", now=NOON + HOUR, timeout=HOUR)
+    last = decide_blocked(since, "no module", now=NOON + HOUR, timeout=HOUR)
     assert (last.status, last.blocked_at) == ("failed", None)
     assert last.error == "no worker could find its workflow within 3600 s (RQSCHED_BLOCKED_TIMEOUT): no module"
 
