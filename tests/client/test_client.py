@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,44 +16,11 @@ from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.http import error_of
 from rqsched.http import Limits
+from tests.support.client import InProcess, asynchronous, client_of
 from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.web import MakeWeb, Web
-
-AT_ONCE = Retries(first=0.0)
-
-
-@dataclass
-class InProcess(httpx.BaseTransport):
-    """Carries requests into an application; loses the answers of the first few, or refuses to connect."""
-
-    web: Web
-    lost: int = 0
-    refused: int = 0
-    sent: list[tuple[str, str]] = field(default_factory=list)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.sent.append((request.method, request.url.path))
-        if self.refused:
-            self.refused -= 1
-            raise httpx.ConnectError("refused")
-        answer = self.web(
-            request.method,
-            request.url.path,
-            content=request.read() or None,
-            headers=dict(request.headers),
-            params=request.url.params,
-        )
-        if self.lost:
-            self.lost -= 1
-            raise httpx.ReadError("lost")
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
-
-
-def client_of(web: Web, transport: InProcess | None = None, **options: Any) -> Client:
-    options = {"retries": AT_ONCE, **options}
-    return Client("http://localhost", transport=transport or InProcess(web), **options)
 
 
 @pytest.fixture
@@ -303,13 +268,6 @@ def test_a_rate_limited_request_is_sent_again_later(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": Limits(rate=1000, burst=1)})
     client = client_of(web, retries=Retries(most=5, first=0.0, longest=0.01))
     assert [client.count() for _ in range(3)] == [0, 0, 0]
-
-
-@asynccontextmanager
-async def asynchronous(web: Web) -> AsyncIterator[AsyncClient]:
-    transport = httpx.ASGITransport(web.app, client=("127.0.0.1", 1))
-    async with AsyncClient("http://localhost", transport=transport, retries=AT_ONCE) as client:
-        yield client
 
 
 def test_the_asynchronous_client_does_the_same(web: Web) -> None:

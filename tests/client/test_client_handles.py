@@ -17,7 +17,7 @@ from rqsched.chain.backfill import Range
 from rqsched.client import Client, ResponseError
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.testing import execute_pending
-from tests.client.test_client import asynchronous, client_of
+from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE
 from tests.support.web import MakeWeb, Web
 

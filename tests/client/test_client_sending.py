@@ -13,8 +13,8 @@ import pytest
 
 from rqsched import Every, errors
 from rqsched.client import AsyncClient, Client, Retries
-from tests.client.test_client import AT_ONCE, InProcess, client_of
 from tests.http.test_durable_workflow_sdk import served
+from tests.support.client import AT_ONCE, InProcess, client_of
 from tests.support.env import MINUTE
 from tests.support.processes import REPOSITORY
 from tests.support.servers import ValkeyServer

@@ -11,7 +11,7 @@ import pytest
 
 from rqsched import Declaration, Every
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
-from tests.client.test_client import InProcess, asynchronous, client_of
+from tests.support.client import InProcess, asynchronous, client_of
 from tests.support.env import last
 from tests.support.web import Web
 

@@ -20,9 +20,9 @@ from rqsched.core.model import Definition
 from rqsched.core.option_table import Options
 from rqsched.testing import ManualClock
 from tests.cli.conftest import cli
-from tests.client.test_client import client_of
 from tests.http.conftest import make_web
 from tests.support.cli import HELLO, Cli
+from tests.support.client import client_of
 from tests.support.pages import Pages
 from tests.support.web import MakeWeb, Web
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched.store.schedule_search import MOST_LOOKED_AT
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import SECOND
 from tests.support.population import HEADERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched.errors import InvalidLimitError
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.env import SECOND
 from tests.support.web import Web, at, problem
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rqsched.errors import ScheduleNotFoundError
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.env import SECOND
 from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem

@@ -10,7 +10,7 @@ import pytest
 from rqsched import Every
 from rqsched.client import Client
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.env import HOUR, ONCE
 from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem

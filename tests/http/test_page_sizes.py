@@ -14,7 +14,7 @@ import pytest
 
 from rqsched import Cron
 from rqsched.client import Client
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.web import SCHEDULES, Web, at
 
 MOST = 32 * 2**20

@@ -11,7 +11,7 @@ import pytest
 from rqsched import Declaration, Every
 from rqsched.core.quota import Quota, Usage
 from rqsched.errors import QuotaExceededError
-from tests.client.test_client import asynchronous, client_of
+from tests.support.client import asynchronous, client_of
 from tests.support.openjobspec import CRON, REPORT, Ojs
 from tests.support.population import ACTION, HEADERS
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from rqsched.errors import InvalidInputError
 from rqsched.store.tables import schedules
-from tests.client.test_client import client_of
+from tests.support.client import client_of
 from tests.support.env import ONCE, SECOND
 from tests.support.web import SCHEDULES, Web, at, problem
 

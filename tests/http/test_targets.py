@@ -12,7 +12,7 @@ from rqsched.client import AsyncClient, Client
 from rqsched.errors import RunStateError
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
-from tests.client.test_client import InProcess, client_of
+from tests.support.client import InProcess, client_of
 from tests.support.narrow import present
 from tests.support.web import Web
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from rqsched.store import target_attempts
 from rqsched.testing import execute_pending
 from tests.support.env import Env, events, last, newest, types
 from tests.support.invariants import check_invariants
-from tests.support.machine_case import EXPIRY, MachineCase, open_case
+from tests.support.machine_case import EXPIRY, expiry_case, open_case
 from tests.support.narrow import present
 
 
@@ -33,25 +32,9 @@ def failing(*names: str) -> Callable[[str], None]:
     return act
 
 
-def case_of(env: Env, count: int = 3, *, fails: tuple[str, ...] = (), **options: Any) -> MachineCase:
-    """A case with so many instances, of which some fail, and a schedule with these options."""
-    case = open_case(env, acts=failing(*fails))
-    case.states.put_all(dict.fromkeys(f"a-{number}" for number in range(1, count + 1)))
-    case.schedule()
-    env.scheduler.get(EXPIRY).update(**options)
-    return case
-
-
-def start(case: MachineCase) -> Any:
-    """Execute the run alone: its targets wait on their queue."""
-    run = present(case.env.scheduler.get(EXPIRY).trigger().run)
-    case.work_one()
-    return run.refresh()
-
-
 def test_a_run_goes_on_until_its_last_target_has_ended(any_env: Env) -> None:
-    case = case_of(any_env)
-    run = start(case)
+    case = expiry_case(any_env)
+    run = case.begin()
     for _ in range(3):
         assert (run.refresh().status, run.ended_at, run.target_counts) == ("running", None, None)
         assert run.dispatched_at == any_env.clock.now()
@@ -74,8 +57,8 @@ OUTCOMES = {
 def test_the_policy_decides_whether_failed_targets_fail_the_run(
     env: Env, policy: str, fails: tuple[str, ...], status: str
 ) -> None:
-    case = case_of(env, 2, fails=fails, fan_out=policy)
-    run = start(case)
+    case = expiry_case(env, 2, acts=failing(*fails), fan_out=policy)
+    run = case.begin()
     execute_pending(env.scheduler)
     run.refresh()
     counts = {"succeeded": 2 - len(fails), "failed": len(fails)}
@@ -84,7 +67,7 @@ def test_the_policy_decides_whether_failed_targets_fail_the_run(
 
 
 def test_a_failed_fan_out_says_how_many_failed_and_why(any_env: Env) -> None:
-    case = case_of(any_env, fails=("a-2", "a-3"))
+    case = expiry_case(any_env, acts=failing("a-2", "a-3"))
     run = case.run()
     schedule = any_env.scheduler.get(EXPIRY)
     assert run.error == "2 of 3 targets failed, such as: RuntimeError: a-2 is stuck"
@@ -95,15 +78,15 @@ def test_a_failed_fan_out_says_how_many_failed_and_why(any_env: Env) -> None:
 
 
 def test_a_sweep_that_is_not_over_blocks_the_next_one(any_env: Env) -> None:
-    case = case_of(any_env)
-    start(case)
+    case = expiry_case(any_env)
+    case.begin()
     assert present(any_env.scheduler.get(EXPIRY).trigger()).reason == "overlap_policy_skip"
     execute_pending(any_env.scheduler)
     assert any_env.scheduler.get(EXPIRY).trigger().outcome == "triggered"
 
 
 def test_a_sweep_may_begin_when_the_one_before_is_dispatched(any_env: Env) -> None:
-    case = case_of(any_env, overlap="buffer_one", overlap_until="dispatched")
+    case = expiry_case(any_env, overlap="buffer_one", overlap_until="dispatched")
     schedule = any_env.scheduler.get(EXPIRY)
     first, second = present(schedule.trigger().run), present(schedule.trigger().run)
     assert second.status == "buffered"
@@ -115,7 +98,7 @@ def test_a_sweep_may_begin_when_the_one_before_is_dispatched(any_env: Env) -> No
 
 
 def test_by_default_a_waiting_sweep_starts_when_the_one_before_has_ended(any_env: Env) -> None:
-    case = case_of(any_env, overlap="buffer_one")
+    case = expiry_case(any_env, overlap="buffer_one")
     schedule = any_env.scheduler.get(EXPIRY)
     first, second = present(schedule.trigger().run), present(schedule.trigger().run)
     case.work_one()
@@ -126,8 +109,8 @@ def test_by_default_a_waiting_sweep_starts_when_the_one_before_has_ended(any_env
 
 
 def test_a_dispatched_run_needs_no_heartbeats_and_no_horse(any_env: Env) -> None:
-    case = case_of(any_env)
-    run = start(case)
+    case = expiry_case(any_env)
+    run = case.begin()
     lose_run(any_env.runtime, RunJobId(run.uid, 1, 1), "its work horse died")
     for _ in range(5):
         any_env.advance(timedelta(seconds=20))
@@ -138,8 +121,8 @@ def test_a_dispatched_run_needs_no_heartbeats_and_no_horse(any_env: Env) -> None
 
 
 def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: Env) -> None:
-    case = case_of(any_env, 1)
-    run = start(case)
+    case = expiry_case(any_env, 1)
+    run = case.begin()
     job = parse_target_job_id(any_env.queued()[0])
     assert isinstance(job, TargetJobId)
     now, transact = any_env.clock.now(), any_env.runtime.database.transact
@@ -153,8 +136,8 @@ def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: E
 
 
 def test_a_run_is_ended_once_however_many_see_that_it_is_over(any_env: Env) -> None:
-    case = case_of(any_env)
-    run = start(case)
+    case = expiry_case(any_env)
+    run = case.begin()
     assert end_if_over(any_env.runtime, run.uid) is None, "targets are open"
     execute_pending(any_env.scheduler)
     assert end_if_over(any_env.runtime, run.uid) is None
@@ -162,8 +145,8 @@ def test_a_run_is_ended_once_however_many_see_that_it_is_over(any_env: Env) -> N
 
 
 def test_a_cancelled_sweep_gives_up_what_has_not_begun(any_env: Env) -> None:
-    case = case_of(any_env)
-    run = start(case)
+    case = expiry_case(any_env)
+    run = case.begin()
     case.work_one()
     run.cancel()
     any_env.recover()
@@ -195,7 +178,7 @@ def test_no_targets_are_a_success_at_once(env: Env) -> None:
 
 
 def test_a_fan_out_by_hand_has_no_run_to_end(env: Env) -> None:
-    case = case_of(env, fails=("a-1",))
+    case = expiry_case(env, acts=failing("a-1"))
     done = MachineScheduler.run(env.scheduler, case.machine, "CHECK_EXPIRY")
     execute_pending(env.scheduler)
     assert MachineScheduler.count(env.scheduler, done.run_uid) == {"succeeded": 2, "failed": 1}

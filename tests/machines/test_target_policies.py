@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level
 from tests.support.invariants import check_invariants
-from tests.support.machine_case import EXPIRY, MachineCase, open_case
+from tests.support.machine_case import EXPIRY, expiry_case
 from tests.support.narrow import present
 
 TWICE = RetryPolicy(max_retries=2, base=7 * SECOND)
@@ -40,22 +40,6 @@ class Broken(Counter[str]):
         if self[instance_id] > 0:
             self[instance_id] -= 1
             raise RuntimeError(f"{instance_id} is stuck")
-
-
-def case_of(env: Env, count: int = 3, broken: Callable[[str], None] | None = None, **options: Any) -> MachineCase:
-    """A case with so many instances, and a schedule with these options."""
-    case = open_case(env, acts=broken)
-    case.states.put_all(dict.fromkeys(f"a-{number}" for number in range(1, count + 1)))
-    case.schedule()
-    env.scheduler.get(EXPIRY).update(**options)
-    return case
-
-
-def start(case: MachineCase) -> Any:
-    """Execute the run alone: its first targets wait on their queue."""
-    run = present(case.env.scheduler.get(EXPIRY).trigger().run)
-    case.work_one()
-    return run.refresh()
 
 
 def column(env: Env, run: Any, name: str, **where: Any) -> list[Any]:
@@ -90,8 +74,8 @@ def die(env: Env, job: TargetJobId) -> None:
 
 
 def test_a_target_that_failed_is_tried_again_after_its_backoff_and_the_run_waits_for_it(any_env: Env) -> None:
-    case = case_of(any_env, broken=Broken({"a-2": 2}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, acts=Broken({"a-2": 2}), target_retry=TWICE)
+    run = case.begin()
     for wait in (7 * SECOND, 14 * SECOND):
         execute_pending(any_env.scheduler)
         assert (run.refresh().status, case.count(run)) == ("running", {"retrying": 1, "succeeded": 2})
@@ -109,16 +93,16 @@ def test_a_target_that_failed_is_tried_again_after_its_backoff_and_the_run_waits
 
 
 def test_the_retry_link_of_the_run_is_armed_when_a_target_is_due(any_env: Env) -> None:
-    case = case_of(any_env, broken=Broken({"a-2": 1}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, acts=Broken({"a-2": 1}), target_retry=TWICE)
+    run = case.begin()
     execute_pending(any_env.scheduler)
     due = any_env.clock.now() + 7 * SECOND
     assert any_env.armed()[str(link_of(run))] == pytest.approx(due.timestamp())
 
 
 def test_the_retry_link_of_the_run_is_brought_forward_for_a_target_that_is_due_earlier(any_env: Env) -> None:
-    case = case_of(any_env, 2, broken=Broken({"a-1": 2, "a-2": 1}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, 2, acts=Broken({"a-1": 2, "a-2": 1}), target_retry=TWICE)
+    run = case.begin()
     first, second = any_env.queued()
     again = f"{first}-d2"
     with suppress(RuntimeError):
@@ -139,8 +123,8 @@ def test_the_retry_link_of_the_run_is_brought_forward_for_a_target_that_is_due_e
 
 
 def test_a_target_whose_attempts_are_used_up_has_failed(any_env: Env) -> None:
-    case = case_of(any_env, broken=Broken({"a-1": 9}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, acts=Broken({"a-1": 9}), target_retry=TWICE)
+    run = case.begin()
     for _ in range(4):
         execute_pending(any_env.scheduler)
         any_env.advance(MINUTE)
@@ -151,8 +135,8 @@ def test_a_target_whose_attempts_are_used_up_has_failed(any_env: Env) -> None:
 
 
 def test_without_a_link_reconcile_lets_targets_be_tried_again(any_env: Env) -> None:
-    case = case_of(any_env, broken=Broken({"a-1": 1, "a-3": 1}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, acts=Broken({"a-1": 1, "a-3": 1}), target_retry=TWICE)
+    run = case.begin()
     execute_pending(any_env.scheduler)
     any_env.redis.flushdb()
     any_env.advance(6 * SECOND)
@@ -164,8 +148,8 @@ def test_without_a_link_reconcile_lets_targets_be_tried_again(any_env: Env) -> N
 
 
 def test_a_job_of_an_earlier_attempt_handles_nothing(any_env: Env) -> None:
-    case = case_of(any_env, 1, broken=Broken({"a-1": 1}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, 1, acts=Broken({"a-1": 1}), target_retry=TWICE)
+    run = case.begin()
     first = any_env.queued()[0]
     execute_pending(any_env.scheduler)
     perform(any_env, first)
@@ -179,8 +163,8 @@ def test_a_job_of_an_earlier_attempt_handles_nothing(any_env: Env) -> None:
 
 
 def test_a_target_whose_horse_died_is_tried_again_or_lost_as_its_policy_says(any_env: Env) -> None:
-    case = case_of(any_env, 1, target_retry=RetryPolicy(max_retries=1, base=SECOND))
-    run = start(case)
+    case = expiry_case(any_env, 1, target_retry=RetryPolicy(max_retries=1, base=SECOND))
+    run = case.begin()
     die(any_env, claim_next(any_env))
     assert case.count(run) == {"retrying": 1}
     any_env.advance(SECOND)
@@ -191,8 +175,8 @@ def test_a_target_whose_horse_died_is_tried_again_or_lost_as_its_policy_says(any
 
 
 def test_a_target_whose_process_vanished_is_tried_again_or_lost_as_its_policy_says(any_env: Env) -> None:
-    case = case_of(any_env, 1, target_retry=RetryPolicy(max_retries=1, base=SECOND), target_timeout=5)
-    run = start(case)
+    case = expiry_case(any_env, 1, target_retry=RetryPolicy(max_retries=1, base=SECOND), target_timeout=5)
+    run = case.begin()
     for counts in ({"pending": 1}, {"lost": 1}):
         claim_next(any_env)
         any_env.advance(timedelta(seconds=5) + any_env.runtime.settings.completion_outage + 61 * SECOND)
@@ -208,16 +192,16 @@ def test_a_target_has_a_timeout_of_its_own(env: Env) -> None:
         while instance_id == "a-2":
             pass
 
-    case = case_of(env, 2, broken=hang, timeout=300, target_timeout=1)
-    run = start(case)
+    case = expiry_case(env, 2, acts=hang, timeout=300, target_timeout=1)
+    run = case.begin()
     execute_pending(env.scheduler)
     assert run.refresh().target_counts == {"succeeded": 1, "failed": 1}
     assert run.error == ("1 of 2 targets failed, such as: timeout: Task exceeded maximum timeout value (1 seconds)")
 
 
 def test_no_more_targets_than_max_parallel_are_on_the_queue_or_handled(any_env: Env) -> None:
-    case = case_of(any_env, 7, broken=Broken({"a-3": 1, "a-6": 1}), max_parallel=2, fan_out="never")
-    run = start(case)
+    case = expiry_case(any_env, 7, acts=Broken({"a-3": 1, "a-6": 1}), max_parallel=2, fan_out="never")
+    run = case.begin()
     most = 0
     while any_env.queued():
         counts = case.count(run)
@@ -238,8 +222,8 @@ class nothing:  # noqa: N801 - reads as a word
 
 
 def test_the_place_of_a_target_that_waits_for_its_retry_is_taken_by_the_next(any_env: Env) -> None:
-    case = case_of(any_env, 3, broken=Broken({"a-1": 1}), max_parallel=1, target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, 3, acts=Broken({"a-1": 1}), max_parallel=1, target_retry=TWICE)
+    run = case.begin()
     with pytest.raises(RuntimeError):
         case.work_one()
     assert case.count(run) == {"retrying": 1, "pending": 1, "waiting": 1}
@@ -252,8 +236,8 @@ def test_the_place_of_a_target_that_waits_for_its_retry_is_taken_by_the_next(any
 
 
 def test_a_place_that_a_crash_left_empty_is_filled_once(any_env: Env) -> None:
-    case = case_of(any_env, 7, max_parallel=3, target_timeout=1)
-    run = start(case)
+    case = expiry_case(any_env, 7, max_parallel=3, target_timeout=1)
+    run = case.begin()
     jobs = [claim_next(any_env), claim_next(any_env)]
     any_env.advance(any_env.runtime.settings.completion_outage + 70 * SECOND)
     any_env.recover()
@@ -277,8 +261,8 @@ def test_targets_named_after_the_schedule_got_a_limit_are_handled_too(any_env: E
 
 
 def test_a_report_of_a_dead_horse_that_comes_twice_takes_one_place(any_env: Env) -> None:
-    case = case_of(any_env, 3, max_parallel=1)
-    run = start(case)
+    case = expiry_case(any_env, 3, max_parallel=1)
+    run = case.begin()
     job = claim_next(any_env)
     token, now = column(any_env, run, "token", status="running")[0], any_env.clock.now()
     target = present(any_env.runtime.database.read(lambda c: target_attempts.find_running(c, job)))
@@ -289,8 +273,8 @@ def test_a_report_of_a_dead_horse_that_comes_twice_takes_one_place(any_env: Env)
 
 
 def test_targets_with_max_parallel_that_redis_lost_are_enqueued_again(any_env: Env) -> None:
-    case = case_of(any_env, 4, max_parallel=2)
-    run = start(case)
+    case = expiry_case(any_env, 4, max_parallel=2)
+    run = case.begin()
     any_env.redis.flushdb()
     assert any_env.recover().targets == 2
     assert any_env.recover().targets == 0
@@ -306,8 +290,8 @@ def old(make_env: MakeEnv, database_url: str) -> Env:
 
 
 def test_a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others(any_env: Env, old: Env) -> None:
-    case = case_of(any_env, 2)
-    run = start(case)
+    case = expiry_case(any_env, 2)
+    run = case.begin()
     old.clock.set(any_env.clock.now())
     execute_pending(old.scheduler)
     assert (run.refresh().status, case.count(run)) == ("running", {"blocked": 2})
@@ -322,8 +306,8 @@ def test_a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others
 
 
 def test_a_target_that_no_worker_can_handle_has_failed_after_an_hour(any_env: Env) -> None:
-    case = case_of(any_env, 2)
-    run = start(case)
+    case = expiry_case(any_env, 2)
+    run = case.begin()
     machine = present(any_env.runtime.workflows.get(EXPIRY))
     any_env.runtime.workflows.remove(EXPIRY)
     execute_pending(any_env.scheduler)
@@ -347,8 +331,8 @@ def _waits(env: Env, run: Any, times: int) -> Iterator[timedelta]:
 
 
 def test_a_cancelled_run_gives_up_its_targets_that_wait_for_a_retry(any_env: Env) -> None:
-    case = case_of(any_env, 2, broken=Broken({"a-1": 1}), target_retry=TWICE)
-    run = start(case)
+    case = expiry_case(any_env, 2, acts=Broken({"a-1": 1}), target_retry=TWICE)
+    run = case.begin()
     execute_pending(any_env.scheduler)
     run.cancel()
     any_env.recover()
@@ -359,7 +343,7 @@ def test_a_cancelled_run_gives_up_its_targets_that_wait_for_a_retry(any_env: Env
 
 
 def test_a_target_of_a_fan_out_by_hand_is_not_tried_again(any_env: Env) -> None:
-    case = case_of(any_env, 1, broken=Broken({"a-1": 1}), target_retry=TWICE)
+    case = expiry_case(any_env, 1, acts=Broken({"a-1": 1}), target_retry=TWICE)
     done = MachineScheduler.run(any_env.scheduler, case.machine, "CHECK_EXPIRY")
     execute_pending(any_env.scheduler)
     assert MachineScheduler.count(any_env.scheduler, done.run_uid) == {"failed": 1}

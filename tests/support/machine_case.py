@@ -14,7 +14,7 @@ from rqsched.chain.runtime import using
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import run_schedule
 from tests.support.env import Env
-from tests.support.narrow import text
+from tests.support.narrow import present, text
 
 EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:ApplicationMachine:SEND_REMINDER"
 
@@ -45,9 +45,13 @@ class MachineCase:
         return run_schedule(self.env.scheduler, self.schedule(event))
 
     def start(self, event: str = "CHECK_EXPIRY") -> RunHandle:
-        """Execute the run alone: its targets wait on their queue."""
-        run = self.env.scheduler.get(self.schedule(event)).trigger().run
-        assert run is not None
+        """Have a schedule of the event, and begin a run of it."""
+        self.schedule(event)
+        return self.begin(event)
+
+    def begin(self, event: str = "CHECK_EXPIRY") -> RunHandle:
+        """Trigger the event's schedule and execute the run alone: its targets wait on their queue."""
+        run = present(self.env.scheduler.get(f"machine:ApplicationMachine:{event}").trigger().run)
         self.work_one()
         return run.refresh()
 
@@ -98,6 +102,15 @@ def open_case(
     given = {"load": Application, "save": lambda instance_id, model: None, **options}
     made = machine(workflows=env.runtime.workflows, **given)(ApplicationMachine)
     return MachineCase(env, made, log)
+
+
+def expiry_case(env: Env, count: int = 3, *, acts: Callable[[str], None] | None = None, **options: Any) -> MachineCase:
+    """A case with the instances `a-1` to `a-{count}`, and a schedule with these options that expires them."""
+    case = open_case(env, acts=acts)
+    case.states.put_all(dict.fromkeys(f"a-{number}" for number in range(1, count + 1)))
+    case.schedule()
+    env.scheduler.get(EXPIRY).update(**options)
+    return case
 
 
 @dataclass
