@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import pydoc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from rqsched import Cron, Every, errors
 from rqsched.api import run_handle, schedule_view
+from rqsched.api.description import Description
 from rqsched.chain.backfill import Range
-from rqsched.client import Client, ResponseError
+from rqsched.client import Client, ResponseError, RunDescription
 from rqsched.client.views import RunView, ScheduleView
+from rqsched.core.shown import Shown
 from rqsched.testing import execute_pending
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE
@@ -33,12 +36,31 @@ def client(web: Web) -> Client:
 
 
 def fields(kind: type) -> set[str]:
-    return {name for name, value in vars(kind).items() if isinstance(value, property)}
+    return {name for name, value in vars(kind).items() if isinstance(value, property | Shown)}
 
 
 def test_handles_have_the_fields_of_the_in_process_ones() -> None:
     assert fields(schedule_view.ScheduleView) - OWN - {"schedule_id"} <= fields(ScheduleView)
     assert fields(run_handle.RunView) - OWN <= fields(RunView)
+
+
+@pytest.mark.parametrize(("view", "described"), [(RunView, RunDescription), (ScheduleView, Description)])
+def test_a_field_of_a_handle_has_the_type_of_what_it_shows(view: type, described: type) -> None:
+    shown = {name: value for name, value in vars(view).items() if isinstance(value, Shown)}
+    types = {name: get_args(getattr(value, "__orig_class__", None)) for name, value in shown.items()}
+    hints = get_type_hints(described) | {"is_blocked": bool}
+    sources = {name: value.source.removeprefix("description.") for name, value in shown.items()}
+    assert len(shown) > 25
+    hints["labels"] = dict[str, str]
+    assert types == {name: (hints[source],) for name, source in sources.items()}
+
+
+def test_a_field_of_a_handle_is_documented_and_read_only(client: Client) -> None:
+    made = client.create("report", "note", Every("1h"))
+    assert made.status == "active"
+    assert "`active`, `paused`, `done`, `dead` or `deleted`" in pydoc.render_doc(ScheduleView)
+    with pytest.raises(AttributeError, match="status of ScheduleHandle is read-only"):
+        vars(ScheduleView)["status"].__set__(made, "done")
 
 
 def test_the_fields_of_a_schedule_are_those_in_process(client: Client, web: Web) -> None:
