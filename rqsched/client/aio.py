@@ -215,7 +215,7 @@ class AsyncRunHandle(RunView):
     async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as the other client has it
         """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
         pauses = looks(timeout, time.monotonic)
-        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - what is waited for is on a server
+        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - the run is on a server
             await asyncio.sleep(next(pauses))
         return self
 

@@ -21,10 +21,10 @@ _KNOWN = 5_000
 
 @dataclass
 class EventStream:
-    """Where one reader is, over all its connections."""
+    """The place of one reader, kept over all its connections."""
 
     path: str
-    """What is read."""
+    """The path of the stream."""
     params: Mapping[str, Any]
     """The query of the first connection."""
     retries: Retries

@@ -94,7 +94,7 @@ class RunDescription:
     backfill_uid: str | None
     """The backfill that made it; None otherwise."""
     asked_attempt: int | None = None
-    """The attempt that an operator asked for last; None when nobody did."""
+    """The attempt that an operator asked for last; None without such a request."""
     dispatched_at: datetime | None = None
     """When its workflow returned and its targets were open; None unless it has targets."""
     target_counts: dict[str, int] | None = None
@@ -162,7 +162,7 @@ class Synced:
         return cls(*([id_ for one in listed for id_ in getattr(one, name)] for name in cls.__dataclass_fields__))
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Yield each declared id with its outcome, as `progress` is told of it."""
+        """Yield each declared id with its outcome."""
         for name in ("created", "updated", "unchanged"):
             yield from ((id_, name) for id_ in getattr(self, name))
 
@@ -220,12 +220,12 @@ class BackfillProgress:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord(AuditRecord):
-    """An audit event with the id of its schedule, and where to go on behind it."""
+    """An audit event with the id of its schedule and its place among all events."""
 
     schedule_id: str
     """The id of its schedule."""
     id: str
-    """Its place among the events: `Client.events(after=...)` goes on behind it."""
+    """Its place among the events: `Client.events(after=...)` continues after it."""
 
 
 def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:

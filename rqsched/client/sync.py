@@ -251,7 +251,7 @@ class Client:
         """
         more = {"catch_up": catch_up, "overlap": overlap, "idempotency_key": idempotency_key}
         body = {"reason": reason, "note": note, "dry_run": dry_run, "bound": bound, **more, **filters}
-        is_repeatable = operation != "trigger" or idempotency_key is not None  # a pause of what is paused does nothing
+        is_repeatable = operation != "trigger" or idempotency_key is not None  # pausing twice does nothing
         path, read = path_of("bulk", operation), responses.listed(BulkRow)
         return self.send(Request("POST", path, read, requests.bulk_body(body), is_repeatable=is_repeatable))
 

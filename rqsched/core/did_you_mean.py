@@ -1,4 +1,4 @@
-"""The name that somebody probably meant."""
+"""The known name that is nearest to an unknown one."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class TargetJobId(NamedTuple):
 
 
 class BatchJobId(NamedTuple):
-    """What puts a run's next targets on their queue, from the `number`-th on."""
+    """The job that puts a run's next targets on their queue, from the `number`-th on."""
 
     run_uid: str
     """The run that fans out."""

@@ -107,9 +107,9 @@ class Machine:
         return values[0] if len(values) == 1 else OrderedSet(values)
 
     def whole(self, state: str) -> str:
-        """Return a state as it is stored, whatever part of it and in whatever order it is given.
+        """Return a state as it is stored: every active state, in the order of the class.
 
-        That is every active state, in the order of the class: a transition may leave the same states in another order.
+        The argument may name a part of them, in any order: a transition may leave the same states in another order.
         """
         active = {one.id for one in self._active(state)}
         return " ".join(id_ for id_ in self._states if id_ in active)
@@ -133,7 +133,7 @@ class Machine:
 
 
 def _entered(state: State) -> Iterator[State]:
-    """Yield a state and what is entered with it: its initial child, or every child of a parallel state."""
+    """Yield a state and those entered with it: its initial child, or every child of a parallel state."""
     yield state
     for child in state.states:
         if state.parallel or child.initial:

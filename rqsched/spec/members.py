@@ -31,8 +31,8 @@ class Cron(Timeline):
     >>> Cron("0 2 * * *", timezone="America/New_York")
     Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
 
-    RQ's own cron and croniter write six fields with the seconds last: `seconds="last"` reads them so. Where nothing is
-    said, an expression that would mean something else there is warned about; `seconds="first"` says that it is meant.
+    RQ's own cron and croniter write six fields with the seconds last: `seconds="last"` reads them so. Without it
+    an expression that would mean something else there raises a warning; `seconds="first"` is explicit and does not.
 
     Raises InvalidCronError or InvalidTimezoneError, which say what to write instead. Alone it is read in its own
     timezone, UTC by default; in a Spec, in its own or else in the Spec's.
@@ -160,7 +160,7 @@ class Once(Timeline):
     """One instant, aware. `Once(datetime(2026, 1, 1, tzinfo=UTC))`."""
 
     instant: datetime
-    """When, in UTC whatever zone it was given in."""
+    """When, in UTC; the zone it was given in does not matter."""
     is_anchored = True
 
     def __post_init__(self) -> None:
