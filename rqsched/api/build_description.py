@@ -19,7 +19,7 @@ from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
 from rqsched.spec.words import in_words
-from rqsched.store.latest_runs import LatestRun
+from rqsched.store.run_queries import LatestRun
 
 _BUDGET = 0.5
 """Seconds of CPU that looking for the next fires may take."""

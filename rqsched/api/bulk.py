@@ -14,7 +14,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.errors import ConflictError, InvalidInputError, InvalidLimitError, NotFoundError
-from rqsched.store import listing
+from rqsched.store import schedule_queries
 
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
@@ -107,7 +107,7 @@ def run_bulk(
     if not asked.get("status"):
         asked["status"] = OPERATIONS[bulk.operation]
     wanted = to_filters(asked["namespace"] or "", **asked)
-    count = scheduler.runtime.database.read(lambda connection: listing.count_schedules(connection, wanted))
+    count = scheduler.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
     if count > bound:
         raise InvalidLimitError("bound", f"{count} schedules match, more than {bound}; name fewer, or raise it")
     # All are found before any is changed: what is paused matches no more.

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from rqsched.api.list_query import narrowed
 from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.errors import InvalidInputError
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 
 
 class ListFilters(TypedDict, total=False):

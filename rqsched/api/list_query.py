@@ -10,7 +10,7 @@ from typing import Any
 
 from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)

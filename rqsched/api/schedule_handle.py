@@ -40,7 +40,7 @@ from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import SpecLike
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, deliveries, listing
+from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
 from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
@@ -113,10 +113,10 @@ class ScheduleHandle(ScheduleView):
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
-        listing.require_limit(limit)
-        listing.require_sequence(after_sequence)
+        schedule_queries.require_limit(limit)
+        event_queries.require_sequence(after_sequence)
         return self._runtime.database.read(
-            lambda connection: listing.history(connection, self.uid, limit=limit, after_sequence=after_sequence)
+            lambda c: event_queries.history(c, self.uid, limit=limit, after_sequence=after_sequence).items
         )
 
     def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
@@ -132,7 +132,7 @@ class ScheduleHandle(ScheduleView):
 
         `status` is one of `pending`, `running`, `succeeded` and `failed`.
         """
-        listing.require_limit(limit)
+        schedule_queries.require_limit(limit)
         require_delivery_status(status)
         if cursor is not None and not is_uid(cursor):
             raise InvalidInputError("cursor", "is not the next_cursor of a page of deliveries")
@@ -143,22 +143,22 @@ class ScheduleHandle(ScheduleView):
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
-        listing.require_limit(limit)
+        schedule_queries.require_limit(limit)
         page = self._runtime.database.read(
-            lambda c: listing.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
+            lambda c: run_queries.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
         )
         return Page([RunHandle(self._runtime, run) for run in page.items], page.next_cursor)
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""
-        found = self._runtime.database.read(lambda connection: listing.find_run_of(connection, self.uid, run))
+        found = self._runtime.database.read(lambda connection: run_queries.find_run_of(connection, self.uid, run))
         if found is None:
             raise RunNotFoundError(run)
         return RunHandle(self._runtime, found)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
         """Return the next instants (1 to 1000) at which it fires, jitter included; fewer when they are hard to find."""
-        listing.require_limit(count, 1_000)
+        schedule_queries.require_limit(count, 1_000)
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
 

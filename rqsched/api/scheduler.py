@@ -48,9 +48,9 @@ from rqsched.errors import (
     ScheduleNotFoundError,
 )
 from rqsched.spec.duration import SpanLike, to_span
-from rqsched.store import changes, listing, schema_version
+from rqsched.store import changes, run_queries, schedule_queries, schema_version
 from rqsched.store.database import Connection, Engine
-from rqsched.store.listing import FailedRuns
+from rqsched.store.run_queries import FailedRuns
 from rqsched.store.shared_engine import database_of
 from rqsched.timing import When, unfold
 from rqsched.workflows import Registry
@@ -351,11 +351,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             newest_first: The same as `sort="-created"`.
             sort: `created`, `next` (those that fire), `id`; with `-` the other way round.
         """
-        listing.require_limit(limit)
-        listing.require_sort(sort)
+        schedule_queries.require_limit(limit)
+        schedule_queries.require_sort(sort)
         wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
         named = "-created" if newest_first else sort
-        page = listing.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=named)
+        page = schedule_queries.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=named)
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
@@ -376,11 +376,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
     def newest(self, schedule_id: str, *, namespace: str | None = None) -> ScheduleHandle:
         """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
-        return self._found(listing.find_newest, schedule_id, namespace)
+        return self._found(schedule_queries.find_newest, schedule_id, namespace)
 
     def run(self, uid: str, *, namespace: str | None = None) -> RunHandle:
         """Find a run by its uid, of whichever schedule; raises RunNotFoundError."""
-        found = self.runtime.database.read(lambda c: listing.find_run_in(c, self._namespace(namespace), uid))
+        found = self.runtime.database.read(lambda c: run_queries.find_run_in(c, self._namespace(namespace), uid))
         if found is None:
             raise RunNotFoundError(uid)
         return RunHandle(self.runtime, found)
@@ -463,7 +463,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         self.runtime.try_imports()  # what listens to events may be in one of them
 
-        return fire_due.tick(self.runtime, limit=listing.require_limit(limit, 10_000), now=now)
+        return fire_due.tick(self.runtime, limit=schedule_queries.require_limit(limit, 10_000), now=now)
 
     def on(self, name: str, subscriber: Subscriber) -> None:
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.

@@ -20,7 +20,7 @@ from rqsched.core.audit import Event
 from rqsched.core.model import OPEN, Change, Run, Schedule, changed
 from rqsched.core.payload import dumps
 from rqsched.store import changes as store
-from rqsched.store import listing
+from rqsched.store import event_queries
 from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError, Patience
 
@@ -139,7 +139,8 @@ def _seen_as(before: Run, now: Run) -> Run:
 def _committed(connection: Connection, change: Change) -> list[Event]:
     """Return those events of a Change that SQL holds as they were written."""
     first = change.after.event_sequence - len(change.events)
-    records = listing.history(connection, change.after.uid, limit=max(len(change.events), 1), after_sequence=first)
+    limit = max(len(change.events), 1)
+    records = event_queries.history(connection, change.after.uid, limit=limit, after_sequence=first).items
     written = {(one.sequence, one.event_type, dumps(one.payload), one.recorded_at) for one in records}
     return [
         event

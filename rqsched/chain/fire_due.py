@@ -14,7 +14,7 @@ from rqsched.core import audit
 from rqsched.core.audit import Event
 from rqsched.core.ids import LinkId, iso_utc, parse_link_id
 from rqsched.errors import InvalidInputError
-from rqsched.store import changes, listing, reconcile_queries
+from rqsched.store import changes, reconcile_queries, schedule_queries
 from rqsched.transport.transport import retry_of
 
 _CHUNK = 100
@@ -31,7 +31,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
     frozen = runtime if now is None else _at(runtime, now)
     instant = frozen.now()
-    due = runtime.database.read(lambda connection: listing.due_uids(connection, instant, limit))
+    due = runtime.database.read(lambda connection: schedule_queries.due_uids(connection, instant, limit))
     retries, _ = runtime.database.read(lambda connection: reconcile_queries.retrying(connection, instant, None, limit))
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]

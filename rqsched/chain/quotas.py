@@ -11,7 +11,7 @@ from itertools import accumulate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Definition
 from rqsched.core.quota import EVERY, Growth, Quota, Usage, declared_bytes, growth_of, require_room
-from rqsched.store import usage
+from rqsched.store import system_queries
 from rqsched.store.database import Connection
 
 
@@ -27,7 +27,7 @@ def require_room_for(runtime: Runtime, connection: Connection, namespace: str, c
     growth = growth_of(changes)
     if not growth.may_exceed(limits):
         return
-    usage.lock(connection, namespace)
+    system_queries.lock_quota(connection, namespace)
     require_room(_usage(connection, namespace, limits, with_bytes=limits.bytes is not None), growth)
 
 
@@ -44,7 +44,7 @@ def require_room_for_batches(
     listed = [list(batch) for batch in batches]
     ids = [schedule_id for batch in listed for schedule_id, _ in batch]
     known, now = runtime.database.read(
-        lambda c: (usage.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
+        lambda c: (system_queries.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
     )
     growths = [sum((_growth(known.get(id_), new) for id_, new in batch), Growth()) for batch in listed]
     for growth in accumulate(growths):
@@ -67,7 +67,9 @@ def usage_of_all(runtime: Runtime, connection: Connection) -> list[Usage]:
     quotas = runtime.settings.quotas
     if all(quota.is_unlimited for quota in quotas.values()):
         return []
-    found = {namespace: (schedules, size) for namespace, schedules, size in usage.count_all(connection)}
+    found = {
+        namespace: (schedules, size) for namespace, schedules, size in system_queries.count_all_declared(connection)
+    }
     names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
     listed = [Usage(name, *found.get(name, (0, 0)), quota_of(runtime, name)) for name in names]
     return [one for one in listed if not one.limits.is_unlimited]
@@ -80,4 +82,4 @@ def quota_of(runtime: Runtime, namespace: str) -> Quota:
 
 
 def _usage(connection: Connection, namespace: str, limits: Quota, *, with_bytes: bool) -> Usage:
-    return Usage(namespace, *usage.count(connection, namespace, with_bytes=with_bytes), limits)
+    return Usage(namespace, *system_queries.count_declared(connection, namespace, with_bytes=with_bytes), limits)

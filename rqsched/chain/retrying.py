@@ -21,9 +21,9 @@ from rqsched.errors import (
     RunNotFoundError,
     RunStateError,
 )
-from rqsched.store import changes, dead_letters, fan_out_targets, listing
+from rqsched.store import changes, fan_out_targets, run_queries
 from rqsched.store.database import Connection
-from rqsched.store.listing import FailedRuns
+from rqsched.store.run_queries import FailedRuns
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def retry_run(
 def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
     """Undo what the end of runs left behind that are run again: failed targets wait again, no dead letter stays."""
     fan_out_targets.wait_again(connection, run_uids)
-    dead_letters.take_off(connection, run_uids)
+    run_queries.take_off_dead_letters(connection, run_uids)
 
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
@@ -109,7 +109,7 @@ def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
     if isinstance(bound, bool) or bound < 1:
         raise InvalidLimitError("bound", "must be at least 1")
-    found = runtime.database.read(lambda connection: listing.failed_runs(connection, wanted, bound + 1))
+    found = runtime.database.read(lambda connection: run_queries.failed_runs(connection, wanted, bound + 1))
     if len(found) > bound:
         raise InvalidLimitError(
             "bound", f"more than {bound} runs have failed since then; name a later instant or a schedule, or raise it"

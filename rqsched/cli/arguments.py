@@ -22,7 +22,7 @@ from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
 from rqsched.embedded import database_url
 from rqsched.errors import RqschedError
-from rqsched.store import listing, registered_workflows
+from rqsched.store import registered_workflows, schedule_queries
 from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
 
 _MOST = 100
@@ -34,7 +34,9 @@ _SECONDS = 2
 def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Offer the ids of the namespace that begin with the text, at most 100."""
     named = context.params.get("namespace")
-    return _offer(lambda connection, settings: listing.ids(connection, named or settings.namespace, incomplete, _MOST))
+    return _offer(
+        lambda connection, settings: schedule_queries.ids(connection, named or settings.namespace, incomplete, _MOST)
+    )
 
 
 def workflow_names(incomplete: str) -> list[str]:

@@ -31,10 +31,10 @@ from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RqschedError
-from rqsched.store import deliveries, listing, reconcile_queries, schema_version
+from rqsched.store import deliveries, reconcile_queries, schedule_queries, schema_version
 from rqsched.store.database import Connection, Database, DatabaseError, Patience, with_connect_timeout
 from rqsched.store.migrations import HEAD
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 from rqsched.transport import telemetry
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.transport import Arm
@@ -174,7 +174,7 @@ def _late(runtime: Runtime) -> datetime:
 def _dead(runtime: Runtime) -> Answer:
     filters = Filters(statuses=("dead",))
     page = runtime.database.read(
-        lambda connection: listing.list_schedules(connection, filters, limit=_NAMED, cursor=None)
+        lambda connection: schedule_queries.list_schedules(connection, filters, limit=_NAMED, cursor=None)
     )
     if not page.items:
         return Level.OK, "no schedule is dead"
@@ -189,7 +189,7 @@ def _events(runtime: Runtime) -> Answer:
 
     def unused(connection: Connection) -> list[str]:
         rest = (name for name in events if name not in registered)
-        return [name for name in rest if not listing.count_schedules(connection, Filters(workflow=name))]
+        return [name for name in rest if not schedule_queries.count_schedules(connection, Filters(workflow=name))]
 
     names = runtime.database.read(unused)
     if not names:
@@ -211,7 +211,7 @@ def _quotas(runtime: Runtime) -> Answer:
 def _silent(runtime: Runtime) -> Answer:
     filters = Filters(overdue=True)
     page = runtime.database.read(
-        lambda connection: listing.list_schedules(connection, filters, limit=_NAMED, cursor=None)
+        lambda connection: schedule_queries.list_schedules(connection, filters, limit=_NAMED, cursor=None)
     )
     if not page.items:
         return Level.OK, "no schedule lacks the success it expects"
@@ -325,7 +325,7 @@ def _dispatchers(runtime: Runtime) -> Answer:
     if alive:
         return Level.OK, ", ".join(one.name for one in alive)
     filters = Filters(statuses=("active",))
-    active = runtime.database.read(lambda connection: listing.count_schedules(connection, filters))
+    active = runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, filters))
     plain = Worker.count(queue=transport.control)
     if plain:
         return Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time"

@@ -29,7 +29,7 @@ from rqsched.core.policy import CatchUp, Policies
 from rqsched.errors import error_line
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import in_words
-from rqsched.store import listing
+from rqsched.store import schedule_queries
 
 app = typer.Typer(add_completion=False)
 
@@ -183,7 +183,7 @@ def upcoming(
     """Show the next fires of one schedule, or of all."""
     now, writer = session.scheduler.runtime.now(), session.writer
     if schedule_id is None:  # the first fire of each decides which can be among the next `count`
-        schedules = session.scheduler.runtime.database.read(lambda c: listing.soonest(c, session.named, count))
+        schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
     else:
         schedules = [session.schedule(schedule_id).state]
     fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))

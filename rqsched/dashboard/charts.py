@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from zoneinfo import ZoneInfo
 
-from rqsched.store.overview import RunOutline
+from rqsched.store.run_queries import RunOutline
 
 TONES = {
     "succeeded": "ok", "failed": "bad", "lost": "bad", "running": "info", "retrying": "warn", "pending": "idle",

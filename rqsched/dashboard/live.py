@@ -13,7 +13,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import EventStream, NamespaceCursor, open_stream
-from rqsched.store.event_feed import SETTLING, FoundEvent
+from rqsched.store.event_queries import SETTLING, FoundEvent
 
 
 async def follow(visit: Visit) -> EventStream:

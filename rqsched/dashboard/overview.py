@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from rqsched.dashboard.problems import by_rank, find_problems, find_server_problems
 from rqsched.dashboard.visit import Visit
-from rqsched.store import listing, overview
+from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
 
 MOST_COUNTED = 1_000
@@ -23,13 +23,13 @@ def show(visit: Visit) -> Response:
     namespace, now = visit.namespace, visit.now
 
     def read(connection: Connection) -> dict[str, Any]:
-        soonest = listing.soonest(connection, namespace, _SHOWN)
+        soonest = schedule_queries.soonest(connection, namespace, _SHOWN)
         return {
             "problems": find_problems(visit, connection),
-            "counts": overview.count_by_status(connection, namespace, MOST_COUNTED),
-            "failed": overview.failed_since(connection, namespace, now - _DAY, _SHOWN),
+            "counts": schedule_queries.count_by_status(connection, namespace, MOST_COUNTED),
+            "failed": run_queries.failed_since(connection, namespace, now - _DAY, _SHOWN),
             "soonest": soonest,
-            "recent": listing.recent_runs(connection, namespace, _SHOWN),
+            "recent": run_queries.recent_runs(connection, namespace, _SHOWN),
         }
 
     values = visit.read(read)

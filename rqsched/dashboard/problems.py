@@ -14,9 +14,9 @@ from rqsched.core.model import REPEATEDLY, Schedule
 from rqsched.dashboard.queues import deserted_queues
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import listing, overview
+from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def _late_before(visit: Visit) -> datetime:
 
 
 def _overdue(connection: Connection, namespace: str, since: datetime) -> Iterator[Problem]:
-    late = overview.overdue_schedules(connection, namespace, since, _NAMED + 1)
+    late = schedule_queries.overdue_schedules(connection, namespace, since, _NAMED + 1)
     if late:
         yield Problem(
             "bad", f"{_count(late)} overdue", f"{_they(late)} should have fired and did not.",
@@ -147,7 +147,7 @@ def _overdue(connection: Connection, namespace: str, since: datetime) -> Iterato
 
 def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
     filters = Filters(namespace=namespace, statuses=("dead",))
-    dead = listing.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None, newest_first=True).items
+    dead = schedule_queries.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None, newest_first=True).items
     if dead:
         yield Problem(
             "bad", f"{_count(dead)} dead", "Too many runs in a row failed, and no further one is started.",
@@ -156,7 +156,7 @@ def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
 
 
 def _blocked(connection: Connection, namespace: str) -> Iterator[Problem]:
-    found = overview.blocked_runs(connection, namespace, _NAMED + 1)
+    found = run_queries.blocked_runs(connection, namespace, _NAMED + 1)
     if found:
         schedules = list({schedule.uid: schedule for schedule, _ in found}.values())
         reasons = list(dict.fromkeys(reason or "" for _, reason in found))
@@ -169,7 +169,7 @@ def _blocked(connection: Connection, namespace: str) -> Iterator[Problem]:
 
 
 def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
-    failing = overview.failing(connection, namespace, _NAMED + 1)
+    failing = schedule_queries.failing(connection, namespace, _NAMED + 1)
     if failing:
         yield Problem(
             "warn", f"{_count(failing)} failing repeatedly", f"At least {REPEATEDLY} runs in a row failed.",
@@ -179,7 +179,7 @@ def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
 
 
 def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
-    found = overview.unsuccessful(connection, namespace, _NAMED + 1)
+    found = schedule_queries.unsuccessful(connection, namespace, _NAMED + 1)
     if found:
         yield Problem(
             "bad", f"{_count(found)} without the success that was expected",

@@ -21,8 +21,8 @@ from rq.worker import BaseWorker
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
-from rqsched.store import overview
-from rqsched.store.overview import Timing
+from rqsched.store import run_queries
+from rqsched.store.run_queries import Timing
 from rqsched.transport import telemetry
 
 _HOUR = timedelta(hours=1)
@@ -105,7 +105,7 @@ class LiveQueue:
 def read_last_hour(visit: Visit) -> LastHour:
     """Read how the namespace's runs went."""
     start = visit.now - _HOUR
-    found, since = visit.read(lambda c: overview.newest_timings(c, visit.namespace, start, _MOST_RUNS))
+    found, since = visit.read(lambda c: run_queries.newest_timings(c, visit.namespace, start, _MOST_RUNS))
     span = max(visit.now - since, timedelta(seconds=1))
     of_queue: defaultdict[str, list[Timing]] = defaultdict(list)
     for timing in found:
@@ -155,7 +155,7 @@ def show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> 
 
 
 def _waiting(visit: Visit) -> dict[str, int]:
-    found = visit.read(lambda c: overview.waiting_by_queue(c, visit.namespace, _MOST_WAITING))
+    found = visit.read(lambda c: run_queries.waiting_by_queue(c, visit.namespace, _MOST_WAITING))
     depths: defaultdict[str, int] = defaultdict(int)
     for name, count in found.items():
         depths[_queue_of(visit, name)] += count
@@ -183,7 +183,7 @@ def show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[s
     redis = visit.scheduler.runtime.transport.redis
     versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
     uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
-    own = visit.read(lambda connection: overview.schedules_of_runs(connection, visit.namespace, list(uids.values())))
+    own = visit.read(lambda connection: run_queries.schedules_of_runs(connection, visit.namespace, list(uids.values())))
     return [
         _shown(worker, version, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
         for worker, version in zip(seen, versions, strict=True)

@@ -22,7 +22,7 @@ from rqsched.dashboard.charts import tone_of
 from rqsched.dashboard.gaps import gap_of, skip_in_words
 from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
-from rqsched.store.overview import RunOutline
+from rqsched.store.run_queries import RunOutline
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"

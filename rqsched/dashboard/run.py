@@ -10,7 +10,7 @@ from rqsched.core.model import Run, Schedule
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import RunNotFoundError
-from rqsched.store import overview
+from rqsched.store import event_queries, run_queries
 
 _EVENTS = 100
 _TARGETS = 50
@@ -19,8 +19,8 @@ _TARGETS = 50
 def show(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = find(visit)
-    events = visit.read(lambda connection: overview.events_of_run(connection, schedule.uid, run.uid, _EVENTS))
-    earlier, later = visit.read(lambda connection: overview.neighbours(connection, schedule.uid, run.number))
+    events = visit.read(lambda connection: event_queries.events_of_run(connection, schedule.uid, run.uid, _EVENTS))
+    earlier, later = visit.read(lambda connection: run_queries.neighbours(connection, schedule.uid, run.number))
     handle = RunHandle(visit.scheduler.runtime, run)
     progress = handle.progress()
     failed = [one for status in ("failed", "lost") for one in _targets(handle, progress, status)]
@@ -39,7 +39,9 @@ def find(visit: Visit) -> tuple[Schedule, Run]:
     """Find the run that the path names, in the viewer's namespace; raises RunNotFoundError."""
     uid = str(visit.request.path_params["uid"]).upper()
     found = (
-        visit.read(lambda connection: overview.find_run_in(connection, visit.namespace, uid)) if is_uid(uid) else None
+        visit.read(lambda connection: run_queries.find_run_with_schedule(connection, visit.namespace, uid))
+        if is_uid(uid)
+        else None
     )
     if found is None:
         raise RunNotFoundError(uid[:64])

@@ -18,7 +18,7 @@ from rqsched.dashboard.actions import offered
 from rqsched.dashboard.gaps import Gap, gap_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import backfills, listing, overview
+from rqsched.store import backfills, event_queries, run_queries
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 from rqsched.workflows import Step
@@ -92,8 +92,8 @@ def show(visit: Visit) -> Response:
     upcoming = list(islice(iter_upcoming(schedule, now), _UPCOMING))
     runs = visit.read(lambda c: _runs(c, visit, schedule))
     events = visit.read(lambda c: _events(c, visit, schedule))
-    outlines = visit.read(lambda c: overview.newest_runs(c, [schedule.uid], _CHARTED))[schedule.uid]
-    outcomes = visit.read(lambda c: overview.outcomes(c, schedule.uid, _IN_YEAR))
+    outlines = visit.read(lambda c: run_queries.newest_runs(c, [schedule.uid], _CHARTED))[schedule.uid]
+    outcomes = visit.read(lambda c: run_queries.outcomes(c, schedule.uid, _IN_YEAR))
     zone = visit.zone
     return visit.page(
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
@@ -111,17 +111,19 @@ def show(visit: Visit) -> Response:
 
 def _runs(connection: Connection, visit: Visit, schedule: Schedule) -> Page[Run]:
     status, cursor = visit.query("run_status"), visit.query("cursor") or None
-    return listing.list_runs(connection, schedule.uid, limit=RUNS, cursor=cursor, statuses=(status,) if status else ())
+    return run_queries.list_runs(
+        connection, schedule.uid, limit=RUNS, cursor=cursor, statuses=(status,) if status else ()
+    )
 
 
 def _events(connection: Connection, visit: Visit, schedule: Schedule) -> list[AuditRecord]:
     """Read one event more than is shown, to know whether older ones follow."""
-    return overview.newest_events(connection, schedule.uid, _sequence(visit.query("before")), EVENTS + 1)
+    return event_queries.newest_events(connection, schedule.uid, _sequence(visit.query("before")), EVENTS + 1)
 
 
 def _gaps(connection: Connection, schedule: Schedule) -> list[Gap]:
     """Return the newest skips and misses, also those before a restart, which counts from zero."""
-    newest = overview.newest_skips(connection, schedule.uid, _SEARCHED, _REASONS)
+    newest = event_queries.newest_skips(connection, schedule.uid, _SEARCHED, _REASONS)
     return [gap for event in newest if (gap := gap_of(event)) is not None]
 
 

@@ -7,11 +7,10 @@ from starlette.responses import Response
 from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import overview
+from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
-from rqsched.store.overview import Order, RunOutline, SchedulePage
-from rqsched.store.schedule_filters import Filters
-from rqsched.store.schedule_search import MOST_LOOKED_AT
+from rqsched.store.run_queries import RunOutline
+from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Order, SchedulePage
 
 PAGE = 50
 """Schedules on one page."""
@@ -30,8 +29,8 @@ def show(visit: Visit) -> Response:
     after = position(order, visit.query("after"))
 
     def read(connection: Connection) -> tuple[SchedulePage, dict[str, list[RunOutline]]]:
-        page = overview.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
-        return page, overview.newest_runs(connection, [one.uid for one in page.items], STRIP)
+        page = schedule_queries.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
+        return page, run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
 
     page, strips = visit.read(read)
     return visit.page(

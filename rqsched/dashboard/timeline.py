@@ -19,10 +19,10 @@ from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, posit
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.spec.words import zone_in_words
-from rqsched.store import overview
+from rqsched.store import event_queries, run_queries, schedule_queries
 from rqsched.store.database import Connection
-from rqsched.store.overview import Order, RunOutline, SchedulePage
-from rqsched.store.schedule_search import MOST_LOOKED_AT
+from rqsched.store.run_queries import RunOutline
+from rqsched.store.schedule_queries import MOST_LOOKED_AT, Order, SchedulePage
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336)
 """The spans one can choose; half of each lies before the instant one looks at."""
@@ -71,7 +71,7 @@ def show(visit: Visit) -> Response:
 
 def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], SchedulePage]:
     after = position(Order.ID, visit.query("after"))
-    page = overview.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
+    page = schedule_queries.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
     if axis.start < visit.now:
         _draw_past(connection, visit, axis, rows)
@@ -82,11 +82,11 @@ def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
     until = axis.end if axis.end < visit.now else None
-    outlines = overview.runs_within(connection, [*rows], axis.start, until, _MOST_RUNS)
+    outlines = run_queries.runs_within(connection, [*rows], axis.start, until, _MOST_RUNS)
     bars = {uid: [_bar(axis, run, visit.now) for run in found] for uid, found in outlines.items()}
     for uid, merged in _merged(bars).items():
         rows[uid].bars = merged
-    for event in overview.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
+    for event in event_queries.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
         gap = gap_of(event)
         if gap is None:
             continue

@@ -22,7 +22,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
 from rqsched.spec.zones import known_timezones
-from rqsched.store import overview
+from rqsched.store import schedule_queries
 from rqsched.store.database import Connection
 
 T = TypeVar("T")
@@ -138,5 +138,5 @@ class Visit:
         """The namespaces the viewer can choose from."""
         if self.principal.namespaces is not None:
             return sorted(self.principal.namespaces)
-        known = self.read(lambda connection: overview.namespaces(connection, _MOST_NAMESPACES))
+        known = self.read(lambda connection: schedule_queries.namespaces(connection, _MOST_NAMESPACES))
         return sorted({*known, self.namespace, self.scheduler.settings.namespace})

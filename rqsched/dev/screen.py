@@ -21,7 +21,7 @@ from rqsched.core.model import Run, RunKind, RunStatus, Schedule
 from rqsched.processes.supervisor import Child
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import in_words
-from rqsched.store import listing
+from rqsched.store import run_queries
 
 MOST_SCHEDULES = 12
 """The most schedules shown."""
@@ -79,7 +79,7 @@ def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending:
     """Read what is to be shown now, in two short reads."""
     namespace = scheduler.settings.namespace
     handles = scheduler.list(limit=MOST_SCHEDULES).items
-    runs = scheduler.runtime.database.read(lambda connection: listing.recent_runs(connection, namespace, MOST_RUNS))
+    runs = scheduler.runtime.database.read(lambda connection: run_queries.recent_runs(connection, namespace, MOST_RUNS))
     return Snapshot(scheduler.runtime.now(), [handle.state for handle in handles], runs, children, is_ending)
 
 

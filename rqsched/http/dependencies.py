@@ -31,7 +31,7 @@ from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
 from rqsched.store import changes
 from rqsched.store.database import Connection
-from rqsched.store.latest_runs import LatestRun, latest_runs
+from rqsched.store.run_queries import LatestRun, latest_runs
 
 
 @dataclass(frozen=True)

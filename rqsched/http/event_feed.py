@@ -23,9 +23,9 @@ from rqsched.core.page import Page
 from rqsched.errors import RqschedError
 from rqsched.http.errors import TooManyStreamsError
 from rqsched.http.limits import Limits
-from rqsched.store import event_feed
+from rqsched.store import event_queries
 from rqsched.store.database import Connection, DatabaseError
-from rqsched.store.event_feed import SETTLING, FoundEvent, Position
+from rqsched.store.event_queries import SETTLING, FoundEvent, Position
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class EventFeed:
     def _poll(self, readers: Sequence[Reader], seen: dict[tuple[str, int], datetime], since: datetime) -> None:
         """Hand out what is new since the last poll, page by page."""
         namespaces = sorted({reader.namespace for reader in readers})
-        position = event_feed.before(since)
+        position = event_queries.position_before(since)
         while True:
             page = self._read(namespaces, position)
             fresh = [event for event in page.items if event.key not in seen]
@@ -208,5 +208,5 @@ class EventFeed:
 
     def _read(self, namespaces: Sequence[str], position: Position) -> Page[FoundEvent]:
         return self._runtime.database.read(
-            lambda connection: event_feed.read_after(connection, namespaces, position, limit=PAGE)
+            lambda connection: event_queries.read_after(connection, namespaces, position, limit=PAGE)
         )

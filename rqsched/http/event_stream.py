@@ -24,9 +24,9 @@ from rqsched.core.page import Page
 from rqsched.errors import RqschedError
 from rqsched.http.event_feed import PAGE, EventFeed, Reader
 from rqsched.http.middleware import IS_HEAD
-from rqsched.store import event_feed, listing
+from rqsched.store import event_queries
 from rqsched.store.database import Connection, DatabaseError
-from rqsched.store.event_feed import SETTLING, FoundEvent
+from rqsched.store.event_queries import SETTLING, FoundEvent
 from rqsched.store.pages import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
@@ -65,14 +65,14 @@ class NamespaceCursor:
 
     def __init__(self, namespace: str, floor: datetime) -> None:
         self._namespace = namespace
-        self._position = event_feed.before(floor)
+        self._position = event_queries.position_before(floor)
         self._floor = self._position.recorded_at
         self._had: dict[tuple[str, int], datetime] | None = {}
         self._until: datetime | None = None
 
     def read(self, connection: Connection) -> Page[FoundEvent]:
         """Read the next page of the namespace."""
-        return event_feed.read_after(connection, [self._namespace], self._position, limit=PAGE)
+        return event_queries.read_after(connection, [self._namespace], self._position, limit=PAGE)
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
         """Return those that the reader has not had. Once it follows for a while, the feed alone sees to that."""
@@ -93,7 +93,7 @@ class NamespaceCursor:
         """Go back as far as events may still appear."""
         newest = self._position.recorded_at
         self._until = newest + 2 * SETTLING
-        self._position = event_feed.before(newest - SETTLING)
+        self._position = event_queries.position_before(newest - SETTLING)
 
     def id_of(self, event: FoundEvent) -> str:
         """Return the position of an event."""
@@ -109,7 +109,7 @@ class ScheduleCursor:
 
     def read(self, connection: Connection) -> Page[FoundEvent]:
         """Read the next page of its history."""
-        page = listing.history_page(
+        page = event_queries.history(
             connection, self._uid, limit=PAGE, after_sequence=self._sequence, most=PAGE_CHARACTERS
         )
         return page.map(lambda record: FoundEvent(record, *self._names))

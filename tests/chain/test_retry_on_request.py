@@ -20,7 +20,7 @@ from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import RunNotFoundError, RunStateError
 from rqsched.processes import rq_worker
-from rqsched.store import dead_letters
+from rqsched.store import run_queries
 from tests.support.damage import started
 from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, events, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
@@ -396,7 +396,7 @@ def test_retry_while_redis_is_away_follows_with_the_next_pass(env: Env) -> None:
 
 def test_retried_run_is_no_dead_letter_any_more(env: Env) -> None:
     _, run = failed_run(env, dead_letter=True)
-    found = env.runtime.database.read(lambda c: dead_letters.find(c, run.uid, namespace="default"))
+    found = env.runtime.database.read(lambda c: run_queries.find_dead_letter(c, run.uid, namespace="default"))
     assert present(found)[0].uid == run.uid
     run.retry()
-    assert env.runtime.database.read(lambda c: dead_letters.find(c, run.uid, namespace="default")) is None
+    assert env.runtime.database.read(lambda c: run_queries.find_dead_letter(c, run.uid, namespace="default")) is None

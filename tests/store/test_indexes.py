@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, listing, one_change, overview, usage
+from rqsched.store import changes, one_change, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
-from rqsched.store.schedule_filters import Filters, ended_so, has_status
+from rqsched.store.schedule_queries import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
 
@@ -88,7 +88,7 @@ PAGES: dict[str, tuple[Ask, str]] = {
         "pk_rqsched_backfills",
     ),
     "schedules without the success that was expected": (
-        lambda c: overview.unsuccessful(c, "default", 6),
+        lambda c: schedule_queries.unsuccessful(c, "default", 6),
         "ix_rqsched_schedules_late",
     ),
     "schedules that ended badly": (lambda c: c.execute(ended_badly(dialect_of(c))), "ix_rqsched_schedules_ended_badly"),
@@ -101,7 +101,10 @@ LOOKUPS: dict[str, tuple[Ask, str]] = {
         lambda c: changes.lock_named(c, "default", ["s-1"]),
         "uq_rqsched_schedules_incarnation",
     ),
-    "what schedules declare": (lambda c: usage.definitions(c, "default", ["s-1"]), "uq_rqsched_schedules_incarnation"),
+    "what schedules declare": (
+        lambda c: system_queries.definitions(c, "default", ["s-1"]),
+        "uq_rqsched_schedules_incarnation",
+    ),
     "schedules to lock": (lambda c: changes.lock(c, ["0", "1"]), "pk_rqsched_schedules"),
     "the runs a decision sees": (lambda c: changes.open_runs(c, [created().after]), "ix_rqsched_runs_open"),
     "the pending runs of a schedule": (lambda c: changes.pending_runs(c, "0"), "ix_rqsched_runs_open"),
@@ -151,7 +154,7 @@ def test_backfills_of_an_id_are_found_without_looking_at_other_schedules(databas
 @pytest.mark.parametrize("statuses", [(), ("active",), ("paused", "done", "dead"), ("deleted",)])
 def test_sqlite_counts_schedules_by_status_without_reading_a_row(database: Database, statuses: tuple[str, ...]) -> None:
     filters = Filters(namespace="default", statuses=statuses)
-    found = plan(database, lambda c: listing.count_schedules(c, filters)).splitlines()
+    found = plan(database, lambda c: schedule_queries.count_schedules(c, filters)).splitlines()
     if database.dialect.name == "sqlite":  # PostgreSQL decides by its statistics
         assert found
         assert all("USING COVERING INDEX" in line for line in found), found

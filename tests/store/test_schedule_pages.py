@@ -12,10 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Schedule
-from rqsched.store import listing, overview
-from rqsched.store.overview import Order
-from rqsched.store.schedule_filters import Filters
-from rqsched.store.schedule_search import SORTS, Found, Position, search_schedules
+from rqsched.store import schedule_queries
+from rqsched.store.schedule_queries import SORTS, Filters, Found, Order, Position, search_schedules
 from rqsched.store.tables import schedules
 from tests.support.env import HOUR, NOON, SECOND, Env
 
@@ -98,7 +96,7 @@ def test_pages_of_a_bounded_search_hold_each_match_once_and_in_order(forty: Env,
             assert not (page.is_cut and len(page.items) > LIMIT), name
         assert [one.uid for one in found] == [one.uid for one in wanted.items], name
         assert pages <= 40 // LIMIT + 40 // MOST + 2, name
-        filled = listing.fill_page(forty.scheduler.runtime.database, filters, limit=40, cursor=None, sort=sort)
+        filled = schedule_queries.fill_page(forty.scheduler.runtime.database, filters, limit=40, cursor=None, sort=sort)
         assert [one.uid for one in filled.items] == [one.uid for one in wanted.items], name
 
 
@@ -110,15 +108,17 @@ def test_count_is_that_of_all_pages(forty: Env) -> None:
     }
     for name, filters in {**FILTERS, **several}.items():
         wanted = len(read(forty, filters, "created", None, 1_000, None).items)
-        assert read_in(partial(listing.count_schedules, filters=filters)) == wanted, name
-    everywhere = read_in(partial(listing.count_schedules, filters=replace(ALL, namespace=None)))
-    assert everywhere == read_in(partial(listing.count_schedules, filters=ALL)) + 3
+        assert read_in(partial(schedule_queries.count_schedules, filters=filters)) == wanted, name
+    everywhere = read_in(partial(schedule_queries.count_schedules, filters=replace(ALL, namespace=None)))
+    assert everywhere == read_in(partial(schedule_queries.count_schedules, filters=ALL)) + 3
 
 
 @pytest.mark.parametrize("most", [3, 1_000])
 def test_overview_counts_each_status_up_to_a_bound(forty: Env, most: int) -> None:
     change(forty, ["s-05", "s-08"], status="done", due_at=None, next_run_at=None)
-    found = forty.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=most))
+    found = forty.scheduler.runtime.database.read(
+        partial(schedule_queries.count_by_status, namespace="default", most=most)
+    )
     alone = {status: replace(ALL, statuses=(status,)) for status in ("active", "paused", "done", "dead")}
     wanted = {name: len(read(forty, one, "created", None, most, None).items) for name, one in alone.items()}
     assert found == wanted
@@ -130,7 +130,9 @@ def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env:
         env.create(f"s-{number:02}")
     change(env, [f"s-{number:02}" for number in range(20)], status="done", due_at=None, next_run_at=None)
     with plans(env) as found:
-        counts = env.scheduler.runtime.database.read(partial(overview.count_by_status, namespace="default", most=3))
+        counts = env.scheduler.runtime.database.read(
+            partial(schedule_queries.count_by_status, namespace="default", most=3)
+        )
     assert counts == {"active": 2, "paused": 0, "done": 3, "dead": 0}
     in_rows = [plan for plan in found if "COVERING INDEX" not in plan]
     assert len(in_rows) == 1, "those of the look at some"
@@ -138,7 +140,7 @@ def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env:
 
 def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> None:
     """However many there are, also beside as many others as are shown."""
-    count = partial(overview.count_by_status, namespace="default", most=3)
+    count = partial(schedule_queries.count_by_status, namespace="default", most=3)
     steps = []
     for number in range(160):
         env.create(f"s-{number:02}")
@@ -196,7 +198,7 @@ def test_filter_that_few_match_is_never_cut_in_any_order(forty: Env) -> None:
 
 @pytest.mark.parametrize("order", list(Order))
 def test_page_of_the_dashboard_begins_where_the_one_before_said(forty: Env, order: Order) -> None:
-    look = partial(overview.sorted_schedules, filters=ALL, order=order, limit=20)
+    look = partial(schedule_queries.sorted_schedules, filters=ALL, order=order, limit=20)
     first = forty.scheduler.runtime.database.read(partial(look, after=None))
     assert first.following is not None
     rest = forty.scheduler.runtime.database.read(partial(look, after=first.following))

@@ -15,7 +15,7 @@ from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.http.durable_workflow.errors import PageTokenError, ReasonError
 from rqsched.store.pages import read_cursor
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
 SHOWN = ("active", "paused", "dead")

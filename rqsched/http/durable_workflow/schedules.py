@@ -29,7 +29,7 @@ from rqsched.http.durable_workflow.requests import Versioned
 from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import listing
+from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def list_schedules(
     """List schedules, created newest first."""
     filters = query.filters_of(call.namespace, status, workflow_type, query_text)
     cursor = query.decode_token(next_page_token, call.namespace, filters)
-    page = listing.fill_page(
+    page = schedule_queries.fill_page(
         call.scheduler.runtime.database, filters, limit=page_size, cursor=cursor, sort="-created",
         most=PAGE_CHARACTERS, is_short_enough=True,
     )  # fmt: skip

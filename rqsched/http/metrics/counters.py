@@ -19,8 +19,8 @@ from typing import TypeAlias
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.model import OPEN, RunKind
-from rqsched.store import metrics
-from rqsched.store.metrics import RecordedEvent
+from rqsched.store import event_queries, system_queries
+from rqsched.store.event_queries import RecordedEvent
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of lateness, in seconds."""
@@ -102,7 +102,9 @@ class Follower:
         """Count what was recorded since the last update; the first update counts nothing."""
         if self._started_at is None:
             self._read_until = self._started_at = self._runtime.now()
-            self._open = self._runtime.database.read(lambda connection: metrics.open_runs(connection, _MAX_OPEN))
+            self._open = self._runtime.database.read(
+                lambda connection: system_queries.namespaces_of_open_runs(connection, _MAX_OPEN)
+            )
             return
         for row in self._new_events(max(self._read_until - _OVERLAP, self._started_at)):
             if row.recorded_at > self._started_at:
@@ -112,9 +114,9 @@ class Follower:
         self._count_ended_runs()
 
     def _new_events(self, since: datetime) -> Iterator[RecordedEvent]:
-        position = (since, "", 0)
+        position = event_queries.position_before(since)
         for _ in range(_MAX_PAGES):
-            rows = self._runtime.database.read(partial(metrics.events_after, position=position, limit=_PAGE))
+            rows = self._runtime.database.read(partial(event_queries.read_recorded, position=position, limit=_PAGE))
             for row in rows:
                 if (row.schedule_uid, row.sequence) not in self._seen:
                     self._seen[row.schedule_uid, row.sequence] = row.recorded_at
@@ -153,7 +155,7 @@ class Follower:
         uids = list(self._open)
         for start in range(0, len(uids), _CHUNK):
             chunk = uids[start : start + _CHUNK]
-            found = self._runtime.database.read(partial(metrics.run_statuses, uids=chunk))
+            found = self._runtime.database.read(partial(system_queries.statuses_of_runs, uids=chunk))
             for uid in chunk:
                 status = found.get(uid)
                 if status in OPEN:

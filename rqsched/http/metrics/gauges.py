@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from rqsched.chain.quotas import usage_of_all
 from rqsched.chain.runtime import Runtime
 from rqsched.core.quota import Usage
-from rqsched.store import metrics
+from rqsched.store import system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 
@@ -64,20 +64,20 @@ def read_database(runtime: Runtime) -> DatabaseGauges:
 def _database_gauges(runtime: Runtime, connection: Connection, now: datetime) -> DatabaseGauges:
     overdue_since = now - runtime.settings.grace
     found = DatabaseGauges()
-    for namespace, status, count in metrics.schedules_by_status(connection):
+    for namespace, status, count in system_queries.count_schedules_by_status(connection):
         found.schedules[namespace, status] = count
-    for namespace, status, count in metrics.open_runs_by_status(connection):
+    for namespace, status, count in system_queries.count_open_runs_by_status(connection):
         found.runs[namespace, status] = count
-    for namespace, status, count in metrics.open_targets_by_status(connection):
+    for namespace, status, count in system_queries.count_open_targets_by_status(connection):
         found.targets[namespace, status] = count
-    for namespace, count in metrics.blocked_runs(connection):
+    for namespace, count in system_queries.count_blocked_runs(connection):
         found.blocked[namespace] = count
-    for namespace, count, earliest in metrics.overdue(connection, overdue_since):
+    for namespace, count, earliest in system_queries.count_overdue(connection, overdue_since):
         found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()
-    found.without_success.update(dict(metrics.without_success(connection)))
+    found.without_success.update(dict(system_queries.count_without_success(connection)))
     found.usages = usage_of_all(runtime, connection)
-    for namespace, status, count in metrics.notifications_by_status(connection, now - _DAY):
+    for namespace, status, count in system_queries.count_notifications_by_status(connection, now - _DAY):
         found.notifications[namespace, status] = count
     return found
 

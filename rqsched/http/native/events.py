@@ -19,8 +19,8 @@ from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCurso
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import event_feed
-from rqsched.store.event_feed import SETTLING
+from rqsched.store import event_queries
+from rqsched.store.event_queries import SETTLING
 
 router = APIRouter(route_class=StrictRoute, tags=["events"])
 
@@ -47,13 +47,13 @@ def list_events(
     cursor: Annotated[str | None, Query(max_length=100, description="The next_cursor of the previous page.")] = None,
 ) -> Response:
     """Read the audit events of all schedules of the namespace, in the order they were recorded."""
-    start = event_feed.before(since or _EPOCH)
+    start = event_queries.position_before(since or _EPOCH)
     for name, text in (("after", after), ("cursor", cursor)):
         if text is not None:
-            start = max(start, event_feed.read_position(name, text))
+            start = max(start, event_queries.read_position(name, text))
     types = _types_of(event_type)
     page = call.scheduler.runtime.database.read(
-        lambda connection: event_feed.read_after(
+        lambda connection: event_queries.read_after(
             connection, [call.namespace], start, limit=limit, event_types=types, until=until
         )
     )
@@ -83,7 +83,7 @@ async def stream_events(
     now = await to_thread.run_sync(call.scheduler.runtime.now)
     floor = now - SETTLING if since is None else since
     if text is not None:
-        floor = max(since or _EPOCH, event_feed.read_position("after", text).recorded_at - SETTLING)
+        floor = max(since or _EPOCH, event_queries.read_position("after", text).recorded_at - SETTLING)
     cursor, is_new = NamespaceCursor(call.namespace, floor), text is None and since is None
     types = _types_of(event_type)
     return await open_stream(feed, Reader(call.namespace, now), cursor, is_new=is_new, event_types=types)

@@ -23,7 +23,7 @@ from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill
-from rqsched.store.latest_runs import LatestRun
+from rqsched.store.run_queries import LatestRun
 
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _PRIVATE = ("token",)

@@ -54,10 +54,10 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import backfills, changes, listing
+from rqsched.store import backfills, changes, event_queries, run_queries
 from rqsched.store.backfills import Backfill
-from rqsched.store.listing import RunFilters
 from rqsched.store.pages import PAGE_CHARACTERS
+from rqsched.store.run_queries import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
@@ -81,7 +81,7 @@ def history(
     start = after_sequence if cursor is None else _sequence(cursor)
     uid = call.newest(schedule_id).uid
     page = call.scheduler.runtime.database.read(
-        lambda c: listing.history_page(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS)
+        lambda c: event_queries.history(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS)
     )
     return JSONResponse({"items": [event_response(event) for event in page.items], "next_cursor": page.next_cursor})
 
@@ -119,7 +119,7 @@ def list_runs(
     """Read runs, newest first."""
     statuses, uid, is_slim = statuses_of(status, [*RunStatus, BLOCKED]), call.newest(schedule_id).uid, fields != "full"
     page = call.scheduler.runtime.database.read(
-        lambda c: listing.list_runs(
+        lambda c: run_queries.list_runs(
             c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
         )
     )
@@ -205,7 +205,7 @@ def list_runs_of_all(
     )
     is_slim, is_rising = fields != "full", sort == "created"
     page = call.scheduler.runtime.database.read(
-        lambda c: listing.find_runs(
+        lambda c: run_queries.find_runs(
             c,
             filters,
             limit=limit,

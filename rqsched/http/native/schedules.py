@@ -50,12 +50,11 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.strict_json import StrictRoute
-from rqsched.store import idempotency, listing
+from rqsched.store import idempotency, schedule_queries
 from rqsched.store.database import Connection
-from rqsched.store.latest_runs import LatestRun, latest_runs
 from rqsched.store.pages import PAGE_CHARACTERS
-from rqsched.store.schedule_filters import Filters
-from rqsched.store.schedule_search import MOST_LOOKED_AT
+from rqsched.store.run_queries import LatestRun, latest_runs
+from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -105,11 +104,11 @@ def list_schedules(
     is_slim = fields != "full"
 
     def look(connection: Connection) -> tuple[Page[Schedule], dict[str, LatestRun], int | None]:
-        page = listing.list_schedules(
+        page = schedule_queries.list_schedules(
             connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS,
             most_looked_at=MOST_LOOKED_AT, is_slim=is_slim,
         )  # fmt: skip
-        count = listing.count_schedules(connection, filters) if total else None
+        count = schedule_queries.count_schedules(connection, filters) if total else None
         return page, latest_runs(connection, page.items), count
 
     page, latest, count = call.scheduler.runtime.database.read(look)

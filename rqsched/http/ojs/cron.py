@@ -19,9 +19,9 @@ from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
 from rqsched.spec.spec import Cron, Spec
-from rqsched.store import listing
+from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
-from rqsched.store.schedule_filters import Filters
+from rqsched.store.schedule_queries import Filters
 
 router = APIRouter(prefix="/v1/cron")
 MAX_PAGE = 200
@@ -103,11 +103,11 @@ def list_crons(
     filters = Filters(namespace=call.namespace, statuses=statuses)
     database, wanted = call.scheduler.runtime.database, min(limit, MAX_PAGE)
     page = database.read(
-        lambda c: listing.list_schedules(
+        lambda c: schedule_queries.list_schedules(
             c, filters, limit=wanted, cursor=cursor or None, offset=offset, most=PAGE_CHARACTERS
         )
     )
-    total = database.read(lambda c: listing.count_schedules(c, filters))
+    total = database.read(lambda c: schedule_queries.count_schedules(c, filters))
     jobs = [responses.cron_job(schedule) for schedule in page.items]
     pagination = {"total": total, "has_more": page.next_cursor is not None, "next_cursor": page.next_cursor}
     return OjsResponse({"crons": jobs, "cron_jobs": jobs, "count": total, "pagination": pagination})

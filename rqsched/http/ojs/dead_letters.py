@@ -17,7 +17,7 @@ from rqsched.http.ojs.errors import OjsError, OjsResponse
 from rqsched.http.ojs.requests import require_queue
 from rqsched.http.ojs.responses import REFUSED, at
 from rqsched.http.ojs.workers import job_of, no_job
-from rqsched.store import dead_letters
+from rqsched.store import run_queries
 
 router = APIRouter(prefix="/v1/dead-letter")
 MAX_PAGE = 100
@@ -33,15 +33,17 @@ def list_dead_letters(
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Response:
     """List dead letters, the newest first."""
-    wanted = dead_letters.Wanted(
+    wanted = run_queries.DeadLetters(
         namespace=call.namespace,
         queue=None if queue is None else require_queue(queue),
         default_queue=call.scheduler.settings.default_queue,
     )
     database, limit = call.scheduler.runtime.database, min(limit, MAX_PAGE)
-    page = database.read(lambda c: dead_letters.page(c, wanted, limit=limit, cursor=cursor or None, offset=offset))
+    page = database.read(
+        lambda c: run_queries.page_of_dead_letters(c, wanted, limit=limit, cursor=cursor or None, offset=offset)
+    )
     pagination: dict[str, Any] = {
-        "total": database.read(lambda c: dead_letters.count(c, wanted)),
+        "total": database.read(lambda c: run_queries.count_dead_letters(c, wanted)),
         "has_more": page.next_cursor is not None,
         "next_cursor": page.next_cursor,
         "limit": limit,
@@ -75,7 +77,7 @@ def forget(call: Admin, dead_letter_id: str) -> Response:
     """Remove a dead letter for good; the run stays in the history of its schedule."""
     uid = uuid_to_uid(dead_letter_id)
     database = call.scheduler.runtime.database
-    if uid is None or not database.transact(lambda c: dead_letters.forget(c, uid, namespace=call.namespace)):
+    if uid is None or not database.transact(lambda c: run_queries.forget_dead_letter(c, uid, namespace=call.namespace)):
         raise no_job(dead_letter_id, "dead_letter_job")
     return OjsResponse({"deleted": True, "job_id": dead_letter_id.lower()})
 
@@ -83,7 +85,9 @@ def forget(call: Admin, dead_letter_id: str) -> Response:
 def _find(call: Call, dead_letter_id: str) -> Claimed:
     uid = uuid_to_uid(dead_letter_id)
     database = call.scheduler.runtime.database
-    found = None if uid is None else database.read(lambda c: dead_letters.find(c, uid, namespace=call.namespace))
+    found = (
+        None if uid is None else database.read(lambda c: run_queries.find_dead_letter(c, uid, namespace=call.namespace))
+    )
     if found is None:
         raise no_job(dead_letter_id, "dead_letter_job")
     return Claimed(*found)

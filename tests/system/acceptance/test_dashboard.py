@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 import rqsched
 from rqsched import Every, RetryPolicy
 from rqsched.chain.backfill import Range
-from rqsched.store.schedule_search import MOST_LOOKED_AT
+from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port

@@ -1,0 +1,243 @@
+"""Audit events: the history of a schedule, and those of all schedules in the order they were recorded.
+
+A position is the instant, the schedule and the sequence of an event. Transactions commit in another order than they
+read the clock, so an event may appear behind a position that was read already; it does so within `SETTLING`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.ids import is_uid
+from rqsched.core.page import Page
+from rqsched.errors import InvalidInputError, InvalidLimitError
+from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
+from rqsched.store.tables import (
+    audit_events,
+    runs,
+    schedules,
+)
+
+
+def require_sequence(after_sequence: int) -> int:
+    """Check where a page of audit events starts; raises InvalidLimitError."""
+    if isinstance(after_sequence, bool) or not isinstance(after_sequence, int) or not 0 <= after_sequence < 2**63:
+        raise InvalidLimitError("after_sequence", "must be a whole number from 0, such as the last sequence you have")
+    return after_sequence
+
+
+def history(
+    connection: Connection, schedule_uid: str, *, limit: int, after_sequence: int, most: int | None = None
+) -> Page[AuditRecord]:
+    """Read a page of a schedule's events in order, after a sequence, of at most `most` characters (`cut_to_size`)."""
+    is_after = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after_sequence
+    statement = sa.select(audit_events).where(*is_after).order_by(audit_events.c.sequence)
+    statement, cut = cut_to_size(connection, statement.limit(limit + 1), most)
+    found = [to_record(row) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda event: str(event.sequence), cut)
+
+
+def to_record(row: sa.Row[Any]) -> AuditRecord:
+    """Read an audit event from a row of its table."""
+    return AuditRecord(
+        row.schedule_uid,
+        row.sequence,
+        row.event_type,
+        json.loads(row.payload),
+        row.workflow_instance_id,
+        row.workflow_run_id,
+        row.recorded_at,
+    )
+
+
+def newest_events(connection: Connection, schedule_uid: str, before: int | None, limit: int) -> list[AuditRecord]:
+    """Read audit events of a schedule newest first, those before a sequence when one is given."""
+    statement = _newest_of(schedule_uid)
+    if before is not None:
+        statement = statement.where(audit_events.c.sequence < before)
+    return [to_record(row) for row in connection.execute(statement.limit(limit))]
+
+
+def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit: int) -> list[AuditRecord]:
+    """Read the audit events of a schedule that are about one run, in order."""
+    columns = audit_events.c
+    statement = (
+        sa.select(audit_events)
+        .where(columns.schedule_uid == schedule_uid, columns.workflow_run_id == run_uid)
+        .order_by(columns.sequence)
+        .limit(limit)
+    )
+    return [to_record(row) for row in connection.execute(statement)]
+
+
+def skips_since(connection: Connection, uids: Sequence[str], start: datetime, count: int) -> list[AuditRecord]:
+    """Read the skips and misses recorded since `start`, of the `count` newest events of each schedule."""
+    each = [_skips_among(_newest_of(uid).limit(count).subquery(), start) for uid in uids]
+    return [to_record(row) for row in connection.execute(sa.union_all(*each))] if each else []
+
+
+def newest_skips(connection: Connection, schedule_uid: str, count: int, limit: int) -> list[AuditRecord]:
+    """Read the newest skips and misses of a schedule, of its `count` newest events; the newest first."""
+    among = _newest_of(schedule_uid).limit(count).subquery()
+    statement = _skips_among(among).order_by(among.c.sequence.desc()).limit(limit)
+    return [to_record(row) for row in connection.execute(statement)]
+
+
+def _newest_of(uid: str) -> sa.Select[Any]:
+    columns = audit_events.c
+    return sa.select(audit_events).where(columns.schedule_uid == uid).order_by(columns.sequence.desc())
+
+
+def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Select[Any]:
+    found = sa.select(events).where(events.c.event_type.in_([SKIPPED, MISSED]))
+    return found if start is None else found.where(events.c.recorded_at >= start)
+
+
+SETTLING = timedelta(seconds=20)
+"""A transaction that records events is over before this: see the limits of a session, and SQLite's busy timeout."""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+_LAST = 253_402_300_799_000_000  # the year 9999
+
+
+_POSITION = audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence
+
+
+class Position(NamedTuple):
+    """The place of an event among those of all schedules."""
+
+    recorded_at: datetime
+    """When it was recorded."""
+    schedule_uid: str
+    """The incarnation of its schedule; empty is before all of them."""
+    sequence: int
+    """Its number in the schedule's history."""
+
+    def __str__(self) -> str:
+        return f"{(self.recorded_at - _EPOCH) // _MICROSECOND}.{self.schedule_uid}.{self.sequence}"
+
+
+def read_position(name: str, text: str) -> Position:
+    """Read a position that `str` wrote; raises InvalidInputError, which names the parameter."""
+    parts = text.split(".")
+    if len(parts) == 3:
+        instant, uid, sequence = parts
+        is_number = all(part.isascii() and part.isdigit() and len(part) <= 18 for part in (instant, sequence))
+        if is_number and is_uid(uid) and int(instant) <= _LAST:
+            return Position(_EPOCH + int(instant) * _MICROSECOND, uid, int(sequence))
+    raise InvalidInputError(name, "is not the id of an event; pass one that an event of this namespace had")
+
+
+def position_before(instant: datetime) -> Position:
+    """Return the position before all events of an instant."""
+    return Position(instant, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvent:
+    """An audit event with the names of its schedule."""
+
+    record: AuditRecord
+    """The event."""
+    schedule_id: str
+    """The id of its schedule."""
+    namespace: str
+    """The namespace of its schedule."""
+    size: int = 0
+    """How long its payload is, as text."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Which event it is."""
+        return self.record.schedule_uid, self.record.sequence
+
+    @property
+    def position(self) -> Position:
+        """Its place among those of all schedules."""
+        return Position(self.record.recorded_at, self.record.schedule_uid, self.record.sequence)
+
+
+def read_after(
+    connection: Connection,
+    namespaces: Sequence[str],
+    position: Position,
+    *,
+    limit: int,
+    event_types: Sequence[str] = (),
+    until: datetime | None = None,
+) -> Page[FoundEvent]:
+    """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`)."""
+    bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
+    statement = (
+        sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
+        .join(schedules, schedules.c.uid == audit_events.c.schedule_uid)
+        .where(schedules.c.namespace.in_(namespaces), sa.tuple_(*_POSITION) > sa.tuple_(*bound))
+    )
+    if event_types:
+        statement = statement.where(audit_events.c.event_type.in_(event_types))
+    if until is not None:
+        statement = statement.where(audit_events.c.recorded_at < until)
+    statement, cut = cut_to_size(connection, statement.order_by(*_POSITION).limit(limit + 1), PAGE_CHARACTERS)
+    rows = connection.execute(statement)
+    found = [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
+    return page_of(found, limit, lambda event: str(event.position), cut)
+
+
+class RecordedEvent(NamedTuple):
+    """One audit event, with what metrics need of its schedule and its run."""
+
+    recorded_at: datetime
+    """When it was recorded."""
+    schedule_uid: str
+    """The incarnation of the schedule it is about."""
+    sequence: int
+    """Its number in the schedule's history."""
+    event_type: str
+    """What happened."""
+    payload: str
+    """JSON."""
+    workflow_run_id: str | None
+    """The uid of the run it is about; None when it is about none."""
+    namespace: str
+    """The schedule's namespace."""
+    kind: str | None
+    """The kind of that run; None without a run."""
+    due_at: datetime | None
+    """When that run was due; None without a run."""
+
+    @property
+    def position(self) -> Position:
+        """Where the page after this event starts."""
+        return Position(self.recorded_at, self.schedule_uid, self.sequence)
+
+
+def read_recorded(connection: Connection, position: Position, limit: int) -> list[RecordedEvent]:
+    """Read a page of audit events in the order they were recorded."""
+    bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
+    columns = audit_events.c
+    joined = audit_events.join(schedules, schedules.c.uid == columns.schedule_uid).outerjoin(
+        runs, runs.c.uid == columns.workflow_run_id
+    )
+    statement = (
+        sa.select(*_POSITION, columns.event_type, columns.payload, columns.workflow_run_id)
+        .add_columns(schedules.c.namespace, runs.c.kind, runs.c.due_at)
+        .select_from(joined)
+        .where(sa.tuple_(*_POSITION) > sa.tuple_(*bound))
+        .order_by(*_POSITION)
+        .limit(limit)
+    )
+    return [RecordedEvent(*row) for row in connection.execute(statement)]

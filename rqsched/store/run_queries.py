@@ -1,0 +1,515 @@
+"""What lists, counts and finds runs, and dead letters, the failed ones that are kept where they can be listed.
+
+Every query is bounded, whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import first_uid_at, is_uid
+from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule
+from rqsched.core.page import Page
+from rqsched.errors import InvalidLimitError
+from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor
+from rqsched.store.rows import (
+    RUN_COLUMNS,
+    SCHEDULE_COLUMNS,
+    SELECT_RUNS,
+    SELECT_SCHEDULES,
+    SELECT_SLIM_RUNS,
+    to_run,
+    to_schedule,
+)
+from rqsched.store.tables import (
+    HAS_FAILED,
+    IS_DEAD_LETTER,
+    IS_LIVE,
+    IS_OCCURRENCE,
+    IS_UNFINISHED,
+    WAITS_FOR_CODE,
+    constant,
+    runs,
+    schedules,
+)
+
+
+def list_runs(
+    connection: Connection,
+    schedule_uid: str,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    statuses: Sequence[str] = (),
+    backfill_uid: str | None = None,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[Run]:
+    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones.
+
+    `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
+    """
+    statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
+    if statuses:
+        statement = statement.where(_is_in(statuses))
+    if backfill_uid is not None:
+        statement = statement.where(runs.c.backfill_uid == backfill_uid)
+    if cursor is not None:
+        if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
+            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        statement = statement.where(runs.c.number < int(cursor))
+    statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
+    found = [to_run(row) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda run: str(run.number), cut)
+
+
+def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+    is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
+    return is_one | WAITS_FOR_CODE if BLOCKED in statuses else is_one
+
+
+class RunFilters(NamedTuple):
+    """Which runs of a namespace a list shows: those that match every filter that is given."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    statuses: Sequence[str] = ()
+    """One of these statuses, `blocked` for those of the pending ones; empty is any."""
+    schedule_id: str | None = None
+    """Of the schedules with this id, deleted ones too; None is any."""
+    workflow: str | None = None
+    """The workflow they execute; None is any."""
+    since: datetime | None = None
+    """Created then or later; None is any time."""
+    until: datetime | None = None
+    """Created before; None is any time."""
+
+
+def find_runs(
+    connection: Connection,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    oldest_first: bool = False,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[tuple[str, Run]]:
+    """Read a page of a namespace's runs, each with the id of its schedule; see `list_runs`."""
+    statement = (
+        (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS)
+        .add_columns(schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(schedules.c.namespace == filters.namespace)
+    )
+    if filters.statuses:
+        statement = statement.where(_is_in(filters.statuses))
+    if filters.schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == filters.schedule_id)
+    if filters.workflow is not None:
+        statement = statement.where(runs.c.workflow == filters.workflow)
+    if filters.since is not None:
+        statement = statement.where(runs.c.created_at >= filters.since)
+    if filters.until is not None:
+        statement = statement.where(runs.c.created_at < filters.until)
+    if cursor is not None:
+        if not is_uid(cursor):
+            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        statement = statement.where(runs.c.uid > cursor if oldest_first else runs.c.uid < cursor)
+    order = runs.c.uid.asc() if oldest_first else runs.c.uid.desc()
+    statement, cut = cut_to_size(connection, statement.order_by(order).limit(limit + 1), most)
+    found = [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+    return page_of(found, limit, lambda one: one[1].uid, cut)
+
+
+def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
+    """Read a run of any schedule of a namespace by its uid."""
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    is_there = sa.select(schedules.c.uid).where(*is_parent).exists()
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid.upper(), is_there)).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
+    """Read a run of any schedule of a namespace by its uid, with its schedule."""
+    run = find_run_in(connection, namespace, uid)
+    if run is None:
+        return None
+    owner = connection.execute(SELECT_SCHEDULES.where(schedules.c.uid == run.schedule_uid)).one()
+    return to_schedule(owner), run
+
+
+def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
+    """Read one run of a schedule by uid, number or instance id."""
+    by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
+    if run.isascii() and run.isdigit() and len(run) <= 18:
+        by_name = runs.c.number == int(run)
+    row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
+    return None if row is None else to_run(row)
+
+
+class FailedRuns(NamedTuple):
+    """Which failed and lost runs are meant: those that match everything that is given."""
+
+    since: datetime
+    """Ended at or after this instant."""
+    namespace: str
+    """The namespace of their schedules."""
+    until: datetime | None = None
+    """Ended before this instant; None for no limit."""
+    schedule_id: str | None = None
+    """The id of their schedule; None for all."""
+    workflow: str | None = None
+    """The workflow they executed; None for any."""
+
+
+def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[tuple[str, Run]]:
+    """Read failed and lost runs of schedules that are not deleted, oldest end first, with the ids of the schedules."""
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(HAS_FAILED, runs.c.ended_at >= wanted.since)
+        .where(IS_LIVE, schedules.c.namespace == wanted.namespace)
+    )
+    if wanted.until is not None:
+        statement = statement.where(runs.c.ended_at < wanted.until)
+    if wanted.schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == wanted.schedule_id)
+    if wanted.workflow is not None:
+        statement = statement.where(runs.c.workflow == wanted.workflow)
+    rows = connection.execute(statement.order_by(runs.c.ended_at, runs.c.uid).limit(limit))
+    return [(row[-1], to_run(row[:-1])) for row in rows]
+
+
+def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(HAS_FAILED, runs.c.ended_at >= since, owner == namespace)
+        .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
+        .limit(limit)
+    )
+    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+
+
+def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs a namespace created last, newest first, each with the id of its schedule.
+
+    Those of a busy namespace are among the newest of all; only for a quiet one are its schedules looked at.
+    """
+    newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
+    statement = (
+        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(schedules.c.namespace == namespace)
+        .order_by(newest)
+        .limit(limit)
+    )
+    of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT)
+    found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
+    rows = found if len(found) == limit else connection.execute(statement)
+    return [(row[-1], to_run(row[:-1])) for row in rows]
+
+
+_LOOKED_AT = 200
+"""How many of the newest runs of all namespaces are looked at for those of one."""
+
+
+class LatestRun(NamedTuple):
+    """What a description of a schedule says of its newest run."""
+
+    schedule_uid: str
+    """The schedule."""
+    status: RunStatus
+    """Where it is in its life."""
+    attempt: int
+    """The attempt that was begun last."""
+    blocked_at: datetime | None
+    """When a worker could not find its workflow."""
+    blocked_reason: str | None
+    """Which worker lacked what code."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow."""
+        return self.blocked_at is not None and self.status is RunStatus.PENDING
+
+
+_SELECT_LATEST = sa.select(
+    runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason
+).where(runs.c.uid.in_(sa.bindparam("uids", expanding=True)))
+
+
+def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
+    """Read what is said of the newest run of each schedule, by the schedule's uid."""
+    uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
+    if not uids:
+        return {}
+    rows = connection.execute(_SELECT_LATEST, {"uids": uids}).all()
+    return {uid: LatestRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
+
+
+class RunOutline(NamedTuple):
+    """One run, as much of it as a chart needs."""
+
+    uid: str
+    """Its uid."""
+    schedule_uid: str
+    """Its schedule's incarnation."""
+    number: int
+    """Its number within the schedule."""
+    status: str
+    """Where it is in its life."""
+    kind: str
+    """What asked for it."""
+    occurrence_at: datetime
+    """The nominal time."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When the newest attempt began."""
+    ended_at: datetime | None
+    """When it ended."""
+    attempt: int
+    """The newest attempt."""
+
+
+_OUTLINE = [runs.c[name] for name in RunOutline._fields]
+
+
+def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
+    """Read the newest runs of each schedule, oldest first, by the schedule's uid."""
+    if not uids:
+        return {}
+    each = [
+        sa.select(
+            sa.select(*_OUTLINE)
+            .where(runs.c.schedule_uid == uid)
+            .order_by(runs.c.number.desc())
+            .limit(count)
+            .subquery()
+        )
+        for uid in uids
+    ]
+    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
+    for row in connection.execute(sa.union_all(*each)):
+        found[row.schedule_uid].append(RunOutline(*row))
+    return {uid: sorted(outlines, key=lambda run: run.number) for uid, outlines in found.items()}
+
+
+def runs_within(
+    connection: Connection, uids: Sequence[str], start: datetime, until: datetime | None, count: int
+) -> dict[str, list[RunOutline]]:
+    """Read the runs of each schedule that lie in [start, until), of the `count` newest up to then; oldest first.
+
+    `until` None is now. Runs are numbered in the order they were made, so the number of the last occurrence before
+    `until` is where to begin: a look far back costs what one at now does.
+    """
+    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
+    if not uids:
+        return found
+    each = [sa.select(_newest_up_to(uid, until, count)) for uid in uids]
+    for row in connection.execute(sa.union_all(*each)):
+        run = RunOutline(*row)
+        is_before = run.ended_at is not None and run.ended_at < start
+        if not is_before and (until is None or _begin(run) < until):
+            found[run.schedule_uid].append(run)
+    return {uid: sorted(outlines, key=_begin) for uid, outlines in found.items()}
+
+
+def _begin(run: RunOutline) -> datetime:
+    return run.started_at or run.due_at or run.occurrence_at
+
+
+def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
+    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid)
+    if until is not None:
+        last = (
+            sa.select(runs.c.number)
+            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, runs.c.occurrence_at < until)
+            .order_by(runs.c.occurrence_at.desc())
+            .limit(1)
+        )
+        statement = statement.where(runs.c.number <= sa.func.coalesce(last.scalar_subquery(), 0) + count // 2)
+    return statement.order_by(runs.c.number.desc()).limit(count).subquery()
+
+
+def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[RunOutline | None, RunOutline | None]:
+    """Read the runs of a schedule before and after the one of a number; None where there is none (any more)."""
+    of_schedule, column = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid), runs.c.number
+    before = of_schedule.where(column < number).order_by(column.desc())
+    after = of_schedule.where(column > number).order_by(column.asc())
+    earlier, later = (
+        [RunOutline(*row) for row in connection.execute(statement.limit(1))] for statement in (before, after)
+    )
+    return next(iter(earlier), None), next(iter(later), None)
+
+
+def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
+    """Read when the newest runs of a schedule were decided, and their status."""
+    statement = (
+        sa.select(runs.c.created_at, runs.c.status)
+        .where(runs.c.schedule_uid == schedule_uid)
+        .order_by(runs.c.number.desc())
+        .limit(limit)
+    )
+    return [(row.created_at, row.status) for row in connection.execute(statement)]
+
+
+class Timing(NamedTuple):
+    """When a run was due and started, whether it has ended, and where."""
+
+    queue: str | None
+    """The queue it names; None for the default."""
+    status: str
+    """Where it is in its life."""
+    kind: str
+    """What asked for it."""
+    attempt: int
+    """The newest attempt."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When the newest attempt began."""
+    has_ended: bool
+    """Whether it has ended."""
+
+
+_TIMING = [*(runs.c[name] for name in Timing._fields[:-1]), runs.c.ended_at.is_not(None)]
+
+
+def newest_timings(connection: Connection, namespace: str, start: datetime, most: int) -> tuple[list[Timing], datetime]:
+    """Read the runs of a namespace among the `most` newest of all since `start`; also return since when these are."""
+    # Uids begin with the time: the primary key is in order of creation.
+    newest = sa.select(runs.c.uid, runs.c.created_at).where(runs.c.uid >= first_uid_at(start))
+    newest = newest.order_by(runs.c.uid.desc())
+    first = connection.execute(newest.offset(most - 1).limit(1)).first()
+    statement = (
+        sa.select(*_TIMING)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
+        .order_by(runs.c.uid.desc())
+    )
+    return [
+        Timing(*row) for row in connection.execute(statement).all()
+    ], first.created_at if first is not None else start
+
+
+def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[str | None, int]:
+    """Count the pending runs of a namespace by the queue they name, among the `most` oldest of all."""
+    oldest = (
+        sa.select(runs.c.uid, runs.c.queue, runs.c.schedule_uid)
+        .where(IS_UNFINISHED, runs.c.status == constant(RunStatus.PENDING), runs.c.connection.is_(None))
+        .order_by(runs.c.uid)
+        .limit(most)
+        .subquery()
+    )
+    statement = (
+        sa.select(oldest.c.queue, sa.func.count())
+        .join(schedules, schedules.c.uid == oldest.c.schedule_uid)
+        .where(schedules.c.namespace == namespace)
+        .group_by(oldest.c.queue)
+    )
+    return {row[0]: row[1] for row in connection.execute(statement)}
+
+
+def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
+    """Read why runs of a namespace are blocked, each with its schedule, longest first."""
+    owner = dialect_of(connection).unindexed(schedules.c.namespace)
+    statement = (
+        SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
+        .join(runs, runs.c.schedule_uid == schedules.c.uid)
+        .where(owner == namespace, WAITS_FOR_CODE)
+        .order_by(runs.c.blocked_at, runs.c.uid)
+        .limit(limit)
+    )
+    return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
+
+
+def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, str]:
+    """Return the id of the schedule of each run that is one of the namespace, by the run's uid."""
+    statement = (
+        sa.select(runs.c.uid, schedules.c.schedule_id)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(uids), schedules.c.namespace == namespace)
+    )
+    return {row.uid: row.schedule_id for row in connection.execute(statement)} if uids else {}
+
+
+class DeadLetters(NamedTuple):
+    """Which dead letters a list shows."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    queue: str | None
+    """The queue they were on; None shows all."""
+    default_queue: str
+    """The queue of runs that name none."""
+
+
+def page_of_dead_letters(
+    connection: Connection, wanted: DeadLetters, *, limit: int, cursor: str | None, offset: int = 0
+) -> Page[tuple[Run, Schedule]]:
+    """Read a page of dead letters with their schedules."""
+    statement = _SELECT_DEAD_LETTERS.where(*_are_wanted(wanted))
+    if cursor is not None:
+        instant, uid = read_cursor(cursor)
+        bound = sa.tuple_(sa.literal(instant, runs.c.dead_letter_at.type), sa.literal(uid, runs.c.uid.type))
+        statement = statement.where(sa.tuple_(runs.c.dead_letter_at, runs.c.uid) < bound)
+    statement = statement.order_by(runs.c.dead_letter_at.desc(), runs.c.uid.desc()).limit(limit + 1).offset(offset)
+    rows = connection.execute(statement).all()
+    kept = rows[:limit]
+    following = write_cursor(kept[-1].dead_letter_at, kept[-1][0]) if len(rows) > limit else None
+    return Page([_read_dead_letter(row) for row in kept], following)
+
+
+def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:
+    """Count the dead letters that all pages show together."""
+    statement = sa.select(sa.func.count()).select_from(_DEAD_LETTERS).where(*_are_wanted(wanted))
+    return connection.execute(statement).scalar_one()
+
+
+def find_dead_letter(connection: Connection, uid: str, *, namespace: str) -> tuple[Run, Schedule] | None:
+    """Read one dead letter with its schedule; None when there is none in the namespace."""
+    statement = _SELECT_DEAD_LETTERS.where(IS_DEAD_LETTER, runs.c.uid == uid, schedules.c.namespace == namespace)
+    row = connection.execute(statement).first()
+    return None if row is None else _read_dead_letter(row)
+
+
+def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> bool:
+    """Take a run off the dead letters; returns whether it was one of the namespace."""
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    statement = sa.update(runs).where(
+        runs.c.uid == uid, IS_DEAD_LETTER, sa.select(schedules.c.uid).where(*is_parent).exists()
+    )
+    return connection.execute(statement.values(dead_letter_at=None)).rowcount == 1
+
+
+def take_off_dead_letters(connection: Connection, uids: Sequence[str]) -> None:
+    """Take runs off the dead letters that are run again; their schedule is locked."""
+    retried = dialect_of(connection).one_of(runs.c.uid, uids)
+    connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
+
+
+_DEAD_LETTERS = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
+_SELECT_DEAD_LETTERS = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS, runs.c.dead_letter_at).select_from(_DEAD_LETTERS)
+
+
+def _are_wanted(wanted: DeadLetters) -> list[sa.ColumnElement[bool]]:
+    found = [IS_DEAD_LETTER, schedules.c.namespace == wanted.namespace]
+    if wanted.queue is not None:
+        found.append(sa.func.coalesce(runs.c.queue, wanted.default_queue) == wanted.queue)
+    return found
+
+
+def _read_dead_letter(row: Sequence[Any]) -> tuple[Run, Schedule]:
+    split = len(RUN_COLUMNS)
+    return to_run(row[:split]), to_schedule(row[split : split + len(SCHEDULE_COLUMNS)])
