@@ -15,7 +15,7 @@ from benchmarks.flows import NOOP
 from benchmarks.lab import analyse
 from rqsched import Cron, Scheduler
 from rqsched.core.ids import first_uid_at, live_instance_id
-from rqsched.store import bulk
+from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import backfills, runs, schedules
 
 KINDS = 10
@@ -48,8 +48,8 @@ class World:
         schedule, of_run = (database.read(partial(_only_row, table=table)) for table in (schedules, runs))
         for table, rows in ((schedules, self._schedules(schedule)), (runs, self._runs(of_run))):
             while chunk := list(islice(rows, _CHUNK)):
-                database.transact(partial(bulk.insert_rows, table=table, columns=bulk.columns_of(chunk)))
-        database.transact(partial(bulk.insert_rows, table=backfills, columns=bulk.columns_of([*self._backfills()])))
+                database.transact(partial(insert_rows, table=table, columns=columns_of(chunk)))
+        database.transact(partial(insert_rows, table=backfills, columns=columns_of([*self._backfills()])))
         analyse(scheduler.runtime)
         return self._run_uid(self.schedules // 2, self.days - 1)
 

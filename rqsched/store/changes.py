@@ -18,18 +18,19 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import one_change
-from rqsched.store.bulk import insert_rows, update_rows
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
     event_columns,
+    insert_rows,
     run_columns,
     run_differences,
     schedule_columns,
     schedule_differences,
     to_run,
     to_schedule,
+    update_rows,
 )
 from rqsched.store.tables import (
     HAS_FAILED,

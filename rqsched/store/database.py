@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -177,7 +177,8 @@ def sqlite_path(url: str) -> Path | None:
 def make_engine(url: str, pooler: str | None = None) -> Engine:
     """Open an engine; no connection is made before it is used. `pooler` is the setting `database_pooler`."""
     if sa.make_url(url).get_backend_name() == "sqlite":
-        return _sqlite_engine(url)
+        connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+        return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
     return postgres.make_engine(url, pools_transactions=pooler is not None)
@@ -206,11 +207,6 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
         yield
     finally:
         raw.answer_seconds = usual
-
-
-def _sqlite_engine(url: str) -> Engine:
-    connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
-    return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
 
 
 def prepare_sqlite(engine: Engine) -> Engine:
@@ -296,7 +292,9 @@ class Database:
         No BEGIN and no COMMIT travel to PostgreSQL beside them, and a process that freezes holds no lock in between.
         """
         if self._is_keeper:
-            return self._alone_on_kept(work, patience)
+            # Once on the kept connection; when that has failed, on any.
+            once_more = partial(self._once, work, is_alone=True)
+            return self._patiently(lambda: self._once_on_kept(work), patience, again=once_more)
         return self._patiently(lambda: self._once(work, is_alone=self.takes_single_statements), patience)
 
     def keep_connection(self) -> None:
@@ -311,12 +309,6 @@ class Database:
     @property
     def _is_keeper(self) -> bool:
         return self._keeper is not None and self._keeper == (os.getpid(), threading.get_ident())
-
-    def _alone_on_kept(self, work: Callable[[Connection], T], patience: Patience | None) -> T:
-        """Do the work on the kept connection, and once that has failed on any."""
-        return self._patiently(
-            lambda: self._once_on_kept(work), patience, again=lambda: self._once(work, is_alone=True)
-        )
 
     def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
         with self._counted():

@@ -26,8 +26,8 @@ from rqsched.core.deliveries import (
     next_attempt_at,
 )
 from rqsched.core.ids import DeliveryJobId
-from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.dialect import dialect_of
+from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries
 
 _NAMES = [*Delivery.__dataclass_fields__]

@@ -16,8 +16,8 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, RunStatus, TargetStatus
 from rqsched.core.target_progress import TargetDescription
-from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.dialect import dialect_of
+from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
 
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]

@@ -161,12 +161,8 @@ SORTS = {
     for sign in ("", "-")
 }
 """The orders of a list: by when schedules were created, by when they fire next (only those that do), by id."""
-
-
 MOST_LOOKED_AT = 2_000
 """How many schedules one page looks at for those that match a filter without an index."""
-
-
 Position = tuple[datetime | str, str]
 """A place in an order: what it goes by, and a uid."""
 
@@ -529,8 +525,6 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
 
 
 _EXCEPTIONS = {*ScheduleStatus} - {ScheduleStatus.ACTIVE}
-
-
 _SHOWN = {*ScheduleStatus} - {ScheduleStatus.DELETED}
 
 

@@ -70,35 +70,22 @@ def upgrade(database: Database) -> str | None:
 
 
 def _upgrade(connection: Connection) -> str | None:
-    with without_limits(connection):
-        return _upgrade_in_turn(connection)
-
-
-def _upgrade_in_turn(connection: Connection) -> str | None:
-    _wait_for_turn(connection)
-    current = _current(connection)
-    if SchemaStatus(current, HEAD).is_current:
-        return None
-    if current is not None:
-        _require_upgradable(current)
-    _migrate(connection, is_unversioned=current is None)
-    claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
-    return HEAD
-
-
-def _migrate(connection: Connection, *, is_unversioned: bool) -> None:
     from rqsched.store.migrations import runner  # noqa: PLC0415 - alembic costs every process start; few have to migrate
 
-    if is_unversioned and _has_matching_tables(connection):
-        runner.stamp(connection, HEAD)
-    else:
-        runner.upgrade(connection, HEAD)
-
-
-def _wait_for_turn(connection: Connection) -> None:
-    """Hold off other upgrades until the transaction ends; SQLite's BEGIN IMMEDIATE has done so already."""
-    if not dialect_of(connection).has_one_writer:
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    with without_limits(connection):
+        if not dialect_of(connection).has_one_writer:  # else BEGIN IMMEDIATE has held off other upgrades
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        current = _current(connection)
+        if SchemaStatus(current, HEAD).is_current:
+            return None
+        if current is not None:
+            _require_upgradable(current)
+        if current is None and _has_matching_tables(connection):
+            runner.stamp(connection, HEAD)
+        else:
+            runner.upgrade(connection, HEAD)
+        claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
+        return HEAD
 
 
 def _current(connection: Connection) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tests.contract.sources import imports_of, modules
 
-ROWS = ("rqsched.store.tables", "rqsched.store.rows", "rqsched.store.bulk")
+ROWS = ("rqsched.store.tables", "rqsched.store.rows")
 """What statements are made of; outside the store, functions of the store are called instead."""
 PUBLIC_TABLES = "rqsched.tables"
 """It only names the tables to an application's Alembic."""

@@ -18,9 +18,8 @@ from rqsched.core.schedule_options import define
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.spec.spec import Every
 from rqsched.store import changes, one_change
-from rqsched.store.bulk import columns_of, insert_rows
 from rqsched.store.database import Database
-from rqsched.store.rows import event_rows, run_values, schedule_values
+from rqsched.store.rows import columns_of, event_rows, insert_rows, run_values, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, find, run_of
 from tests.support.narrow import present

@@ -40,7 +40,7 @@ def test_a_run_is_read_again_equal(database: Database) -> None:
 def test_changes_written_together_are_read_again_equal(
     database: Database, monkeypatch: pytest.MonkeyPatch, most: int, count: int
 ) -> None:
-    monkeypatch.setattr("rqsched.store.bulk.DOCUMENT_CHARACTERS", most)
+    monkeypatch.setattr("rqsched.store.rows.DOCUMENT_CHARACTERS", most)
     changes = []
     for number in range(count):
         made = created(

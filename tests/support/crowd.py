@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
-from rqsched.store import bulk
+from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import schedules
 
 
@@ -19,7 +19,7 @@ def copy_schedule(runtime: Runtime, model: ScheduleHandle, count: int, prefix: s
     row = runtime.database.read(partial(_row, uid=model.uid))
     now = runtime.now()
     copies = [{**row, "uid": new_uid(now), "schedule_id": f"{prefix}{number:05}"} for number in range(count)]
-    runtime.database.transact(partial(bulk.insert_rows, table=schedules, columns=bulk.columns_of(copies)))
+    runtime.database.transact(partial(insert_rows, table=schedules, columns=columns_of(copies)))
 
 
 def _row(connection: sa.Connection, uid: str) -> dict[str, Any]:
