@@ -33,26 +33,43 @@ const parts = document.querySelectorAll("[data-live]");
 const live = document.getElementById("live");
 const toggle = document.getElementById("live-toggle");
 let isLive = true;
-const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus, [data-live] input:checked, [data-live] details[open]");
-const most = 15000, least = 3000, gap = 1000;
-let readAt = document.body.dataset.now, askedAt = Date.now(), took = 0, isReading = false, isStale = false, hasFailed = false;
+const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus:not(summary), [data-live] input:checked");
+const most = 15000, least = 3000, gap = 1000, tooLong = 20000;
+let freshAt = Date.now(), readAt = document.body.dataset.now, askedAt = Date.now(), took = 0, isReading = false, isStale = false, hasFailed = false;
 const refresh = async () => {
   if (!isLive || isReading || isBusy()) return;
   [isReading, isStale, hasFailed, askedAt] = [true, false, true, Date.now()];
   try {
-    const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+    const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error", signal: AbortSignal.timeout(most) });
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (isBusy()) { isStale = true; return; }
-    [readAt, hasFailed] = [fresh.body.dataset.now || readAt, false];
+    [readAt, hasFailed, freshAt] = [fresh.body.dataset.now || readAt, false, Date.now()];
     every("[data-live]", (part) => {
       const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
-      if (other && strip(other.innerHTML) !== strip(part.innerHTML)) part.innerHTML = other.innerHTML;
+      if (other && strip(other.innerHTML) !== strip(part.innerHTML)) replace(part, other);
     });
   } catch { /* the server is away: what is shown stays */ } finally { [isReading, took] = [false, Date.now() - askedAt]; }
 };
+// What somebody has opened stays open when the part around it is put in anew.
+const summaryOf = (details) => details.querySelector("summary")?.textContent;
+const replace = (part, other) => {
+  const opened = [...part.querySelectorAll("details[open]")].map(summaryOf);
+  const focused = [...part.querySelectorAll("summary")].indexOf(document.activeElement);
+  part.innerHTML = other.innerHTML;
+  every("details", (details) => { if (opened.includes(summaryOf(details))) details.open = true; }, part);
+  if (focused >= 0) part.querySelectorAll("summary")[focused]?.focus({ preventScroll: true });
+};
 const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{32}"/g, "");
 const pause = () => isStale ? Math.max(gap, 5 * took) : isFollowing && !hasFailed && !document.querySelector("[data-unannounced]") ? most : least;
+// A page that nothing refreshes says so: the server is away or silent, or somebody has chosen rows.
+const stale = document.getElementById("stale");
+const tellStale = () => {
+  const isOld = isLive && !document.hidden && Date.now() - freshAt > tooLong;
+  if (stale.hidden === isOld) stale.hidden = !isOld;
+  const text = `Not updating since ${new Date(freshAt).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })}.`;
+  if (isOld && stale.textContent !== text) stale.textContent = text;
+};
 const refreshWhenDue = () => { if (Date.now() - askedAt >= pause()) refresh(); };
 
 // One stream while the page is visible: a browser has few connections for a server, and hidden pages need none.
@@ -81,12 +98,12 @@ if (parts.length && live) {
     isLive = !isLive;
     toggle.setAttribute("aria-pressed", String(isLive));
     toggle.textContent = isLive ? "live" : "not live";
-    if (isLive) { refresh(); follow(); } else leave();
+    if (isLive) { freshAt = Date.now(); refresh(); follow(); } else leave();
   });
-  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else { refresh(); follow(); } });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else { freshAt = Date.now(); refresh(); follow(); } });
   addEventListener("pagehide", leave);
   addEventListener("pageshow", follow);
-  setInterval(refreshWhenDue, 1000);
+  setInterval(() => { refreshWhenDue(); tellStale(); }, 1000);
 }
 
 // Confirmations open as a dialog; without a script they are pages.

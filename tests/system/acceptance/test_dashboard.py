@@ -23,7 +23,7 @@ from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
-from tests.system.acceptance.chores import HOLD, NOTE
+from tests.system.acceptance.chores import FAIL, HOLD, NOTE
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = pytest.mark.acceptance
@@ -380,6 +380,41 @@ def test_a_page_whose_stream_is_refused_is_read_again_by_the_clock(browser: Brow
         expect(page.locator("#live")).to_have_attribute("data-by", "reading")
         schedule.pause()
         expect(page.get_by_role("row", name="nightly")).to_contain_text("paused")
+
+
+def test_a_page_whose_server_is_away_says_since_when_and_updates_when_it_is_back(
+    browser: Browser, pages: LivePages
+) -> None:
+    schedule = pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser, is_complaint=lambda text: "ERR_" not in text) as page:
+        page.goto("/schedules")
+        stale = page.locator("#stale")
+        expect(stale).to_be_hidden()
+        pages.server.kill_tree()
+        expect(stale).to_have_text(re.compile(r"Not updating since \d\d:\d\d\."))
+        expect(stale).to_be_visible()
+
+        schedule.pause()
+        pages.live.start(rqsched_command("web", "--port", pages.base.rpartition(":")[2]))
+
+        expect(page.get_by_role("row", name="nightly")).to_contain_text("paused")
+        expect(stale).to_be_hidden()
+
+
+def test_what_is_opened_stays_open_and_stops_no_update(browser: Browser, pages: LivePages) -> None:
+    retry = RetryPolicy(max_retries=1, base=timedelta(seconds=5))
+    schedule = pages.live.scheduler.create("fail", FAIL, Every("24h"), kwargs={"log": str(pages.live.log)}, retry=retry)
+    run = schedule.trigger().run
+    assert run is not None
+    pages.live.start_worker()
+    with pages.viewer(browser) as page:
+        page.goto(f"/runs/{run.uid}")
+        attempts = page.locator("[data-live=attempts] details")
+        attempts.first.locator("summary").click()
+
+        expect(attempts).to_have_count(2)
+
+        expect(attempts.first).to_have_attribute("open", "")
 
 
 def test_a_page_that_is_told_to_stop_being_live_closes_its_stream(browser: Browser, pages: LivePages) -> None:
