@@ -13,6 +13,7 @@ from rqsched.core.ids import is_uid
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, schedules
 
 
@@ -127,10 +128,8 @@ def interrupted(
 ) -> tuple[list[str], str | None]:
     """Read a page of running backfills without progress since `before`, and the cursor of the next page."""
     statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
-    if after is not None:
-        statement = statement.where(backfills.c.uid > after)
-    uids = list(connection.execute(statement.order_by(backfills.c.uid).limit(limit)).scalars())
-    return uids, uids[-1] if len(uids) == limit else None
+    rows, next_after = page_by_uid(connection, statement, backfills.c.uid, after, limit)
+    return [row.uid for row in rows], next_after
 
 
 def _values(backfill: Backfill) -> dict[str, Any]:

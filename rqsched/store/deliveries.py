@@ -27,6 +27,7 @@ from rqsched.core.deliveries import (
 )
 from rqsched.core.ids import DeliveryJobId
 from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_due_time
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries
 
@@ -156,12 +157,8 @@ def due(
 ) -> tuple[list[Delivery], tuple[datetime, str] | None]:
     """Read deliveries that should have been attempted by now, or whose attempt should have ended."""
     statement = _SELECT.where(IS_OPEN_DELIVERY, deliveries.c.due_at <= now)
-    if after is not None:
-        bound = sa.tuple_(sa.literal(after[0], deliveries.c.due_at.type), sa.literal(after[1], deliveries.c.uid.type))
-        statement = statement.where(sa.tuple_(deliveries.c.due_at, deliveries.c.uid) > bound)
-    ordered = statement.order_by(deliveries.c.due_at, deliveries.c.uid).limit(limit)
-    rows = [_read(row) for row in connection.execute(ordered)]
-    return rows, (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None
+    rows, cursor = page_by_due_time(connection, statement, deliveries, after, limit)
+    return [_read(row) for row in rows], cursor
 
 
 def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> int:

@@ -17,6 +17,7 @@ from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, RunStatus, TargetStatus
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
 
@@ -171,10 +172,8 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
     """Return a page of targets that should be on their queue since `before`, and the next cursor."""
     statement = sa.select(*TARGET).where(is_open(TargetStatus.PENDING), targets.c.queued_at <= before)
-    if after is not None:
-        statement = statement.where(targets.c.uid > after)
-    rows = [Target(*row) for row in connection.execute(statement.order_by(targets.c.uid).limit(limit))]
-    return rows, rows[-1].uid if len(rows) == limit else None
+    rows, cursor = page_by_uid(connection, statement, targets.c.uid, after, limit)
+    return [Target(*row) for row in rows], cursor
 
 
 def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -86,3 +86,35 @@ def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) 
     """Return a page; `cut` says that more follow than were read."""
     items = found[:limit]
     return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
+
+
+def page_by_uid(
+    connection: Connection, statement: sa.Select[Any], uid: sa.ColumnElement[str], after: str | None, limit: int
+) -> tuple[Sequence[Any], str | None]:
+    """Read the rows behind a uid in the order of uids; also the uid behind which the next page begins, None for none.
+
+    The statement selects the uid under that name.
+    """
+    if after is not None:
+        statement = statement.where(uid > after)
+    rows = connection.execute(statement.order_by(uid).limit(limit)).all()
+    return rows, rows[-1].uid if len(rows) == limit else None
+
+
+def page_by_due_time(
+    connection: Connection,
+    statement: sa.Select[Any],
+    table: sa.Table,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> tuple[Sequence[Any], tuple[datetime, str] | None]:
+    """Read the rows of a table behind a due time and uid in their order; also behind which the next page begins.
+
+    The statement selects `due_at` and `uid` under these names.
+    """
+    key = table.c.due_at, table.c.uid
+    if after is not None:
+        bound = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, key, strict=True)))
+        statement = statement.where(sa.tuple_(*key) > bound)
+    rows = connection.execute(statement.order_by(*key).limit(limit)).all()
+    return rows, (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None

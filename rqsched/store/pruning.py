@@ -18,6 +18,7 @@ from rqsched.core.pruning import Oldest, RunMark
 from rqsched.store.changes import lock_one
 from rqsched.store.database import without_limits
 from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import (
     IS_OPEN_TARGET,
     audit_events,
@@ -64,12 +65,9 @@ def oldest(
     )
     if namespace is not None:
         statement = statement.where(schedules.c.namespace == namespace)
-    if after is not None:
-        statement = statement.where(schedules.c.uid > after)
-    rows = connection.execute(statement.order_by(schedules.c.uid).limit(limit)).all()
-    cursor = rows[-1].uid if len(rows) == limit else None
+    rows, cursor = page_by_uid(connection, statement, schedules.c.uid, after, limit)
     idle = [row for row in rows if unless_due_by is None or row.due_at is None or row.due_at > unless_due_by]
-    return [Oldest(*row[:8], min(filter(None, row[8:10]), default=None)) for row in idle], cursor
+    return [Oldest(*[*row[:8], min(filter(None, row[8:10]), default=None)]) for row in idle], cursor
 
 
 def _first(

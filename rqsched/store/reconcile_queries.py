@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import LinkId
 from rqsched.core.model import Run, RunStatus
 from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_due_time, page_by_uid
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
 from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
@@ -41,11 +42,7 @@ def due_links(
     statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None))
     if until is not None:
         statement = statement.where(schedules.c.due_at <= until)
-    if after is not None:
-        bound = sa.tuple_(sa.literal(after[0], schedules.c.due_at.type), sa.literal(after[1], schedules.c.uid.type))
-        statement = statement.where(sa.tuple_(schedules.c.due_at, schedules.c.uid) > bound)
-    rows = connection.execute(statement.order_by(schedules.c.due_at, schedules.c.uid).limit(limit)).all()
-    cursor = (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None
+    rows, cursor = page_by_due_time(connection, statement, schedules, after, limit)
     return [(LinkId(row.uid, row.n), row.due_at) for row in rows], cursor
 
 
@@ -81,10 +78,8 @@ def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list
 def _uids(
     connection: Connection, statement: sa.Select[Any], after: str | None, limit: int
 ) -> tuple[list[str], str | None]:
-    if after is not None:
-        statement = statement.where(schedules.c.uid > after)
-    uids = list(connection.execute(statement.order_by(schedules.c.uid).limit(limit)).scalars())
-    return uids, uids[-1] if len(uids) == limit else None
+    rows, cursor = page_by_uid(connection, statement, schedules.c.uid, after, limit)
+    return [row.uid for row in rows], cursor
 
 
 def _has(status: RunStatus) -> sa.ColumnElement[bool]:
@@ -122,11 +117,8 @@ def retrying(
 def _runs(
     connection: Connection, found: Sequence[sa.ColumnElement[bool]], after: str | None, limit: int
 ) -> tuple[list[Run], str | None]:
-    statement = SELECT_RUNS.where(*found)
-    if after is not None:
-        statement = statement.where(runs.c.uid > after)
-    rows = [to_run(row) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]
-    return rows, rows[-1].uid if len(rows) == limit else None
+    rows, cursor = page_by_uid(connection, SELECT_RUNS.where(*found), runs.c.uid, after, limit)
+    return [to_run(row) for row in rows], cursor
 
 
 def compare_heartbeats(
@@ -170,10 +162,8 @@ def dispatched(connection: Connection, after: str | None, limit: int) -> tuple[l
     """Read runs that wait for their targets although none is open."""
     is_open = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET)
     statement = sa.select(runs.c.uid).where(HAS_OPEN_TARGETS, ~is_open)
-    if after is not None:
-        statement = statement.where(runs.c.uid > after)
-    uids = list(connection.execute(statement.order_by(runs.c.uid).limit(limit)).scalars())
-    return uids, uids[-1] if len(uids) == limit else None
+    rows, cursor = page_by_uid(connection, statement, runs.c.uid, after, limit)
+    return [row.uid for row in rows], cursor
 
 
 def silent(
@@ -195,10 +185,8 @@ def _running(
     connection: Connection, found: Sequence[sa.ColumnElement[bool]], after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
     statement = sa.select(*RUN_COLUMNS, runs.c.beat).where(*found)
-    if after is not None:
-        statement = statement.where(runs.c.uid > after)
-    rows = [(to_run(row[:-1]), row.beat) for row in connection.execute(statement.order_by(runs.c.uid).limit(limit))]
-    return rows, rows[-1][0].uid if len(rows) == limit else None
+    rows, cursor = page_by_uid(connection, statement, runs.c.uid, after, limit)
+    return [(to_run(row[:-1]), row.beat) for row in rows], cursor
 
 
 def count_to_compare(connection: Connection) -> int:
