@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
+from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.dashboard import run as run_page
 from rqsched.dashboard.gaps import skip_in_words
@@ -138,9 +139,15 @@ def confirm(visit: Visit) -> Response:
     action = _named(visit.query("action"))
     require_role(visit.principal, action.role)
     handle = visit.schedule()
+    return _question(visit, action, [handle], handle.state)
+
+
+def _question(
+    visit: Visit, action: Action, handles: Sequence[ScheduleHandle | str], schedule: Schedule | None = None
+) -> Response:
     return visit.page(
-        "confirm.html", action=action, schedule=handle.state, handles=[handle], overlaps=list(OverlapPolicy),
-        catch_ups=list(CatchUp), count=1,
+        "confirm.html", action=action, schedule=schedule, handles=list(handles), overlaps=list(OverlapPolicy),
+        catch_ups=list(CatchUp), count=len(handles),
     )  # fmt: skip
 
 
@@ -167,10 +174,7 @@ def bulk(visit: Visit) -> Response:
     if len(chosen) > MOST:
         raise InvalidInputError("id", f"more than {MOST} schedules were chosen; narrow the list")
     if "confirmed" not in visit.form:
-        return visit.page(
-            "confirm.html", action=action, schedule=None, handles=list(chosen), overlaps=list(OverlapPolicy),
-            catch_ups=list(CatchUp), count=len(chosen),
-        )  # fmt: skip
+        return _question(visit, action, chosen)
     return visit.done(_do_all(visit, action, chosen), "/schedules")
 
 

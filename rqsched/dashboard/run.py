@@ -7,7 +7,6 @@ from starlette.responses import Response
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
-from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import RunNotFoundError
 from rqsched.store import event_queries, run_queries
@@ -23,16 +22,12 @@ def show(visit: Visit) -> Response:
     earlier, later = visit.read(lambda connection: run_queries.neighbours(connection, schedule.uid, run.number))
     handle = RunHandle(visit.scheduler.runtime, run)
     progress = handle.progress()
-    failed = [one for status in ("failed", "lost") for one in _targets(handle, progress, status)]
+    statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
+    failed = [one for status in statuses for one in handle.targets(_TARGETS, status=status).items]
     return visit.page(
         "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
         later=later,
     )  # fmt: skip
-
-
-def _targets(run: RunHandle, progress: TargetProgress | None, status: str) -> list[TargetDescription]:
-    has_some = progress is not None and status in progress.counts
-    return run.targets(_TARGETS, status=status).items if has_some else []
 
 
 def find(visit: Visit) -> tuple[Schedule, Run]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice, pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -15,13 +15,13 @@ from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
-from rqsched.dashboard.gaps import Gap, gap_of
+from rqsched.dashboard.gaps import gap_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import backfills, event_queries, run_queries
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
-from rqsched.workflows import Step
+from rqsched.store.run_queries import RunOutline
 
 RUNS = 20
 """Runs on the page."""
@@ -88,61 +88,51 @@ ARROWS = (
 def show(visit: Visit) -> Response:
     """Show one schedule."""
     handle = visit.schedule()
-    schedule, now = handle.state, visit.now
-    upcoming = list(islice(iter_upcoming(schedule, now), _UPCOMING))
-    runs = visit.read(lambda c: _runs(c, visit, schedule))
-    events = visit.read(lambda c: _events(c, visit, schedule))
-    outlines = visit.read(lambda c: run_queries.newest_runs(c, [schedule.uid], _CHARTED))[schedule.uid]
-    outcomes = visit.read(lambda c: run_queries.outcomes(c, schedule.uid, _IN_YEAR))
-    zone = visit.zone
+    schedule, zone = handle.state, visit.zone
+    upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
+    found = visit.read(lambda connection: _read(connection, visit, schedule))
+    interval = min((later - earlier for earlier, later in pairwise(upcoming)), default=None)
+    workflow = visit.scheduler.runtime.find_workflow(schedule.definition.workflow)
     return visit.page(
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
         run_status=visit.query("run_status"), states=STATES, arrows=ARROWS, box=BOX,
         steps=next(state.steps for state in STATES if state.name == schedule.status.value),
-        ui_zone=ZoneInfo(schedule.spec.timezone),
-        machine=_machine(visit, schedule), actions=offered(visit, schedule.status.value), runs=runs,
-        events=events[:EVENTS],
-        older_events=events[EVENTS - 1].sequence if len(events) > EVENTS else None,
-        why=visit.read(lambda c: _gaps(c, schedule)), backfills=visit.read(lambda c: _newest_backfills(c, schedule)),
-        chart=charts.durations(outlines, _interval(upcoming)),
-        days=charts.year(outcomes, now.astimezone(zone).date(), zone),
+        ui_zone=ZoneInfo(schedule.spec.timezone), actions=offered(visit, schedule.status.value), runs=found.runs,
+        machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
+        events=found.events[:EVENTS],
+        older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
+        why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
+        chart=charts.durations(found.outlines, interval),
+        days=charts.year(found.outcomes, visit.now.astimezone(zone).date(), zone),
     )  # fmt: skip
 
 
-def _runs(connection: Connection, visit: Visit, schedule: Schedule) -> Page[Run]:
-    status, cursor = visit.query("run_status"), visit.query("cursor") or None
-    return run_queries.list_runs(
-        connection, schedule.uid, limit=RUNS, cursor=cursor, statuses=(status,) if status else ()
+class _Found(NamedTuple):
+    """What the page reads of a schedule."""
+
+    runs: Page[Run]
+    events: list[AuditRecord]
+    """One more than is shown, to know whether older ones follow."""
+    skips: list[AuditRecord]
+    """The newest skips and misses, also those before a restart, which counts from zero."""
+    backfills: list[Backfill]
+    """The newest ones of the schedule's id."""
+    outlines: list[RunOutline]
+    outcomes: list[tuple[datetime, str]]
+
+
+def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
+    uid, id_, status = schedule.uid, schedule.schedule_id, visit.query("run_status")
+    cursor, statuses = visit.query("cursor") or None, (status,) if status else ()
+    newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
+    return _Found(
+        runs=run_queries.list_runs(connection, uid, limit=RUNS, cursor=cursor, statuses=statuses),
+        events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1),
+        skips=event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS),
+        backfills=newest.items,
+        outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
+        outcomes=run_queries.outcomes(connection, uid, _IN_YEAR),
     )
-
-
-def _events(connection: Connection, visit: Visit, schedule: Schedule) -> list[AuditRecord]:
-    """Read one event more than is shown, to know whether older ones follow."""
-    return event_queries.newest_events(connection, schedule.uid, _sequence(visit.query("before")), EVENTS + 1)
-
-
-def _gaps(connection: Connection, schedule: Schedule) -> list[Gap]:
-    """Return the newest skips and misses, also those before a restart, which counts from zero."""
-    newest = event_queries.newest_skips(connection, schedule.uid, _SEARCHED, _REASONS)
-    return [gap for event in newest if (gap := gap_of(event)) is not None]
-
-
-def _newest_backfills(connection: Connection, schedule: Schedule) -> list[Backfill]:
-    """Read the newest backfills of a schedule's id."""
-    id_ = schedule.schedule_id
-    page = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
-    return page.items
-
-
-def _machine(visit: Visit, schedule: Schedule) -> tuple[Step, ...]:
-    """Return what the events of a state machine do, when the schedule sends one and this process knows its class."""
-    workflow = visit.scheduler.runtime.find_workflow(schedule.definition.workflow)
-    return () if workflow is None else workflow.steps
-
-
-def _interval(upcoming: list[datetime]) -> timedelta | None:
-    steps = [later - earlier for earlier, later in pairwise(upcoming)]
-    return min(steps) if steps else None
 
 
 def _sequence(text: str) -> int | None:

@@ -95,17 +95,12 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
-    begin = run.started_at or _waits_since(run, now)
+    # One that has not started is drawn where it was due; a backfill's was due before anybody waited for it.
+    waits_since = run.ended_at or now if run.kind == RunKind.BACKFILL else run.due_at or run.occurrence_at
+    begin = run.started_at or waits_since
     x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
     width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
     return charts.Bar(x, width, 1.0, charts.tone_of(run.status), label, run.uid)
-
-
-def _waits_since(run: RunOutline, now: datetime) -> datetime:
-    """Return where a run that has not started is drawn: one of a backfill was due when nobody waited for it yet."""
-    if run.kind == RunKind.BACKFILL:
-        return run.ended_at or now
-    return run.due_at or run.occurrence_at
 
 
 def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:

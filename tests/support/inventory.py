@@ -1,8 +1,9 @@
 """What the package offers and stores, a line each: `python -m tests.support.inventory --against REV` says what changed.
 
 A change of structure must lose nothing. Each line says what somebody may rely on: a name with its signature, an
-option of a command, an endpoint, a setting, an error, an event, a metric, a column, a key. Without `--against` they are
-printed whole; `--tests` adds the ids of the tests. The other revision is read in a worktree of its own.
+option of a command, an endpoint, a setting, an error, an event, a metric, a column, a key; or what one fire, its claim
+and its end send to SQL. Without `--against` they are printed whole; `--tests` adds the ids of the tests. The other
+revision is read in a worktree of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def main() -> int:
 
 def lines() -> Iterator[str]:
     """Yield every line, sorted within its kind."""
-    for kind in (names, commands, endpoints, settings, errors, words_of_source, columns, keys):
+    for kind in (names, commands, endpoints, settings, errors, words_of_source, columns, keys, round_trips):
         yield from sorted({_one_line(line) for line in kind()})
 
 
@@ -185,6 +187,52 @@ def keys() -> Iterator[str]:
         if inspect.isfunction(function):
             words = [f"<{word}>" for word in inspect.signature(function).parameters]
             yield f"redis key {name}: {function(*words)}"
+
+
+def round_trips() -> Iterator[str]:
+    """Yield what one fire, the claim of its run and its end send to each database, in order.
+
+    A runner executes the run in this process. A BEGIN or COMMIT is a line where it is sent: not around a statement
+    alone. `walk` fires twice, and what it watches last is kept.
+    """
+    walk: Any = importlib.import_module("tests.support.walk")
+    sent, watched = list[str](), walk._watched
+
+    @contextmanager
+    def watched_anew() -> Iterator[Any]:
+        sent.clear()
+        with watched() as taken:
+            yield taken
+        kept[:] = sent
+
+    kept = list[str]()
+    walk._watched = watched_anew
+    _note_what_is_sent(sent.append)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        valkey = stack.enter_context(walk.servers.valkey(folder))
+        postgres = stack.enter_context(walk.servers.postgres())
+        for kind, url in {"sqlite": f"sqlite:///{folder}/one.db", "postgres": postgres.create_database()}.items():
+            with closing(walk.Database(url)) as database:
+                walk.schema_version.upgrade(database)
+            walk.Redis.from_url(valkey.url).flushall()
+            walk.walk(url, valkey.url, "runner")
+            yield from (f"sql of a fire on {kind} {number:02}: {text}" for number, text in enumerate(kept, 1))
+
+
+def _note_what_is_sent(note: Callable[[str], object]) -> None:
+    """Note each statement, BEGIN and COMMIT of any engine of this process."""
+
+    def note_unless_alone(word: str, connection: Any) -> None:
+        is_alone = getattr(connection.connection.driver_connection, "autocommit", None) is True
+        is_said = word == "BEGIN" and connection.dialect.name == "sqlite"  # there it is a statement
+        if not is_alone and not is_said:
+            note(word)
+
+    sqlalchemy = importlib.import_module("sqlalchemy")
+    for word in ("BEGIN", "COMMIT", "ROLLBACK"):
+        sqlalchemy.event.listen(sqlalchemy.Engine, word.lower(), partial(note_unless_alone, word))
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", lambda *given: note(given[2]))
 
 
 def test_ids() -> list[str]:
