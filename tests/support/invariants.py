@@ -253,7 +253,8 @@ def _is_armed(runtime: Runtime, arm: Arm) -> bool:
     if transport.redis.lpos(transport.list_key, job_id) is not None:
         return True
     score = transport.redis.zscore(transport.scheduled_key, job_id)
-    latest = max(arm.due_at, runtime.now() + LONGEST_RETRY + runtime.settings.grace)
+    put_off = max(LONGEST_RETRY, runtime.settings.lease) + runtime.settings.grace
+    latest = max(arm.due_at, runtime.now() + put_off)
     return score is not None and score <= latest.timestamp()
 
 
