@@ -56,8 +56,8 @@ class JobQueue:
 
     A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
     one that stands there later than it is due and later than `latest` from now, for nothing that is due is put off so
-    long: SQL has gone back, and the id means another time now. `owner` returns the id of the database that the jobs
-    belong to, for their meta; None while it is not known.
+    long: SQL has gone back, and the id means another time now. One that RQ started is live for `started_grace`. `owner`
+    returns the id of the database that the jobs belong to, for their meta; None while it is not known.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class JobQueue:
         *,
         grace: timedelta,
         latest: timedelta,
+        started_grace: timedelta = STARTED_GRACE,
         is_exact: bool = False,
         owner: Callable[[], str | None] = lambda: None,
         wake_key: str = "",
@@ -76,6 +77,7 @@ class JobQueue:
         self.redis = redis
         self._grace = grace
         self._latest = latest
+        self._started_grace = started_grace
         self.queue = Queue(name, connection=for_rq(redis), serializer=serializer)
         self._serializer: Any = self.queue.serializer
         self.kind = kind
@@ -131,7 +133,7 @@ class JobQueue:
 
     def _head(self, now: datetime) -> list[Any]:
         bounds = [(now - self._grace).timestamp(), (now + self._latest).timestamp()]
-        started_after = rq_time(now - STARTED_GRACE)
+        started_after = rq_time(now - self._started_grace)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
     def _own(self, job: JobSpec, owner: str | None) -> list[Any]:

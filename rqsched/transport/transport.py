@@ -55,6 +55,9 @@ FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
 _PATIENCE_SECONDS = 5
 """After so long no call of Redis is made again: what timed out once, its client has repeated already."""
+LINK_STARTED_GRACE = timedelta(seconds=10)
+"""How long a link that RQ started counts as live. It takes milliseconds; of one that takes longer another may be
+delivered beside it, and finds it stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
 """The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
@@ -122,8 +125,9 @@ class Transport:
         serializer = settings.serializer_for(name)
         self._latest = settings.grace + max(LONGEST_RETRY, settings.lease)
         self._links = JobQueue(
-            redis, name, serializer, kind, grace=settings.grace, latest=self._latest, wake_key=self.wake_key
-        )
+            redis, name, serializer, kind,
+            grace=settings.grace, latest=self._latest, started_grace=LINK_STARTED_GRACE, wake_key=self.wake_key,
+        )  # fmt: skip
         self.scheduled_key = self._links.scheduled_key
         """The scheduled set of the control queue, where future links wait."""
         self.list_key = self._links.list_key

@@ -13,8 +13,8 @@ from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegi
 from rqsched import jobs
 from rqsched.chain import firing
 from rqsched.core.ids import LinkId, derived_uid
-from rqsched.transport.job_queue import STARTED_GRACE, rq_time
-from rqsched.transport.transport import FIRE, LONGEST_RETRY, Arm
+from rqsched.transport.job_queue import rq_time
+from rqsched.transport.transport import FIRE, LINK_STARTED_GRACE, LONGEST_RETRY, Arm
 from tests.support.env import DAY, MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
 from tests.support.narrow import present, text
 
@@ -162,7 +162,7 @@ def in_the_set(env: Env, link: Arm) -> None:
 def just_started(env: Env, link: Arm) -> None:
     head_of_list(env, link)
     env.redis.lpop(f"rq:queue:{LIST}")
-    started_at = env.clock.now() - STARTED_GRACE + SECOND
+    started_at = env.clock.now() - LINK_STARTED_GRACE + SECOND
     set_hash(env, link, status="started", started_at=rq_time(started_at))
 
 
@@ -249,7 +249,7 @@ def popped_before_the_head(env: Env, link: Arm) -> None:
 
 def started_long_ago(env: Env, link: Arm) -> None:
     popped_from_an_empty_list(env, link)
-    set_hash(env, link, status="started", started_at=rq_time(env.clock.now() - STARTED_GRACE))
+    set_hash(env, link, status="started", started_at=rq_time(env.clock.now() - LINK_STARTED_GRACE))
 
 
 def lost_from_the_set(env: Env, link: Arm) -> None:
