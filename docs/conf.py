@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import pending_xref, toctree
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
@@ -55,6 +55,7 @@ def setup(app: Sphinx) -> None:
     """Write the reference before it is read."""
     reference.write(DOCS / "reference")
     app.connect("missing-reference", _public)
+    app.connect("build-finished", _tell_language_models)
     app.connect("autodoc-process-docstring", _set_aside, priority=400)
     app.connect("autodoc-process-docstring", _put_back, priority=600)
 
@@ -68,6 +69,24 @@ def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     python = env.domains.python_domain
     found = [public for public in PUBLIC.get(name, []) if public in python.objects]
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, content) if found else None
+
+
+def _tell_language_models(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt, a list of all pages with what each is about, and the pages themselves as Markdown."""
+    if error is not None or app.builder.format != "html":
+        return
+    env, site = app.env, Path(app.outdir)
+    home = env.get_doctree("index")
+    about = next(iter(home.findall(nodes.paragraph))).astext()
+    lines = ["# rqsched", "", f"> {' '.join(about.split())}"]
+    for part in home.findall(toctree):
+        lines += ["", f"## {part['caption']}", ""]
+        for page in part["includefiles"]:
+            first = next(iter(env.get_doctree(page).findall(nodes.paragraph)), None)
+            says = f": {' '.join(first.astext().split())}" if first is not None else ""
+            lines.append(f"- [{env.titles[page].astext()}]({page}.md){says}")
+            (site / f"{page}.md").write_text(Path(env.doc2path(page)).read_text())
+    (site / "llms.txt").write_text("\n".join([*lines, ""]))
 
 
 def _set_aside(_: Sphinx, what: str, name: str, *event: Any) -> None:

@@ -43,14 +43,27 @@ def test_the_page_of_options_is_that_of_their_table() -> None:
     assert (DOCS / "options.md").read_text() == script("options").page(), "run python docs/options.py"
 
 
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, which builds without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(folder)]
     built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
+    return folder
 
-    loaded = {url for page in tmp_path.rglob("*.html") for url in LOADED.findall(page.read_text())}
 
-    assert loaded == set()
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+    assert {url for page in site.rglob("*.html") for url in LOADED.findall(page.read_text())} == set()
+
+
+def test_llms_txt_lists_every_page_with_its_markdown(site: Path) -> None:
+    listed = set(re.findall(r"\]\((\S+\.md)\)", (site / "llms.txt").read_text()))
+    made_by_sphinx = {"genindex", "search", "py-modindex", "index"}
+    pages = {str(page.relative_to(site).with_suffix("")) for page in site.rglob("*.html")}
+
+    assert {name.removesuffix(".md") for name in listed} == pages - made_by_sphinx
+    assert [name for name in listed if not (site / name).read_text().strip()] == []
 
 
 def test_the_pictures_are_those_that_the_scripts_draw(diagrams: ModuleType) -> None:

@@ -10,15 +10,12 @@ from packaging.version import Version
 
 from tests.support.processes import REPOSITORY
 
-ABOUT_THE_REPOSITORY = {"demo", "dev", "docs"}
-"""Extras that serve the repository, not those who install rqsched."""
-
 
 def requirements() -> Iterator[Requirement]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     texts = list(project["dependencies"])
-    for extra, names in project["optional-dependencies"].items():
-        texts += [] if extra in ABOUT_THE_REPOSITORY else names
+    for names in project["optional-dependencies"].values():
+        texts += names
     for text in texts:
         wanted = Requirement(text)
         if wanted.name != "rqsched":
