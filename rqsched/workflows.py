@@ -392,7 +392,12 @@ class RunContext:
     occurrence_at: datetime
     """The nominal time of the occurrence, aware UTC."""
     attempt: int
-    """1, 2, 3 ...: the fencing token to pass to what the workflow writes to."""
+    """1, 2, 3 ...; one attempt may be executed twice after SQL has gone back (`fence`)."""
+    fence: int
+    """The fencing token to pass to what the workflow writes to, which refuses a smaller one than it has seen.
+
+    It is the database's time of the claim, in microseconds since 1970, and larger than that of the attempt before it.
+    """
     scheduled_at: datetime
     """When it was due: nominal plus jitter."""
     started_at: datetime

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from rqsched.core.model import Run, RunStatus, Schedule
+from rqsched.core.model import Run, RunStatus, Schedule, fence_of
 from rqsched.workflows import RunContext
 
 
@@ -32,6 +32,7 @@ def make_context(
         status=RunStatus.RUNNING.value,
         occurrence_at=run.occurrence_at,
         attempt=run.attempt if attempt is None else attempt,
+        fence=fence_of(started_at),
         scheduled_at=run.due_at or run.occurrence_at,
         started_at=started_at,
         deadline_at=started_at + timedelta(seconds=timeout),

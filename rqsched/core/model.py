@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Spec
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _State = TypeVar("_State", "Schedule", "Run", "Definition")
 
 
@@ -507,6 +508,11 @@ class Change:
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         return self.before == self.after and not (self.new_runs or self.changed_runs or self.events)
+
+
+def fence_of(started_at: datetime) -> int:
+    """Return the fencing token of the attempt that was claimed at an instant: microseconds since 1970."""
+    return (started_at - _EPOCH) // timedelta(microseconds=1)
 
 
 def unchanged(schedule: Schedule) -> Change:

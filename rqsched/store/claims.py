@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
-from rqsched.store.dialect import dialect_of
+from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
 from rqsched.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
@@ -51,6 +51,7 @@ def start_run(
 ) -> StartedRun | None:
     """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
 
+    It starts after the attempt before it, whatever the clocks say: `started_at` is the attempt's fence.
     One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
     the same again. With `is_untold` (PostgreSQL) a schedule with notifications of its own is left out.
     """
@@ -71,30 +72,35 @@ def start_run(
 _START_GIVES = ("token", "started_at", "worker")
 
 
+_IS_MINE = (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.token == sa.bindparam("b_token"))
+"""A commit whose answer was lost is repeated: then the run is the claimer's already."""
+
+
 def _is_startable() -> sa.ColumnElement[bool]:
     is_pending = runs.c.status == constant(RunStatus.PENDING)
-    is_mine = (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.token == sa.bindparam("b_token"))
     is_asked = sa.and_(
         runs.c.uid == sa.bindparam("b_uid"),
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    return is_asked & (is_pending | is_mine)
+    return is_asked & (is_pending | _IS_MINE)
 
 
-_START = (
-    sa.update(runs)
-    .where(_is_startable())
-    .values(
-        status=RunStatus.RUNNING.value,
-        sightings=0,
-        seen_beat=None,
-        seen_at=None,
-        **{name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES},
-    )
-)
-_START_RETURNING = _START.where(schedules.c.uid == runs.c.schedule_uid).returning(
-    *RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION
+def _start(dialect: Dialect) -> sa.Update:
+    given: dict[str, sa.ColumnElement[Any]] = {
+        name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES
+    }
+    began = dialect.after(runs.c.started_at, given["started_at"])
+    given["started_at"] = sa.case((_IS_MINE, runs.c.started_at), else_=began)
+    seen = {"sightings": 0, "seen_beat": None, "seen_at": None}
+    return sa.update(runs).where(_is_startable()).values(status=RunStatus.RUNNING.value, **seen, **given)
+
+
+_START = _start(SQLITE)
+_START_RETURNING = (
+    _start(POSTGRES)
+    .where(schedules.c.uid == runs.c.schedule_uid)
+    .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
 _START_UNTOLD = _START_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text))
 _STARTED = (
@@ -178,11 +184,16 @@ def lock_waiting_external(
 def start_external(
     connection: Connection, uids: Sequence[str], values: Mapping[str, Any]
 ) -> list[tuple[Run, Schedule]]:
-    """Write the start of locked runs; returns them in the order of the uids, each with its schedule."""
+    """Write the start of locked runs; returns them in the order of the uids, each with its schedule.
+
+    Each starts after the attempt before it, whatever the clocks say.
+    """
     if not uids:
         return []
-    is_one = dialect_of(connection).one_of(runs.c.uid, uids)
-    update = sa.update(runs).where(is_one).values(**values).returning(*RUN_COLUMNS)
+    dialect, given = dialect_of(connection), sa.literal(values["started_at"], runs.c.started_at.type)
+    started_at = dialect.after(runs.c.started_at, given)
+    update = sa.update(runs).where(dialect.one_of(runs.c.uid, uids)).values(**{**values, "started_at": started_at})
+    update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
     return _with_schedules(connection, [started[uid] for uid in uids])
 

@@ -88,6 +88,10 @@ class Dialect(ABC):
         """Return how many bytes a text has."""
 
     @abstractmethod
+    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return an instant, or the first one after the column's where that is later."""
+
+    @abstractmethod
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         """Return the condition that a JSON object has a member."""
 
@@ -134,6 +138,14 @@ class _Sqlite(Dialect):
 
     def byte_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.length(sa.cast(column, sa.LargeBinary))
+
+    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        # An instant is kept as text with six decimals, and SQLite computes with three.
+        kept = f"{column.table.name}.{column.name}"
+        second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
+        carried = f"datetime({second}, '+1 second') || '.000000'"
+        following = f"CASE {decimals} WHEN '999999' THEN {carried} ELSE {second} || printf('.%06d', {decimals} + 1) END"
+        return sa.case((column >= instant, sa.literal_column(following, column.type)), else_=instant)
 
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         # By the rows of the object: a path cannot name every key.
@@ -192,6 +204,9 @@ class _Postgres(Dialect):
         return sa.func.octet_length(column)
 
     byte_size = text_size
+
+    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.func.greatest(instant, column + sa.text("interval '1 microsecond'"))
 
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - as above

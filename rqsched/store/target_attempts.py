@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import TargetJobId
 from rqsched.core.model import OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.core.target_decision import TargetEnd
-from rqsched.store.dialect import dialect_of
+from rqsched.store.dialect import POSTGRES, dialect_of
 from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_open, take_waiting
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
 
@@ -31,6 +31,8 @@ class Claimed(NamedTuple):
     """What its job needs."""
     payload: str | None
     """The JSON of its payload; None without one."""
+    started_at: datetime
+    """When the attempt began: after the one before it, whatever the clocks say."""
     run: tuple[RunStatus, int] | None
     """The status and the attempt of its run; None when the fan-out was started by hand."""
 
@@ -41,7 +43,7 @@ _COLUMNS = targets.c
 _IS_RUNNING = is_open(TargetStatus.RUNNING)
 # Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
 _CLAIM_OF = (
-    sa.select(*TARGET, _COLUMNS.payload, runs.c.status, runs.c.attempt)
+    sa.select(*TARGET, _COLUMNS.payload, _COLUMNS.token, _COLUMNS.started_at, runs.c.status, runs.c.attempt)
     .select_from(targets.outerjoin(runs, runs.c.uid == _COLUMNS.run_uid))
     .where(_COLUMNS.uid == sa.bindparam("of"))
 )
@@ -58,10 +60,12 @@ _OF_RUN = [
     sa.select(runs.c[name]).where(runs.c.uid == _COLUMNS.run_uid).correlate(targets).scalar_subquery()
     for name in ("status", "attempt")
 ]
+_BEGAN = POSTGRES.after(_COLUMNS.started_at, sa.bindparam("begun", type_=_COLUMNS.started_at.type))
 _CLAIM_RETURNING = _CLAIM.values(
+    started_at=sa.case((_IS_MINE, _COLUMNS.started_at), else_=_BEGAN),
     deadline_at=sa.bindparam("begun", type_=_COLUMNS.started_at.type)
-    + sa.func.make_interval(0, 0, 0, 0, 0, 0, _COLUMNS.timeout, type_=sa.Interval)
-).returning(*TARGET, _COLUMNS.payload, *_OF_RUN)
+    + sa.func.make_interval(0, 0, 0, 0, 0, 0, _COLUMNS.timeout, type_=sa.Interval),
+).returning(*TARGET, _COLUMNS.payload, _COLUMNS.started_at, *_OF_RUN)
 """All of it in one statement (PostgreSQL): a fan-out that was started by hand has no run to join."""
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -90,13 +94,21 @@ def claim(
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
         found = connection.execute(_CLAIM_OF, {"of": job.uid}).first()
-        timeout = timedelta(seconds=found.timeout if found else 0)
-        if found is None or not connection.execute(_CLAIM, {**mine, "deadline": now + timeout}).rowcount:
+        if found is None:
+            return None
+        begun = now if found.started_at is None else max(now, found.started_at + timedelta(microseconds=1))
+        if found.token == token:
+            begun = found.started_at
+        mine |= {"begun": begun, "deadline": now + timedelta(seconds=found.timeout)}
+        if not connection.execute(_CLAIM, mine).rowcount:
             return None
     elif (found := connection.execute(_CLAIM_RETURNING, mine).first()) is None:
         return None
-    *values, payload, run_status, run_attempt = found
-    return Claimed(Target(*values), payload, None if run_status is None else (RunStatus(run_status), run_attempt))
+    else:
+        begun = found.started_at
+    run_status, run_attempt = found[-2:]
+    run = None if run_status is None else (RunStatus(run_status), run_attempt)
+    return Claimed(Target(*found[: len(TARGET)]), found.payload, begun, run)
 
 
 def _mine(job: TargetJobId, token: str, now: datetime, worker: str | None) -> dict[str, Any]:

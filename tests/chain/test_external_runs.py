@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import external_runs
 from rqsched.chain.external_runs import Claimed
-from rqsched.core.model import Run
+from rqsched.core.model import Run, fence_of
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
@@ -22,6 +22,7 @@ from rqsched.store.database import Database
 from tests.support.children import in_children
 from tests.support.env import MINUTE, ONCE, SECOND, Env, newest, statuses
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 
 T = TypeVar("T")
 EXTERNAL_SILENCE = timedelta(minutes=10)
@@ -225,7 +226,9 @@ def test_a_lost_run_is_claimed_again_and_its_first_worker_is_fenced_out(any_env:
     any_env.advance(MINUTE)
     any_env.dispatch()
     assert external_runs.finish(any_env.runtime, first, DONE) is None, "while it waits for a worker"
+    any_env.clock.set(present(first.started_at) - MINUTE)  # another server answers, and its clock is behind
     second = claimed(any_env, worker="two")
+    assert fence_of(present(second.started_at)) == fence_of(present(first.started_at)) + 1
 
     assert external_runs.finish(any_env.runtime, first, DONE) is None, "while another worker holds it"
     assert heartbeat(any_env, first) == ([], [first.uid])

@@ -61,6 +61,29 @@ def test_a_failed_attempt_waits_for_its_retry_link(any_env: Env) -> None:
     assert after.last_error == run.error
 
 
+def test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says(any_env: Env) -> None:
+    fences: list[int] = []
+
+    def note_and_fail() -> None:
+        fences.append(current_run().fence)
+        raise ValueError
+
+    any_env.register("note", note_and_fail)
+    schedule = any_env.create(workflow="note", spec=HOUR, retry=RetryPolicy(max_retries=3, base=SECOND, factor=1))
+    run = any_env.fire_next(schedule, HOUR)
+    claimed_at = any_env.clock.now().replace(microsecond=999_998)
+    any_env.clock.set(claimed_at)
+    any_env.work()
+    for _ in range(3):
+        any_env.clock.set(present(run.refresh().retry_at))
+        any_env.dispatch()
+        any_env.clock.set(claimed_at - MINUTE)  # another server answers, and its clock is behind
+        any_env.work()
+
+    assert fences[0] == round(claimed_at.timestamp() * 1_000_000)
+    assert fences == [fences[0] + place for place in range(4)]
+
+
 def test_a_retry_is_the_same_run_with_the_next_attempt(any_env: Env) -> None:
     seen: list[tuple[str, int, str | None]] = []
 

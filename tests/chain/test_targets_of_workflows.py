@@ -180,11 +180,12 @@ def test_a_target_knows_its_run_and_itself(reminders: Reminders) -> None:
     one.checkpoint  # noqa: B018 - it is there
 
 
-def test_the_attempt_of_a_target_is_its_fencing_token(reminders: Reminders) -> None:
-    seen: list[int] = []
+def test_a_target_has_its_own_attempt_and_a_fence_that_grows_whatever_the_clock_says(reminders: Reminders) -> None:
+    seen: list[tuple[int, int]] = []
+    claimed_at = reminders.env.clock.now()
 
     def act(customer: str) -> None:
-        seen.append(current_run().attempt)
+        seen.append((current_run().attempt, current_run().fence))
         if len(seen) == 1:
             raise RuntimeError("not yet")
 
@@ -192,8 +193,10 @@ def test_the_attempt_of_a_target_is_its_fencing_token(reminders: Reminders) -> N
     reminders.run(target_retry=RetryPolicy(max_retries=1, base=SECOND))
     reminders.env.advance(SECOND)
     reminders.env.recover()
+    reminders.env.clock.set(claimed_at - MINUTE)  # another server answers, and its clock is behind
     execute_pending(reminders.env.scheduler)
-    assert seen == [1, 2]
+    fence = round(claimed_at.timestamp() * 1_000_000)
+    assert seen == [(1, fence), (2, fence + 1)]
 
 
 def test_a_target_sees_at_its_checkpoint_that_its_run_was_cancelled(reminders: Reminders) -> None:

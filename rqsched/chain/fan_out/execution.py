@@ -98,7 +98,7 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) ->
     context = make_context(
         run,
         schedule,
-        started_at=runtime.now(),
+        started_at=claimed.started_at,
         timeout=target.timeout,
         checkpoint=partial(_checkpoint, runtime, target, token),
         attempt=target.attempt,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from rqsched.chain.external_runs import Claimed
 from rqsched.config import Settings
 from rqsched.core.ids import uid_to_uuid
-from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus, fence_of
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidSpecError
@@ -146,6 +146,7 @@ def job(claimed: Claimed, settings: Settings) -> dict[str, Any]:
         "error": _last_error(run, errors),
         "errors": errors or None,
         "started_at": at(run.started_at),
+        "x_fence": run.started_at and fence_of(run.started_at),
         _ENDED_AT.get(state_of(run), "completed_at"): at(run.ended_at),
         "next_attempt_at": at(run.retry_at),
     }
@@ -319,6 +320,8 @@ class Job(Schema):
     scheduled_at: datetime
     enqueued_at: datetime | None
     started_at: datetime | None = None
+    x_fence: int | None = None
+    """The fencing token of the newest execution: larger than those before it."""
     completed_at: datetime | None = None
     cancelled_at: datetime | None = None
     discarded_at: datetime | None = None

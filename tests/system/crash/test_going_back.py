@@ -25,7 +25,7 @@ from tests.support.sizes import IS_PROOF
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import FIRST, FLOWS, START, Flow, execute, fire, made, of_report, overdue, popped, report
-from tests.system.crash.workflows import executed
+from tests.system.crash.workflows import executed, fenced
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 OBSERVED = timedelta(minutes=11)
@@ -124,6 +124,7 @@ def put_back(env: CrashEnv, file: Path, copy: bytes) -> None:
     for log in file.parent.glob(f"{file.name}-*"):
         log.unlink()
     file.write_bytes(copy)
+    env.clock.set(env.clock.now() + timedelta(milliseconds=1))  # that took some time
 
 
 def live_on(env: CrashEnv) -> None:
@@ -147,6 +148,11 @@ def live_on(env: CrashEnv) -> None:
     check_invariants(env.runtime)
     often = {attempt: times for attempt, times in Counter(executed(env.log)).items() if times > 2}
     assert not often, f"executed more than twice: {often}\n{_lines(env)}"
+    fences: dict[str, list[int]] = {}
+    for uid, _, fence in fenced(env.log):
+        fences.setdefault(uid, []).append(fence)
+    for uid, given in fences.items():
+        assert given == sorted(set(given)), f"run {uid} was executed under the fences {given}\n{_lines(env)}"
 
 
 def arms(env: CrashEnv) -> list[Arm]:

@@ -22,7 +22,7 @@ def work(log: str, fails: int = 0) -> str:
     """Note the attempt before anything else; the first `fails` attempts fail."""
     run = current_run()
     with Path(log).open("a") as lines:
-        lines.write(f"{run.uid} {run.attempt}\n")
+        lines.write(f"{run.uid} {run.attempt} {run.fence}\n")
     if run.attempt <= fails:
         raise AttemptFailedError(f"attempt {run.attempt}")
     return "done"
@@ -30,8 +30,13 @@ def work(log: str, fails: int = 0) -> str:
 
 def executed(log: Path) -> list[tuple[str, int]]:
     """Read the log: (run uid, attempt) for each time the workflow began."""
+    return [(uid, attempt) for uid, attempt, _ in fenced(log)]
+
+
+def fenced(log: Path) -> list[tuple[str, int, int]]:
+    """Read the log: (run uid, attempt, fence) for each time the workflow began."""
     lines = log.read_text().splitlines() if log.exists() else []
-    return [(uid, int(attempt)) for uid, attempt in (line.split() for line in lines)]
+    return [(uid, int(attempt), int(fence)) for uid, attempt, fence in (line.split() for line in lines)]
 
 
 def take_notes(path: Path) -> None:

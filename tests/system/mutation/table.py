@@ -104,9 +104,19 @@ FENCES = (
         _CHAIN + "runs.py::test_a_delivery_of_another_number_gets_nothing[attempt]",
     ),
     _edit(
+        "the fence of an attempt is what the clock says",
+        "store/claims.py",
+        '    began = dialect.after(runs.c.started_at, given["started_at"])\n',
+        '    began = given["started_at"]\n',
+        _CHAIN
+        + "retries.py::test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says[sqlite]",
+        _CHAIN
+        + "retries.py::test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says[postgres]",
+    ),
+    _edit(
         "a run starts whatever its status",
         "store/claims.py",
-        "    return is_asked & (is_pending | is_mine)\n",
+        "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked\n",
         _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
         _CHAIN + "drain.py::test_a_replaced_pending_run_never_starts[sqlite-cancel]",
@@ -487,7 +497,7 @@ ANSWERS = (
     _edit(
         "a start does not look for its own token",
         "store/claims.py",
-        "    return is_asked & (is_pending | is_mine)\n",
+        "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked & is_pending\n",
         _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
