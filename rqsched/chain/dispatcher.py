@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from rqsched.chain import firing
 from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
-from rqsched.chain.reconcile import Recovered, acquire_interval, iter_batches
+from rqsched.chain.reconcile import Recovered, iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.transport.telemetry import DispatcherHeartbeat
@@ -56,6 +56,7 @@ class Dispatcher:
         self._name = secrets.token_hex(8)
         self._is_woken = False
         self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
+        self._interval = runtime.settings.reconcile_interval
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.dialect.has_one_writer else batch
 
@@ -107,8 +108,10 @@ class Dispatcher:
 
     def reconcile_some(self) -> bool:
         """Make one batch of a reconcile pass if there is one or the interval is free; True when one was made."""
-        if self._pass is None and acquire_interval(self._runtime):
-            self._pass = iter_batches(self._runtime)
+        if self._pass is None:
+            with contextlib.suppress(RedisError):  # while Redis is away it is nobody's turn
+                if self._runtime.transport.acquire_interval(self._interval):
+                    self._pass = iter_batches(self._runtime)
         if self._pass is None:
             return False
         self._on_turn()

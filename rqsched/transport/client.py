@@ -7,6 +7,7 @@ are as old, and are closed too, or each of them would cost the same wait.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from redis import ConnectionPool, Redis
@@ -101,7 +102,7 @@ class _Retry(Retry):
 
     def call_with_retry(self, do: Callable[[], T], *rest: Any, **options: Any) -> T:
         """Make a call, and once again when its connection failed."""
-        return super().call_with_retry(lambda: self._once(do), *rest, **options)
+        return super().call_with_retry(partial(self._once, do), *rest, **options)
 
     def _once(self, do: Callable[[], T]) -> T:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -71,7 +72,7 @@ class JobQueue:
         latest: timedelta,
         started_grace: timedelta = STARTED_GRACE,
         is_exact: bool = False,
-        owner: Callable[[], str | None] = lambda: None,
+        owner: Callable[[], str | None] | None = None,
         wake_key: str = "",
     ) -> None:
         self.redis = redis
@@ -92,24 +93,22 @@ class JobQueue:
 
     def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
         """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
-        owner = self._owner()
+        if not jobs:
+            return 0
+        owner = None if self._owner is None else self._owner()
         are_alike = all(job.label is None and job.timeout == jobs[0].timeout for job in jobs)
-        shared = [*self._shared, *(self._own(jobs[0], owner) if are_alike and jobs else [])]
-
-        def arguments(chunk: Sequence[JobSpec]) -> list[Any]:
+        shared = [*self._shared, *(self._own(jobs[0], owner) if are_alike else [])]
+        head = [*self._head(now), _WAKE_SECONDS, len(shared), *shared]
+        calls = []
+        for chunk in _chunks(jobs):
             owns = [[] if are_alike else self._own(job, owner) for job in chunk]
-            flat = [
-                text
-                for job, own in zip(chunk, owns, strict=True)
-                for text in (job.id, _place(job, now), len(own), *own)
-            ]
-            return [*self._head(now), _WAKE_SECONDS, len(shared), *shared, *flat]
-
-        if len(jobs) <= CHUNK:  # a pipeline would ask first whether Redis knows the script
-            return sum(self._arm(keys=self._keys, args=arguments(jobs))) if jobs else 0
+            rows = [(job.id, _place(job, now), len(own), *own) for job, own in zip(chunk, owns, strict=True)]
+            calls.append([*head, *chain.from_iterable(rows)])
+        if len(calls) == 1:  # a pipeline would ask first whether Redis knows the script
+            return sum(self._arm(keys=self._keys, args=calls[0]))
         with self.redis.pipeline(transaction=False) as pipe:
-            for chunk in _chunks(jobs):
-                self._arm(keys=self._keys, args=arguments(chunk), client=pipe)
+            for arguments in calls:
+                self._arm(keys=self._keys, args=arguments, client=pipe)
             return sum(sum(answers) for answers in pipe.execute())
 
     def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
@@ -127,20 +126,23 @@ class JobQueue:
             pipe.delete(Job.key_for(job_id))
             pipe.execute()
 
-    def _meta(self, owner: str | None) -> list[Any]:
-        """Name the database that a job belongs to, for a worker that has another one. Links go without: bytes count."""
-        return [] if owner is None else ["meta", self._serializer.dumps({DATABASE: owner})]
-
     def _head(self, now: datetime) -> list[Any]:
         bounds = [(now - self._grace).timestamp(), (now + self._latest).timestamp()]
         started_after = rq_time(now - self._started_grace)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
     def _own(self, job: JobSpec, owner: str | None) -> list[Any]:
-        """Return the names and values of a job's hash that others of its kind may not have, the longest first."""
-        if job.label is None:
-            return [*self._call, *self._meta(owner), "timeout", job.timeout]
-        return [*fields_of(job.label, owner, self._serializer), "timeout", job.timeout]
+        """Return the names and values of a job's hash that others of its kind may not have, the longest first.
+
+        The meta names the job's database, for a worker that has another one. Links go without: bytes count.
+        """
+        if job.label is not None:
+            fields = fields_of(job.label, owner, self._serializer)
+        elif owner is not None:
+            fields = [*self._call, "meta", self._serializer.dumps({DATABASE: owner})]
+        else:
+            fields = self._call
+        return [*fields, "timeout", job.timeout]
 
     @cached_property
     def _arm(self) -> Any:

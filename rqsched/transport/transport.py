@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import tenacity
 from redis import Redis
@@ -38,6 +38,7 @@ from rqsched.transport.lua import LEASE, NEXT_LOOK, RECORD_DATABASE_ID
 from rqsched.transport.requeue import mark_failed
 
 _log = logging.getLogger(__name__)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRE = "rqsched.jobs.fire"
@@ -53,6 +54,7 @@ FIRST_LOOK_LIFE = 1_000
 """Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+_ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
 """After so long no call of Redis is made again: what timed out once, its client has repeated already."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
@@ -104,7 +106,7 @@ class Transport:
         redis: Redis,
         connections: Mapping[str, Redis] | None = None,
         *,
-        owner: Callable[[], str | None] = lambda: None,
+        owner: Callable[[], str | None] | None = None,
     ) -> None:
         """Open the queues; `owner` returns the id of the database whose runs and targets are enqueued, once known."""
         self.settings = settings
@@ -147,27 +149,38 @@ class Transport:
 
         Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
         """
-        self.arm([arm for change in changes for arm in arms_of(change, now)], now=now)
+        arms, ready = list[Arm](), list[Run]()
+        for change in changes:
+            before, after = change.before, change.after
+            # A link that stays is armed already, unless the Change restates where it is.
+            if before is None or before is after or before.n != after.n:
+                arms += link_of(after)
+            for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
+                if run.status is RunStatus.RETRYING or is_waiting(run, now):
+                    arms.append(retry_of(run))
+                elif run.status is RunStatus.PENDING and run.executor == "rq":
+                    ready.append(run)
+        self.arm(arms, now=now)
         names = {change.after.uid: (change.after.namespace, change.after.schedule_id) for change in changes}
-        self.deliver([run for change in changes for run in deliveries_of(change, now)], names, now=now)
-        for before, after in (pair for change in changes for pair in change.changed_runs):
-            if after.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and before.executor == "rq":
-                self._withdraw(before, after)
+        self.deliver(ready, names, now=now)
+        for was, run in (pair for change in changes for pair in change.changed_runs):
+            if run.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and was.executor == "rq":
+                self._withdraw(was, run)
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         """Arm the links that have no live job; returns how many were written."""
         jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
-        return self._patiently(lambda: self._links.put(jobs, now=now)) if jobs else 0
+        return self._patiently(self._links.put, jobs, now=now) if jobs else 0
 
     def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
         """Let a link that is armed be due at this time, if that is earlier."""
         score = {str(link): due_at.timestamp()}
-        self._patiently(lambda: self.redis.zadd(self.scheduled_key, score, xx=True, lt=True))
+        self._patiently(self.redis.zadd, self.scheduled_key, score, xx=True, lt=True)
 
     def live_links(self, arms: Sequence[Arm], *, now: datetime) -> list[bool]:
         """Return for each link whether it is live."""
         links = [(str(arm.id), arm.due_at) for arm in arms]
-        return self._patiently(lambda: self._links.live(links, now=now)) if links else []
+        return self._patiently(self._links.live, links, now=now) if links else []
 
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live one; returns how many were written.
@@ -179,12 +192,12 @@ class Transport:
         more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
         written = 0
         for job_queue, some in self._by_queue(runs):
-            jobs = [
-                JobSpec(
-                    str(job_id_of(run)), (run.timeout or timeout) + more, None, run.priority > 0, _label(run, names)
-                )
-                for run in some
-            ]
+            jobs = []
+            for run in some:
+                namespace, schedule_id = names.get(run.schedule_uid, (None, None))
+                label = JobLabel(run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt)
+                seconds = (run.timeout or timeout) + more
+                jobs.append(JobSpec(str(job_id_of(run)), seconds, is_front=run.priority > 0, label=label))
             written += self._put(job_queue, some[0].connection, jobs, now)
         return written
 
@@ -194,7 +207,7 @@ class Transport:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
         try:
-            return self._patiently(lambda: job_queue.put(jobs, now=now))
+            return self._patiently(job_queue.put, jobs, now=now)
         except RedisError as error:
             if job_queue.redis is self.redis and is_transient(error):
                 raise
@@ -216,7 +229,7 @@ class Transport:
         if job_queue is None:
             return [True] * len(runs)
         try:
-            return self._patiently(lambda: job_queue.live([(str(job_id_of(run)), None) for run in runs], now=now))
+            return self._patiently(job_queue.live, [(str(job_id_of(run)), None) for run in runs], now=now)
         except RedisError as error:
             if job_queue.redis is self.redis and is_transient(error):
                 raise
@@ -293,7 +306,7 @@ class Transport:
         """Lease due links and the entries of the list; they become due again by themselves when the lease ends."""
         until = (now + lease).timestamp()
         keys = [self.scheduled_key, self.list_key]
-        taken = self._patiently(lambda: self._lease_script(keys=keys, args=[now.timestamp(), until, limit]))
+        taken = self._patiently(self._lease_script, keys=keys, args=[now.timestamp(), until, limit])
         return [_text(entry) for entry in taken]
 
     def drop(self, ids: Iterable[str]) -> None:
@@ -308,7 +321,7 @@ class Transport:
         """Set another time at which leased links become due."""
         if due:
             scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
-            self._patiently(lambda: self.redis.zadd(self.scheduled_key, scores, xx=True))
+            self._patiently(self.redis.zadd, self.scheduled_key, scores, xx=True)
 
     def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
         """Read when the earliest link is due, and whether the `dispatcher` of this name looks first then.
@@ -317,7 +330,7 @@ class Transport:
         that a wake told of an earlier link does at once, for the others do not know of it.
         """
         keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
-        is_first, *due = self._patiently(lambda: self._next_look_script(keys=keys, args=args))
+        is_first, *due = self._patiently(self._next_look_script, keys=keys, args=args)
         return NextLook(float(due[0]) if due else None, bool(is_first))
 
     def wait_for_wake(self, seconds: float) -> bool:
@@ -358,21 +371,21 @@ class Transport:
         key = redis_keys.pruning_interval(self.control.name)
         return bool(self.redis.set(key, 1, nx=True, px=int(interval.total_seconds() * 1000)))
 
-    def database_id(self, *, attempts: int = 3) -> str | None:
+    def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush.
 
         Raises ConfigError when this Redis is a node of a cluster, which is asked once in a process.
         """
         if not self._is_alone:
-            self._patiently(lambda: require_no_cluster(self.redis), attempts)
+            call_patiently(_retrying(attempts), partial(require_no_cluster, self.redis))
             self._is_alone = True
-        owner = self._patiently(lambda: self.redis.get(self.database_id_key), attempts)
+        owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
         return None if owner is None else _text(owner)
 
     def leave_flush_marker(self, uid: str) -> str:
         """Set a key that a flush removes and that `record_database_id` requires; returns its name."""
         flush_marker = redis_keys.flush_marker(self.settings.control_queue, uid)
-        self._patiently(lambda: self.redis.set(flush_marker, 1, px=FLUSH_MARKER_LIFE))
+        self._patiently(self.redis.set, flush_marker, 1, px=FLUSH_MARKER_LIFE)
         return flush_marker
 
     def record_database_id(self, owner: str, flush_marker: str) -> bool:
@@ -381,7 +394,7 @@ class Transport:
         False when the flush marker is gone: Redis was flushed since, or more than `FLUSH_MARKER_LIFE` has passed.
         """
         keys = [self.database_id_key, flush_marker]
-        return bool(self._patiently(lambda: self._record_database_id_script(keys=keys, args=[owner])))
+        return bool(self._patiently(self._record_database_id_script, keys=keys, args=[owner]))
 
     @cached_property
     def _lease_script(self) -> Any:
@@ -395,9 +408,8 @@ class Transport:
     def _record_database_id_script(self) -> Any:
         return self.redis.register_script(RECORD_DATABASE_ID)
 
-    @staticmethod
-    def _patiently(call: Callable[[], T], attempts: int = 3) -> T:
-        return call_patiently(_retrying(attempts), call)
+    def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return call_patiently(_retrying(_ATTEMPTS), partial(call, *args, **kwargs))
 
 
 @lru_cache(maxsize=8)
@@ -409,19 +421,6 @@ def _retrying(attempts: int) -> tenacity.Retrying:
         retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
         reraise=True,
     )
-
-
-def arms_of(change: Change, now: datetime) -> list[Arm]:
-    """Return the links that a committed Change wants armed: those of schedules, of retries and of blocked runs."""
-    arms = link_of(change.after) if _may_lack_link(change) else []
-    touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
-    return arms + [retry_of(run) for run in touched if run.status is RunStatus.RETRYING or is_waiting(run, now)]
-
-
-def _may_lack_link(change: Change) -> bool:
-    """Return whether a Change moved its schedule's link, or restates where it is: what stays is armed already."""
-    before, after = change.before, change.after
-    return before is None or before is after or before.n != after.n
 
 
 def link_of(schedule: Schedule) -> list[Arm]:
@@ -440,25 +439,14 @@ def retry_of(run: Run) -> Arm:
 
 
 def is_waiting(run: Run, now: datetime) -> bool:
-    """Return whether a blocked run is not to be delivered yet."""
-    return run.is_blocked and run.queued_at is not None and run.queued_at > now
-
-
-def deliveries_of(change: Change, now: datetime) -> list[Run]:
-    """Return the runs that a committed Change wants on their queues now."""
-    touched = [*change.new_runs, *(run for _, run in change.changed_runs)]
-    ready = [run for run in touched if run.status is RunStatus.PENDING and run.executor == "rq"]
-    return [run for run in ready if not is_waiting(run, now)]
+    """Return whether a run is blocked and not to be delivered yet."""
+    is_later = run.blocked_at is not None and run.queued_at is not None and run.queued_at > now
+    return is_later and run.status is RunStatus.PENDING
 
 
 def job_id_of(run: Run) -> RunJobId:
     """Return the id of the RQ job of a run's current delivery."""
     return RunJobId(run.uid, run.attempt, run.delivery)
-
-
-def _label(run: Run, names: Names) -> JobLabel:
-    namespace, schedule_id = names.get(run.schedule_uid, (None, None))
-    return JobLabel(run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt)
 
 
 def _text(value: bytes | str) -> str:

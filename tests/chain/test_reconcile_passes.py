@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import Range
-from rqsched.chain.reconcile import BATCH, Recovered, acquire_interval, iter_batches, reconcile_in_turn, repair
+from rqsched.chain.reconcile import BATCH, Recovered, iter_batches, reconcile_in_turn, repair
 from rqsched.chain.reconcile.schedules import is_newer
 from rqsched.core import audit
 from rqsched.spec.zones import tzdata_version
@@ -227,7 +227,7 @@ def test_one_worker_an_interval_reconciles(make_env: MakeEnv) -> None:
 
 
 def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(env: Env) -> None:
-    assert acquire_interval(env.runtime)
+    assert env.transport.acquire_interval(env.runtime.settings.reconcile_interval)
 
     assert 0 < env.redis.pttl(env.transport.interval_key) <= 15_000
 

@@ -31,7 +31,7 @@ from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.reconcile import acquire_interval, recover
+from rqsched.chain.reconcile import recover
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings
 from rqsched.processes.rq_worker import make_run_worker_class, make_worker
@@ -118,7 +118,8 @@ def walk(database_url: str, redis_url: str, executor: str = "simple") -> Walk:
         scheduler.runtime.workflows.add(make_workflow("note", _note))
         dispatcher = Dispatcher(scheduler.runtime)
         recover(scheduler.runtime)
-        acquire_interval(scheduler.runtime)  # so that no pass of reconcile falls into the walk
+        # So that no pass of reconcile falls into the walk.
+        scheduler.runtime.transport.acquire_interval(settings.reconcile_interval)
         work = _work_of(executor, scheduler.runtime)
         for number in range(2):
             # Hourly: on a slow machine, too, no second occurrence is due before the first run has ended.
@@ -145,14 +146,15 @@ def _work_of(executor: str, runtime: Runtime) -> Callable[[], object]:
     """Return what executes what is queued, and ends."""
     warm_up(runtime)
     if executor == "simple":
-        return lambda: open_worker(runtime).work(burst=True, logging_level="CRITICAL")
+        simple = open_worker(runtime)
+        return lambda: simple.work(burst=True, logging_level="CRITICAL")
     if executor == "runner":
-        worker = make_worker(make_runner_class(rq.Worker), runtime, [QUEUE], name="walking-runner")
-        runner = prepare_runner(worker, Slot("walking-runner"), runtime)
+        made = make_worker(make_runner_class(rq.Worker), runtime, [QUEUE], name="walking-runner")
+        runner = prepare_runner(made, Slot("walking-runner"), runtime)
         return lambda: runner.work(burst=True, logging_level="CRITICAL")
-    made = make_run_worker_class(rq.Worker)([Queue(QUEUE, connection=runtime.transport.redis)])
-    made.runtime = runtime  # type: ignore[attr-defined]
-    return lambda: made.work(burst=True, logging_level="CRITICAL")
+    worker = make_run_worker_class(rq.Worker)([Queue(QUEUE, connection=runtime.transport.redis)])
+    worker.runtime = runtime  # type: ignore[attr-defined]
+    return lambda: worker.work(burst=True, logging_level="CRITICAL")
 
 
 @contextmanager

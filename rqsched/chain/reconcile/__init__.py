@@ -6,7 +6,7 @@ repaired now is logged and left behind; it never starves the others. Any number 
 
 from __future__ import annotations
 
-from rqsched.chain.reconcile.passes import Progress, acquire_interval, iter_batches, reconcile_in_turn, recover
+from rqsched.chain.reconcile.passes import Progress, iter_batches, reconcile_in_turn, recover
 from rqsched.chain.reconcile.repair import BATCH, SOON, Recovered
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "SOON",
     "Progress",
     "Recovered",
-    "acquire_interval",
     "iter_batches",
     "reconcile_in_turn",
     "recover",

@@ -40,7 +40,10 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
     For the links of plain `rq worker`s, which also record here what their application registers. A pass that fails is
     logged: the link that carried it has done its work.
     """
-    if not acquire_interval(runtime):
+    try:
+        if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
+            return None
+    except RedisError:  # while Redis is away it is nobody's turn
         return None
     try:
         runtime.record_workflows()
@@ -48,14 +51,6 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
     except Exception:  # noqa: BLE001
         _log.exception("not reconciled", extra={"action": "reconcile_failed"})
         return None
-
-
-def acquire_interval(runtime: Runtime) -> bool:
-    """Tell whether this process is the one that reconciles in this interval; with Redis down none is."""
-    try:
-        return runtime.transport.acquire_interval(runtime.settings.reconcile_interval)
-    except RedisError:
-        return False
 
 
 def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_pause) -> Iterator[Recovered]:

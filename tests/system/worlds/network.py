@@ -142,8 +142,8 @@ class NetworkTransport(Transport):
         self._network = network
         self.redis = Keys(network)  # type: ignore[assignment]
 
-    def _patiently(self, call: Callable[[], object]) -> object:  # type: ignore[override]
-        return call()
+    def _patiently(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        return call(*args, **kwargs)
 
     def _step(self) -> None:
         self._network.faults.between_steps()
