@@ -33,7 +33,7 @@ from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.claims import StartedRun
 from rqsched.store.database import Connection, Patience
-from rqsched.transport.requeue import is_requeued, mark_failed
+from rqsched.transport.redelivery import is_requeued, mark_failed
 from rqsched.workflows import (
     FannedOut,
     RunContext,

@@ -16,7 +16,8 @@ from rq.job import Job
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId
 from rqsched.errors import NotFoundError, RqschedError, WrongDatabaseError
-from rqsched.transport import refusals, telemetry
+from rqsched.transport import telemetry
+from rqsched.transport.redelivery import give_up, record_refusal
 
 PUT_BACK = timedelta(seconds=5)
 """After how long a job is offered once more that this worker's database does not know."""
@@ -60,7 +61,7 @@ def _owner_of_queue(runtime: Runtime) -> str | None:
 def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> bool:
     """Remember that this worker refuses a job; returns whether one of its deliveries was put back before."""
     name = f"{job.uid}-a{job.attempt}" if isinstance(job, RunJobId) else str(job)
-    return refusals.record_refusal(carrier.connection, name) or bool(carrier.number_of_retries)
+    return record_refusal(carrier.connection, name) or bool(carrier.number_of_retries)
 
 
 def step_back(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
@@ -70,7 +71,7 @@ def step_back(runtime: Runtime, job: RunJobId | TargetJobId | BatchJobId | Deliv
     again each time, and a worker with the right database never.
     """
     earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
-    refusals.give_up(carrier, earlier)
+    give_up(carrier, earlier)
     settings = runtime.settings
     time.sleep((settings.grace + settings.reconcile_interval).total_seconds())
 

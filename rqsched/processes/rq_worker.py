@@ -42,9 +42,8 @@ from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.rq_job import is_ours, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.transport import telemetry
-from rqsched.transport.client import ANSWER_SECONDS, connect, limit_waiting
-from rqsched.transport.commands import QUIET_SECONDS, AskingPubSub
-from rqsched.transport.requeue import mark_failed
+from rqsched.transport.client import ANSWER_SECONDS, QUIET_SECONDS, AskingPubSub, connect, limit_waiting
+from rqsched.transport.redelivery import mark_failed
 from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)

@@ -1,17 +1,21 @@
-"""How long a client of Redis waits: never for ever, and what failed is tried once more over a new connection.
+"""Clients of Redis that never wait for ever: what failed is tried once more over a new connection.
 
 A connection may swallow what is sent without an error: only a missing answer shows it. Then the others that are open
-are as old, and are closed too, or each of them would cost the same wait.
+are as old, and are closed too, or each of them would cost the same wait. A subscriber only listens: it asks a server
+that has been quiet, and subscribes anew where that does not answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
+from redis.client import PubSub
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
@@ -32,6 +36,8 @@ Of a horse and its parent first the one waits and then the other: twice this is 
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
 """Both as redis-py calls them."""
+QUIET_SECONDS = 4.0
+"""A server that has said nothing for so long is asked; one that has not answered after as long again is given up."""
 
 
 def connect(url: str) -> Redis:
@@ -110,3 +116,35 @@ class _Retry(Retry):
         except RedisTimeoutError:
             self._pool.disconnect(inuse_connections=False)
             raise
+
+
+class AskingPubSub(PubSub):
+    """A subscription, as of RQ's workers to their commands, that notices within twice QUIET_SECONDS that it is dead."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._heard_at = self._asked_at = monotonic()
+        super().__init__(pool)
+
+    def is_health_check_response(self, response: Any) -> bool:
+        """Tell answers to a ping from messages; called by redis-py for whatever it has read, None for nothing."""
+        if response is not None:
+            self._heard_at = monotonic()
+        return super().is_health_check_response(response)
+
+    def get_message(self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0) -> Any:
+        """Wait for a message; raises redis-py's ConnectionError when the server does not answer any more."""
+        seconds = QUIET_SECONDS if timeout is None else min(timeout, QUIET_SECONDS)
+        message = super().get_message(ignore_subscribe_messages, seconds)
+        if message is None and monotonic() - self._heard_at >= QUIET_SECONDS:
+            self._ask()
+        return message
+
+    def _ask(self) -> None:
+        was_asked, self._asked_at = self._asked_at > self._heard_at, monotonic()
+        if not was_asked:
+            self.ping(self.HEALTH_CHECK_MESSAGE)
+            return
+        self._heard_at = self._asked_at
+        connection: Any = self.connection
+        connection.disconnect()
+        raise RedisConnectionError(f"no answer for {QUIET_SECONDS:g} s: the connection is closed")

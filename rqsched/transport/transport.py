@@ -35,7 +35,7 @@ from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import LEASE, NEXT_LOOK, RECORD_DATABASE_ID
-from rqsched.transport.requeue import mark_failed
+from rqsched.transport.redelivery import mark_failed
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")

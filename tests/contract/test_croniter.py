@@ -40,7 +40,7 @@ def users_of(package: str) -> set[str]:
 
 def test_croniter_is_asked_for_days_and_nothing_else() -> None:
     # docs/cron.md and pyproject.toml say so.
-    assert users_of("croniter") == {"rqsched.spec.cron_days"}
+    assert users_of("croniter") == {"rqsched.spec.cron"}
     expressions = [vector["expr"] for vector in json.loads(VECTORS.read_text())["vectors"]]
     walks = {walk for expression in expressions for walk in parse_cron(expression).days.all_walks}
     assert {walk for walk in walks if not re.fullmatch(r"0 0 (\S+ \S+ \*|\* \S+ \S+)", walk)} == set()

@@ -22,7 +22,7 @@ MODULES = {
     "callers": "caller_transaction",
     "catchup": "occurrences",
     "change": "change_builder",
-    "days": "cron_days",
+    "days": "cron",
     "declaring": "declarations",
     "definition": "schedule_options",
     "describe": "build_description",

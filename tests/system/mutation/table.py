@@ -683,7 +683,7 @@ RECONCILE = (
     ),
     _edit(
         "a worker never asks whether its subscription lives",
-        "transport/commands.py",
+        "transport/client.py",
         "        if message is None and monotonic() - self._heard_at >= QUIET_SECONDS:\n            self._ask()\n",
         "",
         _ACCEPTANCE + "silent_redis.py::test_a_terminated_run_is_killed_although_its_worker_heard_no_command[fork]",
@@ -842,14 +842,14 @@ _AGAIN = _CHAIN + "retry_on_request.py::test_"
 RETRIES_ON_REQUEST = (
     _edit(
         "a failed job whose time differs counts as requeued",
-        "transport/requeue.py",
+        "transport/redelivery.py",
         "return mark is not None and mark != _enqueued_at(job)",
         "return mark != _enqueued_at(job)",
         _AGAIN + "failed_job_without_the_mark_runs_nothing_when_its_time_differs[sqlite]",
     ),
     _edit(
         "every delivery of a failed job counts as requeued",
-        "transport/requeue.py",
+        "transport/redelivery.py",
         "return mark is not None and mark != _enqueued_at(job)",
         "return mark is not None",
         _AGAIN + "second_delivery_of_a_failed_run_job_runs_nothing[sqlite]",

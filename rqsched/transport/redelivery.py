@@ -1,6 +1,12 @@
-"""What workers with another database leave in Redis about the jobs they refused: that it happened, and nothing more.
+"""How a job that is delivered again is recognised: refused by a worker with another database, or requeued by a person.
 
-RQ's own count of retries does not say it: a job that nobody promotes is delivered again as a new one.
+A refusal is remembered in Redis: RQ's own count of retries does not say it, for a job that nobody promotes is delivered
+again as a new one.
+
+At the final failure of a run the time its job was put on the queue is written into the job's `meta`. Requeueing (`rq
+requeue`, rq-dashboard) keeps `meta` and sets another time. Any other delivery (the job twice on its list, a worker that
+comes back) has none of this mark, or the same time; a job that is written anew has lost it. Times alone would not do: a
+job that is put on its queue again by whatever moves jobs would run code a second time that may run only once.
 """
 
 from __future__ import annotations
@@ -15,11 +21,13 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 
 from rqsched.transport import redis_keys
+from rqsched.transport.job_queue import rq_time
 
 _log = logging.getLogger(__name__)
 
 REMEMBERED = timedelta(minutes=10)
 """How long after its last refusal a job that comes again is not put back once more."""
+_MARK = "rqsched_failed"
 
 
 def record_refusal(redis: Redis, name: str) -> bool:
@@ -49,3 +57,25 @@ def give_up(job: Job, earlier: str | None) -> None:
         return
     except RedisError as error:
         _log.debug("job %s still looks alive: %s", job.id, error, extra={"action": "telemetry_failed"})
+
+
+def mark_failed(job: Job) -> None:
+    """Mark a job as that of a run's final failure; while Redis is away it stays without, and cannot be requeued."""
+    enqueued_at = _enqueued_at(job)
+    if enqueued_at is None:
+        return
+    try:
+        job.meta[_MARK] = enqueued_at
+        job.save_meta()
+    except RedisError as error:
+        _log.warning("job %s is not marked as failed: %s", job.id, error, extra={"action": "mark_failed"})
+
+
+def is_requeued(job: Job) -> bool:
+    """Return whether a person put this job on its queue again after the final failure of its run."""
+    mark = job.meta.get(_MARK)
+    return mark is not None and mark != _enqueued_at(job)
+
+
+def _enqueued_at(job: Job) -> str | None:
+    return None if job.enqueued_at is None else rq_time(job.enqueued_at)
